@@ -1,0 +1,86 @@
+//! Errors as they travel: status codes, texts that peers compare, typed details.
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::{rpc, structs};
+
+/// How a driver says that it does not know a task. Peers recognise the text, not the code.
+pub const TASK_NOT_FOUND: &str = "task not found for given id";
+
+/// Type of the one status detail that drivers send.
+pub const RECOVERABLE_TYPE_URL: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
+
+/// The status for an unknown task.
+pub fn task_not_found() -> Status {
+    Status::not_found(TASK_NOT_FOUND)
+}
+
+/// Whether a status means that the driver does not know the task.
+pub fn is_task_not_found(status: &Status) -> bool {
+    matches!(status.code(), Code::Unknown | Code::NotFound) && status.message().contains(TASK_NOT_FOUND)
+}
+
+/// A status which says whether the same call may succeed later.
+pub fn recoverable_status(message: impl Into<String>, recoverable: bool) -> Status {
+    let message = message.into();
+    let detail = prost_types::Any {
+        type_url: RECOVERABLE_TYPE_URL.into(),
+        value: structs::RecoverableError { recoverable }.encode_to_vec(),
+    };
+    let inner = rpc::Status {
+        code: Code::FailedPrecondition as i32,
+        message: message.clone(),
+        details: vec![detail],
+    };
+    Status::with_details(Code::FailedPrecondition, message, inner.encode_to_vec().into())
+}
+
+/// What the detail says; `None` without a (readable) detail, which counts as final.
+pub fn recoverable(status: &Status) -> Option<bool> {
+    let inner = rpc::Status::decode(status.details()).ok()?;
+    inner.details.iter().find_map(|any| {
+        // Only the part after the last slash names the type.
+        let name = any.type_url.rsplit('/').next()?;
+        if name != "hashicorp.nomad.plugins.shared.structs.RecoverableError" {
+            return None;
+        }
+        Some(structs::RecoverableError::decode(any.value.as_slice()).ok()?.recoverable)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recoverable_detail_survives_the_round_trip() {
+        for flag in [true, false] {
+            let status = recoverable_status("no room", flag);
+            assert_eq!(status.code(), Code::FailedPrecondition);
+            assert_eq!(recoverable(&status), Some(flag));
+            let inner = rpc::Status::decode(status.details()).expect("details decode");
+            assert_eq!((inner.code, inner.message.as_str()), (9, "no room"));
+        }
+    }
+
+    #[test]
+    fn missing_or_broken_details_are_final() {
+        assert_eq!(recoverable(&Status::unknown("x")), None);
+        let junk = Status::with_details(Code::FailedPrecondition, "x", vec![0xff; 9].into());
+        assert_eq!(recoverable(&junk), None);
+    }
+
+    #[test]
+    fn an_unknown_task_is_recognised_by_text() {
+        let cases = [
+            (Status::unknown("task not found for given id"), true),
+            (Status::not_found("rpc failed: task not found for given id \"a\""), true),
+            (Status::internal("task not found for given id"), false),
+            (Status::not_found("image not found"), false),
+        ];
+        for (status, expected) in cases {
+            assert_eq!(is_task_not_found(&status), expected, "{status:?}");
+        }
+    }
+}
