@@ -1,1 +1,41 @@
-//! executor-proto
+//! What an executor and its controllers say to each other, and what the executor leaves on disk.
+//!
+//! An executor may be older than the agent that finds it, so everything here evolves by adding fields only: protobuf
+//! messages with explicit tags on the socket, JSON with optional fields in the files. [`PROTOCOL_VERSION`] is told in
+//! the first reply and grows when a controller needs to know what an executor can do.
+//!
+//! Must never know: how processes are started, tokio, drivers. Begin reading at [`Request`] and [`Spec`].
+
+mod frame;
+mod message;
+mod record;
+
+pub use frame::{FrameError, MAX_FRAME_BYTES, encode_frame, split_frame};
+pub use message::{
+    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Failure, Hello, HelloReply, Launched, LogPolicy, PidStats, Reply,
+    Request, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
+};
+pub use record::{ResultRecord, StateRecord, V1Path};
+
+/// Version of the socket protocol that this build speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Names inside a state directory.
+pub mod files {
+    /// The [`Spec`](crate::Spec) as protobuf, written by the controller before the start.
+    pub const SPEC: &str = "spec";
+    /// [`StateRecord`](crate::StateRecord) as JSON, written by the executor before the workload's first instruction.
+    pub const STATE: &str = "executor.json";
+    /// [`ResultRecord`](crate::ResultRecord) as JSON; its presence means that the workload and its tree have ended.
+    pub const RESULT: &str = "result.json";
+    /// The control socket. Short, because a socket address holds 107 bytes.
+    pub const SOCKET: &str = "sock";
+    /// The highest epoch accepted so far, as decimal text.
+    pub const EPOCH: &str = "epoch";
+    /// Where a panicking executor leaves its last words.
+    pub const PANIC: &str = "executor.panic";
+}
+
+/// Environment variable that marks the processes of a workload that runs without a cgroup, so that what
+/// escapes its session is still found after its executor was killed.
+pub const MARKER_VARIABLE: &str = "DROVER_EXECUTOR_ID";
