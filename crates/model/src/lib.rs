@@ -1,1 +1,47 @@
-//! model
+//! The nouns of Drover: job, group, task, allocation, evaluation, plan, deployment, node, remote task, and their ids.
+//!
+//! Types derive serde with the field names of Nomad's HTTP API ("ID", "MemoryMB"), so that one definition serves the API, the store and the
+//! node RPC. Optional blocks that inherit (update, restart, reschedule, migrate) hold `Option` fields until [`canonical`] has filled them.
+//!
+//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are arguments.
+//!
+//! Begin reading at [`job::Job`], then [`alloc::Allocation`] and [`remote::RemoteTask`].
+
+pub mod alloc;
+pub mod constraint;
+pub mod deployment;
+pub mod eval;
+pub mod go_duration;
+pub mod ids;
+pub mod job;
+pub mod metrics;
+pub mod network;
+pub mod node;
+pub mod plan;
+pub mod policy;
+pub mod remote;
+pub mod resources;
+pub mod scheduler_config;
+pub mod service;
+pub mod task;
+
+pub use alloc::{
+    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, TaskEvent, TaskRunState,
+    TaskState,
+};
+pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
+pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+pub use eval::{EvalStatus, Evaluation, Trigger};
+pub use go_duration::GoDuration;
+pub use ids::{AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex, TimestampNs};
+pub use job::{Job, JobStatus, JobType, TaskGroup};
+pub use metrics::AllocMetric;
+pub use network::{Network, Port};
+pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStatus};
+pub use plan::{Plan, PlanResult};
+pub use policy::{Disconnect, Migrate, Reschedule, Restart, Update};
+pub use remote::{DesiredRemote, Observed, RemoteOrder, RemoteReport, RemoteTask};
+pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
+pub use scheduler_config::SchedulerConfig;
+pub use service::{Check, Service};
+pub use task::Task;

@@ -1,0 +1,58 @@
+//! Why an allocation is where it is, and why it is not elsewhere.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::NodeId;
+
+/// What the scheduler looked at for one placement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocMetric {
+    /// Nodes considered.
+    pub nodes_evaluated: i64,
+    /// Nodes that broke a rule.
+    pub nodes_filtered: i64,
+    /// Nodes in the pool.
+    pub nodes_in_pool: i64,
+    /// Nodes available by datacenter.
+    pub nodes_available: BTreeMap<String, i64>,
+    /// Filtered, by class.
+    pub class_filtered: BTreeMap<String, i64>,
+    /// Filtered, by the rule that was broken.
+    pub constraint_filtered: BTreeMap<String, i64>,
+    /// Nodes without room.
+    pub nodes_exhausted: i64,
+    /// Without room, by class.
+    pub class_exhausted: BTreeMap<String, i64>,
+    /// Without room, by resource.
+    pub dimension_exhausted: BTreeMap<String, i64>,
+    /// Quotas exhausted.
+    pub quota_exhausted: Vec<String>,
+    /// By task: what could not be given.
+    pub resources_exhausted: BTreeMap<String, serde_json::Value>,
+    /// Legacy scores.
+    pub scores: BTreeMap<String, f64>,
+    /// The best nodes and how they scored.
+    pub score_meta_data: Vec<NodeScore>,
+    /// Time it took, nanoseconds.
+    pub allocation_time: i64,
+    /// Further placements of the group that failed for the same reason.
+    pub coalesced_failures: i64,
+}
+
+/// The score of one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeScore {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// Parts by name (binpack, job-anti-affinity, node-affinity, allocation-spread …).
+    #[serde(rename = "Scores")]
+    pub scores: BTreeMap<String, f64>,
+    /// Their mean.
+    #[serde(rename = "NormScore")]
+    pub norm_score: f64,
+}

@@ -1,0 +1,87 @@
+//! Networks and ports: what a group asks for and what an allocation got.
+
+use serde::{Deserialize, Serialize};
+
+/// A port asked for, or given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Port {
+    /// Name by which the job refers to it.
+    pub label: String,
+    /// Port on the host; 0 when it is still to be chosen.
+    pub value: i32,
+    /// Port inside the allocation's network namespace; 0 = same as value, -1 = mapped to the chosen one.
+    pub to: i32,
+    /// Name of the host network.
+    pub host_network: String,
+    /// The static port may be taken already (shared by SO_REUSEPORT).
+    pub ignore_collision: bool,
+}
+
+/// A group's (formerly a task's) network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Network {
+    /// `host`, `bridge`, `none` or `cni/NAME`.
+    pub mode: String,
+    /// Deprecated: device name.
+    pub device: String,
+    /// Deprecated.
+    #[serde(rename = "CIDR")]
+    pub cidr: String,
+    /// Address of the host network that was given.
+    #[serde(rename = "IP")]
+    pub ip: String,
+    /// Host name inside the namespace.
+    pub hostname: String,
+    /// Deprecated bandwidth.
+    #[serde(rename = "MBits")]
+    pub mbits: Option<i32>,
+    /// Resolver settings.
+    #[serde(rename = "DNS")]
+    pub dns: Option<Dns>,
+    /// Ports with a fixed number.
+    pub reserved_ports: Vec<Port>,
+    /// Ports whose number the scheduler chooses.
+    pub dynamic_ports: Vec<Port>,
+    /// Arguments for the CNI plugins.
+    #[serde(rename = "CNI")]
+    pub cni: Option<Cni>,
+}
+
+/// Resolver settings of a network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Dns {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Resolver options.
+    pub options: Vec<String>,
+}
+
+/// Arguments for CNI plugins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Cni {
+    /// Key and value pairs handed over as CNI_ARGS.
+    pub args: std::collections::BTreeMap<String, String>,
+}
+
+/// A port as an allocation got it, flat over all networks (AllocatedResources.Shared.Ports).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocatedPort {
+    /// Label of the port.
+    pub label: String,
+    /// Port on the host.
+    pub value: i32,
+    /// Port inside the namespace.
+    pub to: i32,
+    /// Address of the host network.
+    #[serde(rename = "HostIP")]
+    pub host_ip: String,
+    /// The static port may be shared.
+    pub ignore_collision: bool,
+}

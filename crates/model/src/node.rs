@@ -1,0 +1,234 @@
+//! A node: a machine that runs or manages tasks.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    go_duration::GoDuration,
+    ids::{NodeId, StoreIndex, TimestampNs},
+    job::Meta,
+    resources::{NodeReserved, NodeResources},
+};
+
+/// Liveness of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeStatus {
+    /// Registered, not heard from yet.
+    #[default]
+    Initializing,
+    /// Holds a lease.
+    Ready,
+    /// Its lease has run out.
+    Down,
+    /// Cut off, and its job asks for patience.
+    Disconnected,
+}
+
+/// May new allocations be placed there?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Eligibility {
+    /// Yes.
+    #[default]
+    Eligible,
+    /// No.
+    Ineligible,
+}
+
+/// A node. Serde form: the `Node` object of the HTTP API; `SecretID` is left out by the API layer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Id, fixed by the node itself at its first start.
+    #[serde(rename = "ID")]
+    pub id: NodeId,
+    /// Proof of identity.
+    #[serde(rename = "SecretID")]
+    pub secret_id: String,
+    /// Datacenter.
+    #[serde(rename = "Datacenter")]
+    pub datacenter: String,
+    /// Unique name, the host name by default.
+    #[serde(rename = "Name")]
+    pub name: Arc<str>,
+    /// Address of its HTTP API, as `host:port`; empty when clients cannot reach it.
+    #[serde(rename = "HTTPAddr")]
+    pub http_addr: String,
+    /// HTTPAddr speaks TLS.
+    #[serde(rename = "TLSEnabled")]
+    pub tls_enabled: bool,
+    /// Fingerprinted facts.
+    #[serde(rename = "Attributes")]
+    pub attributes: BTreeMap<String, String>,
+    /// What it has.
+    #[serde(rename = "NodeResources")]
+    pub resources: NodeResources,
+    /// What it keeps for itself.
+    #[serde(rename = "ReservedResources")]
+    pub reserved: NodeReserved,
+    /// External links.
+    #[serde(rename = "Links")]
+    pub links: BTreeMap<String, String>,
+    /// Free metadata.
+    #[serde(rename = "Meta")]
+    pub meta: Meta,
+    /// Class.
+    #[serde(rename = "NodeClass")]
+    pub class: String,
+    /// Pool.
+    #[serde(rename = "NodePool")]
+    pub pool: String,
+    /// Hash of all that makes nodes interchangeable for feasibility.
+    #[serde(rename = "ComputedClass")]
+    pub computed_class: String,
+    /// A drain that is under way.
+    #[serde(rename = "DrainStrategy")]
+    pub drain: Option<DrainStrategy>,
+    /// What became of the last drain.
+    #[serde(rename = "LastDrain")]
+    pub last_drain: Option<serde_json::Value>,
+    /// May allocations be placed?
+    #[serde(rename = "SchedulingEligibility")]
+    pub eligibility: Eligibility,
+    /// Liveness.
+    #[serde(rename = "Status")]
+    pub status: NodeStatus,
+    /// Why it has that status.
+    #[serde(rename = "StatusDescription")]
+    pub status_description: String,
+    /// When the status last changed, Unix seconds.
+    #[serde(rename = "StatusUpdatedAt")]
+    pub status_updated_at: i64,
+    /// The last ten events.
+    #[serde(rename = "Events")]
+    pub events: Vec<NodeEvent>,
+    /// Drivers by name.
+    #[serde(rename = "Drivers")]
+    pub drivers: BTreeMap<String, DriverInfo>,
+    /// Host volumes by name.
+    #[serde(rename = "HostVolumes")]
+    pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Host networks by name.
+    #[serde(rename = "HostNetworks")]
+    pub host_networks: BTreeMap<String, serde_json::Value>,
+    /// Index of the registration.
+    #[serde(rename = "CreateIndex")]
+    pub create_index: StoreIndex,
+    /// Index of the last change.
+    #[serde(rename = "ModifyIndex")]
+    pub modify_index: StoreIndex,
+}
+
+impl Node {
+    /// True when the scheduler may place on it.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.status == NodeStatus::Ready && self.drain.is_none() && self.eligibility == Eligibility::Eligible
+    }
+}
+
+/// What is known of a driver on a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DriverInfo {
+    /// Its attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// The runtime is there.
+    pub detected: bool,
+    /// It works.
+    pub healthy: bool,
+    /// Why not.
+    pub health_description: String,
+    /// When this was last observed, RFC 3339.
+    pub update_time: String,
+    /// Set for drivers whose tasks live in a remote runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteProvider>,
+}
+
+/// What a remote driver has declared about its runtime (remote-tasks: `describe`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteProvider {
+    /// Identity of the runtime: a placement constraint for every later manager.
+    pub provider: String,
+    /// Create is create-or-get by key.
+    pub keyed_create: bool,
+    /// Instances are found by key.
+    pub find: bool,
+    /// Instances are listed by owner.
+    pub list: bool,
+    /// The provider refuses stale epochs.
+    pub conditional_writes: bool,
+    /// Exit results stay until acknowledged.
+    pub retained_exit_results: bool,
+    /// Only the plain driver protocol is known: weaker guarantee.
+    pub plain_protocol: bool,
+    /// Lowest readable handle schema.
+    pub handle_schema_min: u32,
+    /// Highest readable handle schema.
+    pub handle_schema_max: u32,
+    /// Capacity in MHz, 0 = not declared.
+    #[serde(rename = "PoolCPU")]
+    pub pool_cpu: u64,
+    /// Capacity in MiB, 0 = not declared.
+    #[serde(rename = "PoolMemoryMB")]
+    pub pool_memory_mb: u64,
+}
+
+/// A directory that the operator offers to jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct HostVolume {
+    /// Name.
+    pub name: String,
+    /// Path on the node.
+    pub path: String,
+    /// Only readable.
+    pub read_only: bool,
+}
+
+/// Something that happened to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeEvent {
+    /// What.
+    pub message: String,
+    /// Which part saw it.
+    pub subsystem: String,
+    /// Details.
+    pub details: BTreeMap<String, String>,
+    /// When, RFC 3339.
+    pub timestamp: String,
+    /// Index.
+    pub create_index: StoreIndex,
+}
+
+/// What a drain was asked to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DrainSpec {
+    /// Time until the rest is forced; 0 = none, negative = force now.
+    pub deadline: GoDuration,
+    /// Leave system jobs alone.
+    pub ignore_system_jobs: bool,
+}
+
+/// A drain that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DrainStrategy {
+    /// See [`DrainSpec`].
+    pub deadline: GoDuration,
+    /// Leave system jobs alone.
+    pub ignore_system_jobs: bool,
+    /// When the rest is forced, RFC 3339; Go's zero time when there is no deadline.
+    pub force_deadline: String,
+    /// When it started, RFC 3339.
+    pub started_at: String,
+    /// The same instant for deciding, Unix ns; 0 = none.
+    #[serde(rename = "ForceDeadlineNs")]
+    pub force_deadline_ns: TimestampNs,
+}

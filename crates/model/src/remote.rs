@@ -1,0 +1,276 @@
+//! The record that the servers keep of each remote task: the heart of the project.
+//!
+//! A *slot* should have one running instance; an *incarnation* is one instance; the *manager* is the node that drives it now; the *epoch* grows
+//! whenever management moves; the *lease* says how long a manager may act without hearing from the servers. Transitions are in
+//! `lifecycle::remote`, one pure function used by servers, nodes, the model checker and the simulator.
+//!
+//! ```text
+//! observed:  Intended ─► Creating ─► Running ─► Exited ─► (acknowledged, record ends or a new incarnation follows)
+//!                 └──────────┴──────────┴──► Unknown ─► back to any of them;  Gone = positively absent
+//! desired:   Run ─► Stop (a tombstone: outlives job, allocation, collection and server restarts, until absence is confirmed)
+//! ```
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AllocId, IncarnationId, NodeId, SlotKey, StoreIndex, TimestampNs};
+
+/// What the servers want for a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DesiredRemote {
+    /// The incarnation should run.
+    #[default]
+    Run,
+    /// The incarnation should be stopped and confirmed absent.
+    Stop,
+}
+
+/// What has been observed of an incarnation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "State", rename_all_fields = "PascalCase")]
+pub enum Observed {
+    /// Committed on the servers; the provider may or may not have been asked yet.
+    #[default]
+    Intended,
+    /// The provider is at it.
+    Creating,
+    /// Alive.
+    Running,
+    /// Ended; the result is exact.
+    Exited {
+        /// Exit code.
+        code: i32,
+        /// Signal, 0 = none.
+        signal: i32,
+        /// Killed for want of memory.
+        oom_killed: bool,
+        /// What the provider says about it.
+        reason: String,
+        /// When.
+        at: TimestampNs,
+    },
+    /// The provider has positively answered that there is no such instance.
+    Gone,
+    /// It could not be asked.
+    Unknown {
+        /// Since when.
+        since: TimestampNs,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Observed {
+    /// True when the instance certainly does not run (any more).
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        matches!(self, Self::Exited { .. } | Self::Gone)
+    }
+}
+
+/// The driver's token to find an instance again. Opaque; at most [`MAX_HANDLE_BYTES`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteHandle {
+    /// Version of the driver's format.
+    pub schema: u32,
+    /// Bytes, hexadecimal in JSON.
+    #[serde(with = "hex_bytes")]
+    pub data: Vec<u8>,
+}
+
+/// Upper bound of [`RemoteHandle::data`].
+pub const MAX_HANDLE_BYTES: usize = 16 * 1024;
+
+mod hex_bytes {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(b: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(b.len() * 2);
+        for byte in b {
+            text.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or('0'));
+            text.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or('0'));
+        }
+        s.serialize_str(&text)
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(d)?;
+        if text.len() % 2 != 0 || !text.is_ascii() {
+            return Err(D::Error::custom("a handle must be an even number of hexadecimal digits"));
+        }
+        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom)).collect()
+    }
+}
+
+/// Who may act on an incarnation, and until when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Manager {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// Allocation for which it manages; nil when it only executes a stop.
+    #[serde(rename = "AllocID")]
+    pub alloc_id: AllocId,
+}
+
+/// The record of a slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RemoteTask {
+    /// The slot.
+    pub slot: SlotKey,
+    /// Version of the job that the incarnation was made from.
+    pub job_version: u64,
+    /// Hash of all that the provider sees.
+    pub spec_hash: String,
+    /// Driver of the task.
+    pub driver: String,
+    /// The incarnation, fixed before the create.
+    #[serde(rename = "IncarnationID")]
+    pub incarnation: IncarnationId,
+    /// Identity of the runtime; empty until the first manager is known.
+    pub provider: String,
+    /// Wanted.
+    pub desired: DesiredRemote,
+    /// Grows whenever management moves; starts at 1.
+    pub epoch: u64,
+    /// Manager of this epoch; None = unmanaged.
+    pub manager: Option<Manager>,
+    /// Since when it is unmanaged; 0 = it is managed.
+    pub unmanaged_since: TimestampNs,
+    /// A drain's next manager: it observes, and takes over when it has seen the instance (make before break).
+    pub successor: Option<Manager>,
+    /// The driver's handle; once written it is only ever replaced, never erased by an absent value.
+    pub handle: Option<RemoteHandle>,
+    /// Last observation.
+    pub observed: Observed,
+    /// The exit result has been counted; only then may the provider forget it.
+    pub exit_acknowledged: bool,
+    /// The provider's name for the instance, for people.
+    pub provider_id: String,
+    /// Attributes from the driver, for people ("pid" …).
+    pub attributes: BTreeMap<String, String>,
+    /// Where the instance is reached.
+    pub address: String,
+    /// Ports by label.
+    pub port_map: BTreeMap<String, i32>,
+    /// When the instance started.
+    pub started_at: TimestampNs,
+    /// Restarts so far: they belong to the task, not to a node.
+    pub restarts: u64,
+    /// Hand-overs so far.
+    pub handovers: u64,
+    /// Why the last change happened, newest last, at most ten.
+    pub history: Vec<RemoteEvent>,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+/// A change of a record, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteEvent {
+    /// When.
+    pub time: TimestampNs,
+    /// Epoch then.
+    pub epoch: u64,
+    /// What and why.
+    pub message: String,
+}
+
+/// What a node is to do about a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RemoteRole {
+    /// Create or get, observe, report; may mutate under the epoch.
+    #[default]
+    Manage,
+    /// Observe and report only: the next manager of a drain.
+    Observe,
+    /// Stop it, confirm, report; no allocation is involved.
+    Stop,
+}
+
+/// A server's order to a node about one slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RemoteOrder {
+    /// The slot.
+    pub slot: SlotKey,
+    /// What to do.
+    pub role: RemoteRole,
+    /// The incarnation.
+    #[serde(rename = "IncarnationID")]
+    pub incarnation: IncarnationId,
+    /// Epoch under which the node may mutate.
+    pub epoch: u64,
+    /// Wanted.
+    pub desired: DesiredRemote,
+    /// Driver.
+    pub driver: String,
+    /// Identity of the runtime; empty = whichever the driver has.
+    pub provider: String,
+    /// Allocation for which the node manages; nil for a bare stop.
+    #[serde(rename = "AllocID")]
+    pub alloc_id: AllocId,
+    /// Known handle.
+    pub handle: Option<RemoteHandle>,
+    /// True when an instance may already exist: adopt (find or observe) first.
+    pub adopt: bool,
+    /// The exit result is stored: the provider may forget the instance.
+    pub acknowledge: bool,
+    /// Restarts so far.
+    pub restarts: u64,
+    /// Signal for a stop; empty = the driver's default.
+    pub kill_signal: String,
+    /// Time between the signal and the kill, nanoseconds.
+    pub kill_timeout: crate::go_duration::GoDuration,
+}
+
+/// What a node reports about one slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RemoteReport {
+    /// The slot.
+    pub slot: SlotKey,
+    /// The incarnation that it is about.
+    #[serde(rename = "IncarnationID")]
+    pub incarnation: IncarnationId,
+    /// Epoch of the order that the node follows.
+    pub epoch: u64,
+    /// Identity of the runtime.
+    pub provider: String,
+    /// Handle, when known; absence erases nothing.
+    pub handle: Option<RemoteHandle>,
+    /// Observation.
+    pub observed: Observed,
+    /// The provider's name for the instance.
+    pub provider_id: String,
+    /// Attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// Address.
+    pub address: String,
+    /// Ports.
+    pub port_map: BTreeMap<String, i32>,
+    /// Start of the instance.
+    pub started_at: TimestampNs,
+    /// The provider has let the instance go after an acknowledgement.
+    pub forgotten: bool,
+}
+
+/// The slot of an allocation's task.
+#[must_use]
+pub fn slot_of(alloc: &crate::alloc::Allocation, task: &Arc<str>) -> SlotKey {
+    SlotKey {
+        namespace: alloc.namespace.clone(),
+        job_id: alloc.job_id.clone(),
+        group: alloc.task_group.clone(),
+        index: alloc.index(),
+        task: task.clone(),
+    }
+}

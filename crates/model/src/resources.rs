@@ -1,0 +1,274 @@
+//! Resources: asked for by tasks, offered by nodes, given to allocations. CPU in MHz, memory and disk in MiB.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::constraint::{Affinity, Constraint};
+use crate::network::{AllocatedPort, Network};
+
+/// What a task asks for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// MHz.
+    #[serde(rename = "CPU")]
+    pub cpu: Option<i64>,
+    /// Whole cores, instead of MHz.
+    #[serde(rename = "Cores")]
+    pub cores: Option<i64>,
+    /// MiB that are reserved.
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: Option<i64>,
+    /// MiB that may be used when memory oversubscription is on.
+    #[serde(rename = "MemoryMaxMB")]
+    pub memory_max_mb: Option<i64>,
+    /// Deprecated, see ephemeral_disk.
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: Option<i64>,
+    /// Deprecated, without effect in the system we follow.
+    #[serde(rename = "IOPS")]
+    pub iops: Option<i64>,
+    /// Deprecated task-level networks.
+    #[serde(rename = "Networks")]
+    pub networks: Vec<Network>,
+    /// Devices.
+    #[serde(rename = "Devices")]
+    pub devices: Vec<RequestedDevice>,
+    /// NUMA placement; enterprise in the system we follow.
+    #[serde(rename = "NUMA")]
+    pub numa: Option<Numa>,
+    /// Size of the secrets tmpfs in MiB.
+    #[serde(rename = "SecretsMB")]
+    pub secrets_mb: Option<i64>,
+}
+
+/// NUMA wish.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Numa {
+    /// `none`, `prefer` or `require`.
+    pub affinity: String,
+    /// Devices that are to be close.
+    pub devices: Vec<String>,
+}
+
+/// A device asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RequestedDevice {
+    /// `type`, `vendor/type` or `vendor/type/name`.
+    pub name: String,
+    /// How many.
+    pub count: Option<u64>,
+    /// Rules for the device.
+    pub constraints: Vec<Constraint>,
+    /// Preferences for the device.
+    pub affinities: Vec<Affinity>,
+}
+
+/// What a node has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeResources {
+    /// Processor.
+    #[serde(rename = "Cpu")]
+    pub cpu: NodeCpu,
+    /// Memory.
+    #[serde(rename = "Memory")]
+    pub memory: NodeMemory,
+    /// Disk.
+    #[serde(rename = "Disk")]
+    pub disk: NodeDisk,
+    /// Host networks (legacy list: one entry per interface).
+    #[serde(rename = "Networks")]
+    pub networks: Vec<Network>,
+    /// Host networks with aliases and addresses.
+    #[serde(rename = "NodeNetworks")]
+    pub node_networks: Vec<NodeNetwork>,
+    /// Lowest port given dynamically.
+    #[serde(rename = "MinDynamicPort")]
+    pub min_dynamic_port: i32,
+    /// Highest port given dynamically.
+    #[serde(rename = "MaxDynamicPort")]
+    pub max_dynamic_port: i32,
+}
+
+/// Processor of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeCpu {
+    /// Total MHz.
+    pub cpu_shares: i64,
+    /// Number of cores.
+    pub total_cpu_cores: u16,
+    /// Cores that may be reserved by tasks.
+    pub reservable_cpu_cores: Vec<u16>,
+}
+
+/// Memory of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeMemory {
+    /// MiB.
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: i64,
+}
+
+/// Disk of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeDisk {
+    /// MiB.
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: i64,
+}
+
+/// A host network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeNetwork {
+    /// Always `host` here.
+    pub mode: String,
+    /// Interface name.
+    pub device: String,
+    /// Hardware address.
+    pub mac_address: String,
+    /// Mbit/s.
+    pub speed: i64,
+    /// Addresses with the host networks they belong to.
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// An address of a host network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeAddress {
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    /// Host network name; `default` unless configured.
+    pub alias: String,
+    /// The address.
+    pub address: String,
+    /// Ports that are not given out, as ranges.
+    pub reserved_ports: String,
+    /// Gateway.
+    pub gateway: String,
+}
+
+/// What a node keeps for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeReserved {
+    /// Processor.
+    pub cpu: ReservedCpu,
+    /// Memory.
+    pub memory: NodeMemory,
+    /// Disk.
+    pub disk: NodeDisk,
+    /// Ports.
+    pub networks: ReservedPorts,
+}
+
+/// Reserved processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ReservedCpu {
+    /// MHz.
+    pub cpu_shares: i64,
+}
+
+/// Reserved ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ReservedPorts {
+    /// Ranges such as `22,80,8500-8600`.
+    pub reserved_host_ports: String,
+}
+
+/// What an allocation got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocatedResources {
+    /// By task name.
+    pub tasks: BTreeMap<Arc<str>, AllocatedTask>,
+    /// Of the group as a whole.
+    pub shared: AllocatedShared,
+}
+
+/// What a task of an allocation got. Remote tasks cost their node nothing here; see `remote`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocatedTask {
+    /// Processor.
+    pub cpu: AllocatedCpu,
+    /// Memory.
+    pub memory: AllocatedMemory,
+    /// Deprecated task-level networks.
+    pub networks: Vec<Network>,
+    /// True when a remote driver runs the task: it is packed against the provider's pool and costs the node a session only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub remote: bool,
+}
+
+/// Processor given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocatedCpu {
+    /// MHz.
+    pub cpu_shares: i64,
+    /// Reserved cores.
+    pub reserved_cores: Vec<u16>,
+}
+
+/// Memory given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AllocatedMemory {
+    /// MiB that are reserved.
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: i64,
+    /// MiB at most; 0 = memory_mb.
+    #[serde(rename = "MemoryMaxMB")]
+    pub memory_max_mb: i64,
+}
+
+/// What the group as a whole got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AllocatedShared {
+    /// MiB of disk.
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: i64,
+    /// Group networks with chosen ports.
+    #[serde(rename = "Networks")]
+    pub networks: Vec<Network>,
+    /// All ports, flat.
+    #[serde(rename = "Ports")]
+    pub ports: Vec<AllocatedPort>,
+}
+
+/// A sum of resources that nodes are packed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// MHz.
+    pub cpu: i64,
+    /// MiB reserved.
+    pub memory_mb: i64,
+    /// MiB of disk.
+    pub disk_mb: i64,
+}
+
+impl AllocatedResources {
+    /// What the allocation takes from its node (remote tasks take nothing).
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut u = Usage { disk_mb: self.shared.disk_mb, ..Usage::default() };
+        for t in self.tasks.values().filter(|t| !t.remote) {
+            u.cpu += t.cpu.cpu_shares;
+            u.memory_mb += t.memory.memory_mb;
+        }
+        u
+    }
+}

@@ -1,0 +1,53 @@
+//! Cluster-wide scheduler settings.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::StoreIndex;
+
+/// Scheduler settings, `/v1/operator/scheduler/configuration`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct SchedulerConfig {
+    /// `binpack` or `spread`.
+    pub scheduler_algorithm: String,
+    /// Which kinds of job may displace others.
+    pub preemption_config: PreemptionConfig,
+    /// `memory_max` has an effect.
+    pub memory_oversubscription_enabled: bool,
+    /// Only management tokens may register jobs.
+    pub reject_job_registration: bool,
+    /// No evaluation is handed out.
+    pub pause_eval_broker: bool,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            scheduler_algorithm: "binpack".into(),
+            preemption_config: PreemptionConfig { system_scheduler_enabled: true, ..PreemptionConfig::default() },
+            memory_oversubscription_enabled: false,
+            reject_job_registration: false,
+            pause_eval_broker: false,
+            create_index: 0,
+            modify_index: 0,
+        }
+    }
+}
+
+/// Which kinds of job may displace others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct PreemptionConfig {
+    /// System jobs.
+    pub system_scheduler_enabled: bool,
+    /// Sysbatch jobs.
+    pub sys_batch_scheduler_enabled: bool,
+    /// Batch jobs.
+    pub batch_scheduler_enabled: bool,
+    /// Service jobs.
+    pub service_scheduler_enabled: bool,
+}
