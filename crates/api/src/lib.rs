@@ -1,1 +1,2 @@
 //! api
+pub mod node_rpc;
