@@ -1,2 +1,40 @@
-//! xtask
-fn main() {}
+//! Automation of the project, in Rust: `cargo xtask ci | lint | interop | bench | peer`.
+//!
+//! Tidiness is a test, not a command: see `edges` (which crate may depend on which) and `docs_paths` (every path that the documents name exists).
+
+mod bench;
+mod docs_paths;
+mod edges;
+mod interop;
+mod peer;
+mod process;
+mod workspace;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  lint                 rustfmt, clippy with warnings as errors, cargo-deny (installs it when it is missing)
+  interop [NAME …]     tests against real peers; installs what they need; fails when CI=true and something could not run
+  bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad in the same run
+  peer nomad OUT       builds a stock Nomad agent from the Go module registry
+  peer raw_exec OUT    builds Nomad's own raw_exec as an external Go plugin
+";
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["lint"] => workspace::lint(),
+        ["interop", names @ ..] => interop::run(names),
+        ["bench", names @ ..] => bench::run(names),
+        ["peer", "nomad", out] => peer::nomad(std::path::Path::new(out)),
+        ["peer", "raw_exec", out] => peer::raw_exec(std::path::Path::new(out)),
+        ["help" | "-h" | "--help"] | [] => {
+            eprint!("{HELP}");
+            Ok(())
+        }
+        other => bail!("no such command: {}\n\n{HELP}", other.join(" ")),
+    }
+}

@@ -1,0 +1,6 @@
+# A server. Nodes find it at port 4647, people at http://127.0.0.1:4646.
+data_dir = "/var/lib/drover/server"
+
+server {
+  enabled = true
+}
