@@ -1,2 +1,8 @@
-//! api
+//! What goes over the wire: the HTTP API's JSON codec, request and response shapes, list queries, the client; and the node RPC.
+//!
+//! This crate must never know: the server's state, schedulers, plugins. It turns bytes into values and back.
+//!
+//! Begin reading at [`go_json`]. Node RPC: [`node_rpc`], generated from `proto/node.proto`.
+
+pub mod go_json;
 pub mod node_rpc;
