@@ -16,12 +16,12 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/protocols.rs"));
 }
 
-/// The plugin base layer: controller, stdio, broker (`proto/goplugin.proto`).
-pub use generated::plugin;
-/// The standard health service (`proto/health.proto`).
-pub use generated::grpc::health::v1 as health;
+/// Drover's remote-task extension (`proto/remote.proto`).
+pub use generated::drover::driver::remote::v1 as remote;
 /// The status message inside `grpc-status-details-bin` (`proto/status.proto`).
 pub use generated::google::rpc;
+/// The standard health service (`proto/health.proto`).
+pub use generated::grpc::health::v1 as health;
 /// What every plugin answers first (`proto/base.proto`).
 pub use generated::hashicorp::nomad::plugins::base::proto as base;
 /// The task driver service (`proto/driver.proto`).
@@ -30,7 +30,7 @@ pub use generated::hashicorp::nomad::plugins::drivers::proto as driver;
 pub use generated::hashicorp::nomad::plugins::shared::hclspec;
 /// Values shared by the services (`proto/structs.proto`).
 pub use generated::hashicorp::nomad::plugins::shared::structs;
-/// Drover's remote-task extension (`proto/remote.proto`).
-pub use generated::drover::driver::remote::v1 as remote;
+/// The plugin base layer: controller, stdio, broker (`proto/goplugin.proto`).
+pub use generated::plugin;
 
 pub use prost_types::{Duration, Timestamp};

@@ -1,1 +1,61 @@
-//! driver-sdk
+//! What a driver author sees: implement one trait, call [`serve`], and the program loads as a driver plugin.
+//!
+//! For: [`Driver`] (tasks on this machine) and [`RemoteDriver`] (tasks in a runtime elsewhere that outlive their node),
+//! configuration schemas and decoding, versioned handles, events, logs, and the serving of all that over the plugin
+//! protocol – also to hosts written in other languages.
+//! Must never know: the server, the node agent, jobs, scheduling.
+//! Start reading at [`Driver`]; `drivers/mock` is a complete example.
+//!
+//! ```no_run
+//! # use driver_sdk::*;
+//! # struct Mine;
+//! # #[async_trait]
+//! # impl Driver for Mine {
+//! #     fn info(&self) -> PluginInfo { PluginInfo::new("mine", "0.1.0") }
+//! #     fn task_config_schema(&self) -> schema::Spec { schema::object([("command", schema::string().required())]) }
+//! #     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error> { Err(Error::unsupported("start")) }
+//! #     async fn recover_task(&self, handle: TaskHandle) -> Result<(), Error> { Err(Error::TaskNotFound) }
+//! #     async fn wait_task(&self, id: &str) -> Result<TaskExit, Error> { Err(Error::TaskNotFound) }
+//! #     async fn stop_task(&self, id: &str, stop: StopTask) -> Result<(), Error> { Err(Error::TaskNotFound) }
+//! #     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), Error> { Ok(()) }
+//! #     async fn inspect_task(&self, id: &str) -> Result<Inspection, Error> { Err(Error::TaskNotFound) }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     driver_sdk::block_on(driver_sdk::serve(Mine))
+//! }
+//! ```
+
+mod base;
+pub mod config;
+mod context;
+mod driver;
+mod error;
+pub mod exec;
+pub mod handle;
+mod log;
+mod plain_remote;
+mod plain_service;
+mod remote;
+mod remote_service;
+pub mod schema;
+mod serve;
+mod types;
+
+pub use async_trait::async_trait;
+pub use driver_proto as proto;
+pub use driver_proto::driver::{LogPolicy, TaskConfig, TaskHandle};
+pub use driver_proto::handshake::DETACH_SIGNAL;
+
+pub use context::{Context, TaskEvent};
+pub use driver::Driver;
+pub use error::{Error, RemoteError};
+pub use remote::{
+    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream,
+    LogsQuery, Observation, ObservationSink, Page, RemoteDriver, RemoteHandle,
+};
+pub use serve::{block_on, serve, serve_remote};
+pub use types::{
+    AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection,
+    MemoryUsage, NetworkMode, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus,
+    TaskUsage, Usage,
+};

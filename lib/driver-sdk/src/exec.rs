@@ -1,0 +1,93 @@
+//! The two directions of an interactive command.
+
+use driver_proto::driver::{ExecTaskStreamingIoOperation, ExecTaskStreamingResponse};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// What comes from the person at the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecInput {
+    /// Bytes for standard input.
+    Stdin(Vec<u8>),
+    /// Standard input ends.
+    StdinClosed,
+    /// The terminal's new size.
+    Resize {
+        /// Columns.
+        width: u16,
+        /// Rows.
+        height: u16,
+    },
+}
+
+/// Both directions of one session.
+#[derive(Debug)]
+pub struct ExecIo {
+    /// Ends when the client has gone: then end the command.
+    pub input: mpsc::Receiver<ExecInput>,
+    /// Where output goes.
+    pub output: ExecOutputSink,
+}
+
+/// Sends output; waits while the client does not read.
+#[derive(Debug, Clone)]
+pub struct ExecOutputSink {
+    pub(crate) sender: mpsc::Sender<Result<ExecTaskStreamingResponse, Status>>,
+}
+
+/// The client has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the exec client has gone")]
+pub struct ClientGone;
+
+impl ExecOutputSink {
+    async fn send(&self, message: ExecTaskStreamingResponse) -> Result<(), ClientGone> {
+        self.sender.send(Ok(message)).await.map_err(|_| ClientGone)
+    }
+
+    /// Bytes of standard output.
+    pub async fn stdout(&self, data: Vec<u8>) -> Result<(), ClientGone> {
+        let stdout = Some(ExecTaskStreamingIoOperation { data, close: false });
+        self.send(ExecTaskStreamingResponse {
+            stdout,
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// Bytes of standard error.
+    pub async fn stderr(&self, data: Vec<u8>) -> Result<(), ClientGone> {
+        let stderr = Some(ExecTaskStreamingIoOperation { data, close: false });
+        self.send(ExecTaskStreamingResponse {
+            stderr,
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// Standard output has ended.
+    pub async fn stdout_closed(&self) -> Result<(), ClientGone> {
+        let stdout = Some(ExecTaskStreamingIoOperation {
+            data: Vec::new(),
+            close: true,
+        });
+        self.send(ExecTaskStreamingResponse {
+            stdout,
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// Standard error has ended.
+    pub async fn stderr_closed(&self) -> Result<(), ClientGone> {
+        let stderr = Some(ExecTaskStreamingIoOperation {
+            data: Vec::new(),
+            close: true,
+        });
+        self.send(ExecTaskStreamingResponse {
+            stderr,
+            ..Default::default()
+        })
+        .await
+    }
+}

@@ -1,0 +1,407 @@
+//! The trait of remote drivers: their tasks run in a runtime that is not the node, and outlive it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use driver_proto::driver::TaskConfig;
+use tokio::sync::mpsc;
+
+use crate::config::Config;
+use crate::exec::ExecIo;
+use crate::schema::Spec;
+use crate::types::{
+    AgentConfig, Capabilities, Fingerprint, FsIsolation, PluginInfo, StopTask, TaskExit, TaskUsage,
+};
+use crate::{Context, Error, RemoteError};
+
+/// Which runtime the driver reaches and what it has there. The guarantee that people see is computed from it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Description {
+    /// Identity of the runtime: equal texts mean that the same instances are reachable, whatever node asks.
+    pub provider: String,
+    /// A second create with the same key returns the first instance.
+    pub keyed_create: bool,
+    /// Instances are found by key.
+    pub find: bool,
+    /// Instances are listed by owner.
+    pub list: bool,
+    /// The provider itself refuses stale epochs.
+    pub conditional_writes: bool,
+    /// Exit results are kept until acknowledged.
+    pub retained_exit_results: bool,
+    /// Output can be read.
+    pub logs: bool,
+    /// Commands can be run beside an instance.
+    pub exec: bool,
+    /// Signals can be sent.
+    pub signals: bool,
+    /// Resource use can be read.
+    pub stats: bool,
+    /// Files of the task directory reach the instance.
+    pub file_upload: bool,
+    /// `watch` pushes changes instead of being polled by the SDK.
+    pub watch: bool,
+    /// Oldest handle layout understood.
+    pub handle_schema_min: u32,
+    /// Newest handle layout understood; also the one written.
+    pub handle_schema_max: u32,
+    /// Processor capacity of the runtime, 0 = not declared.
+    pub pool_cpu_mhz: u64,
+    /// Memory capacity of the runtime, 0 = not declared.
+    pub pool_memory_mib: u64,
+}
+
+/// The driver's token to find an instance again: at most 16 KiB, no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RemoteHandle {
+    /// Version of the layout of `data`.
+    pub schema: u32,
+    /// Opaque to everyone else; [`crate::handle::encode`] makes it.
+    pub data: Vec<u8>,
+}
+
+/// What is known about an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InstanceState {
+    /// It could not be asked.
+    #[default]
+    Unknown,
+    /// Accepted by the provider, not running yet.
+    Creating,
+    /// Runs.
+    Running,
+    /// Ended; the result is kept until acknowledged.
+    Exited,
+    /// The provider positively says that there is none.
+    Gone,
+}
+
+/// One look at an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Observation {
+    /// Idempotency key.
+    pub key: String,
+    /// What is known.
+    pub state: InstanceState,
+    /// How it ended ([`InstanceState::Exited`]).
+    pub exit: TaskExit,
+    /// Exited: why. Unknown: why it could not be asked.
+    pub reason: String,
+    /// When it started.
+    pub started_at: Option<SystemTime>,
+    /// When it ended.
+    pub finished_at: Option<SystemTime>,
+    /// The provider's own name for it.
+    pub provider_id: String,
+    /// Where it is reached; empty when unknown.
+    pub address: String,
+    /// Port label → port at `address`.
+    pub port_map: BTreeMap<String, i32>,
+    /// Facts for people (`pid`…).
+    pub attributes: BTreeMap<String, String>,
+    /// Newest epoch that the provider has accepted, 0 when it keeps none.
+    pub epoch: u64,
+}
+
+impl Observation {
+    /// Nothing can be said, and why.
+    pub fn unknown(key: impl Into<String>, why: impl ToString) -> Self {
+        Self {
+            key: key.into(),
+            reason: why.to_string(),
+            ..Self::default()
+        }
+    }
+}
+
+/// A file that travels to the instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BundleFile {
+    /// Relative to the task directory.
+    pub path: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Content.
+    pub data: Vec<u8>,
+}
+
+/// Files of the task directory as one value.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bundle {
+    /// Identity of the content.
+    pub digest: String,
+    /// The files.
+    pub files: Vec<BundleFile>,
+}
+
+/// Create or get.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ensure {
+    /// Fixed on the servers before this call; the idempotency key.
+    pub key: String,
+    /// Grows whenever management moves.
+    pub epoch: u64,
+    /// Cluster id: the tag under which `list` finds the instance.
+    pub owner: String,
+    /// Human-readable slot for tags and listings.
+    pub slot: String,
+    /// The task.
+    pub task: TaskConfig,
+    /// Its files.
+    pub bundle: Bundle,
+}
+
+/// Answer to [`RemoteDriver::ensure`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ensured {
+    /// How to find it again.
+    pub handle: RemoteHandle,
+    /// How it is.
+    pub observed: Observation,
+    /// False when the key already existed.
+    pub created: bool,
+}
+
+/// One entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// Idempotency key.
+    pub key: String,
+    /// Cluster id.
+    pub owner: String,
+    /// Human-readable slot.
+    pub slot: String,
+    /// Newest accepted epoch.
+    pub epoch: u64,
+    /// How to find it again.
+    pub handle: RemoteHandle,
+    /// How it is.
+    pub observed: Observation,
+}
+
+/// A part of a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Page {
+    /// The instances.
+    pub instances: Vec<Instance>,
+    /// Empty on the last page.
+    pub next_page_token: String,
+}
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Which bytes of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogsQuery {
+    /// Which stream.
+    pub stream: LogStream,
+    /// Absolute byte offset over all rotated files.
+    pub offset: u64,
+    /// Go on after the end.
+    pub follow: bool,
+    /// `offset` counts from the end.
+    pub from_end: bool,
+}
+
+/// Bytes of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogChunk {
+    /// Absolute offset of the first byte.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// Name of the rotated file, as a local task would name it.
+    pub file: String,
+}
+
+/// Where observations go while watching; an error means that nobody listens any more.
+pub type ObservationSink = mpsc::Sender<Observation>;
+
+/// A driver for tasks in a runtime elsewhere.
+///
+/// The contract in one line: *gone*, *could not ask* and *wrong request* are three answers ([`RemoteError`]), never one.
+/// Every mutation carries an epoch; refuse one that is lower than the highest accepted. The SDK also serves the driver
+/// over the plain driver protocol, so that it loads in hosts that know nothing of the extension.
+#[async_trait]
+pub trait RemoteDriver: Send + Sync + 'static {
+    /// Name and version.
+    fn info(&self) -> PluginInfo;
+
+    /// As [`crate::Driver::attach`].
+    fn attach(&self, _context: Context) {}
+
+    /// As [`crate::Driver::config_schema`].
+    fn config_schema(&self) -> Option<Spec> {
+        None
+    }
+
+    /// As [`crate::Driver::set_config`].
+    async fn set_config(&self, _config: Config, _agent: Option<AgentConfig>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// As [`crate::Driver::init`].
+    async fn init(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// As [`crate::Driver::task_config_schema`].
+    fn task_config_schema(&self) -> Spec;
+
+    /// As [`crate::Driver::fingerprint`].
+    async fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::healthy()
+    }
+
+    /// As [`crate::Driver::fingerprint_interval`].
+    fn fingerprint_interval(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    /// What hosts of the plain protocol are told; `remote_tasks` is always added.
+    fn capabilities(&self) -> Capabilities {
+        let described = self.describe();
+        Capabilities {
+            send_signals: described.signals,
+            exec: described.exec,
+            // The node's paths and environment mean nothing over there.
+            fs_isolation: FsIsolation::Image,
+            no_mounts: true,
+            remote_tasks: true,
+            ..Capabilities::default()
+        }
+    }
+
+    /// Which runtime, and what it has. Must not ask the provider: constant after `set_config`.
+    fn describe(&self) -> Description;
+
+    /// Creates the instance, or returns the one that has the key. An existing instance takes over the epoch.
+    async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError>;
+
+    /// Finds an instance by its key. [`RemoteError::Gone`] only on the provider's positive answer.
+    async fn find(
+        &self,
+        _key: &str,
+        _owner: &str,
+    ) -> Result<(RemoteHandle, Observation), RemoteError> {
+        Err(RemoteError::wrong_request(
+            "this driver cannot find instances by key",
+        ))
+    }
+
+    /// Everything of one owner.
+    async fn list(
+        &self,
+        _owner: &str,
+        _page_token: &str,
+        _page_size: usize,
+    ) -> Result<Page, RemoteError> {
+        Err(RemoteError::wrong_request(
+            "this driver cannot list instances",
+        ))
+    }
+
+    /// One observation for each handle, in the order asked; trouble with one handle is an Unknown of that one.
+    async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError>;
+
+    /// Pushes the current observation of each handle and then every change, until the sink is closed. The default polls
+    /// [`RemoteDriver::observe`] every [`RemoteDriver::watch_interval`].
+    async fn watch(
+        &self,
+        handles: Vec<RemoteHandle>,
+        sink: ObservationSink,
+    ) -> Result<(), RemoteError> {
+        let mut last: Vec<Option<Observation>> = vec![None; handles.len()];
+        loop {
+            match self.observe(&handles).await {
+                Ok(now) => {
+                    for (known, seen) in last.iter_mut().zip(now) {
+                        if known.as_ref() != Some(&seen) {
+                            *known = Some(seen.clone());
+                            if sink.send(seen).await.is_err() {
+                                return Ok(());
+                            }
+                        }
+                    }
+                }
+                // Not knowing for a while is not a change; the host asks by itself when it needs to be sure.
+                Err(RemoteError::CouldNotAsk(why)) => {
+                    tracing::debug!(why, "observation failed, will ask again")
+                }
+                Err(other) => return Err(other),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.watch_interval()) => {}
+                () = sink.closed() => return Ok(()),
+            }
+        }
+    }
+
+    /// How often the default `watch` asks.
+    fn watch_interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.
+    async fn stop(
+        &self,
+        handle: &RemoteHandle,
+        epoch: u64,
+        stop: StopTask,
+    ) -> Result<Observation, RemoteError>;
+
+    /// The exit result is stored: the provider may forget the instance. Idempotent; refuses one that runs.
+    async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
+
+    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed.
+    async fn logs(
+        &self,
+        _handle: &RemoteHandle,
+        _query: LogsQuery,
+        _sink: mpsc::Sender<LogChunk>,
+    ) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot read logs"))
+    }
+
+    /// Sends a signal.
+    async fn signal(
+        &self,
+        _handle: &RemoteHandle,
+        _epoch: u64,
+        _signal: &str,
+    ) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request(
+            "this driver cannot send signals",
+        ))
+    }
+
+    /// One sample of resource use; `None` when there is none.
+    async fn stats(&self, _handle: &RemoteHandle) -> Result<Option<TaskUsage>, RemoteError> {
+        Ok(None)
+    }
+
+    /// Runs an interactive command beside the instance.
+    async fn exec(
+        &self,
+        _handle: &RemoteHandle,
+        _epoch: u64,
+        _command: Vec<String>,
+        _tty: bool,
+        _io: ExecIo,
+    ) -> Result<TaskExit, RemoteError> {
+        Err(RemoteError::wrong_request(
+            "this driver cannot run commands beside an instance",
+        ))
+    }
+
+    /// As [`crate::Driver::shutdown`].
+    async fn shutdown(&self) {}
+}

@@ -1,0 +1,336 @@
+//! The remote extension over [`RemoteDriver`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use driver_proto::build;
+use driver_proto::driver::ExecTaskStreamingResponse;
+use driver_proto::remote::remote_driver_server::RemoteDriver as Wire;
+use driver_proto::remote::*;
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::exec::ExecIo;
+use crate::handle::REMOTE_HANDLE_MAX_BYTES;
+use crate::plain_service::{exec_session, stats_response};
+use crate::serve::guarded;
+use crate::types::StopTask;
+use crate::{RemoteDriver, RemoteError, remote};
+
+type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Reply<T> = Result<Response<T>, Status>;
+
+/// Serves one remote driver.
+pub(crate) struct RemoteService(Arc<dyn RemoteDriver>);
+
+impl RemoteService {
+    pub(crate) fn new(driver: Arc<dyn RemoteDriver>) -> Self {
+        Self(driver)
+    }
+}
+
+fn wire_handle(handle: remote::RemoteHandle) -> Result<Handle, Status> {
+    if handle.data.len() > REMOTE_HANDLE_MAX_BYTES {
+        let size = handle.data.len();
+        return Err(Status::internal(format!(
+            "the driver made a handle of {size} bytes, at most {REMOTE_HANDLE_MAX_BYTES} are allowed; keep only what finds the instance again"
+        )));
+    }
+    Ok(Handle {
+        schema: handle.schema,
+        data: handle.data,
+    })
+}
+
+fn own_handle(handle: Option<Handle>) -> Result<remote::RemoteHandle, Status> {
+    let handle =
+        handle.ok_or_else(|| Status::invalid_argument("the request came without a handle"))?;
+    Ok(remote::RemoteHandle {
+        schema: handle.schema,
+        data: handle.data,
+    })
+}
+
+fn wire_observation(seen: remote::Observation) -> Observation {
+    let state = match seen.state {
+        remote::InstanceState::Unknown => InstanceState::Unknown,
+        remote::InstanceState::Creating => InstanceState::Creating,
+        remote::InstanceState::Running => InstanceState::Running,
+        remote::InstanceState::Exited => InstanceState::Exited,
+        remote::InstanceState::Gone => InstanceState::Gone,
+    };
+    Observation {
+        key: seen.key,
+        state: state as i32,
+        exit_code: seen.exit.exit_code,
+        signal: seen.exit.signal,
+        oom_killed: seen.exit.oom_killed,
+        reason: if seen.reason.is_empty() {
+            seen.exit.error.unwrap_or_default()
+        } else {
+            seen.reason
+        },
+        started_at: seen.started_at.map(|at| build::timestamp(Some(at))),
+        finished_at: seen.finished_at.map(|at| build::timestamp(Some(at))),
+        provider_id: seen.provider_id,
+        address: seen.address,
+        port_map: seen.port_map,
+        attributes: seen.attributes,
+        epoch: seen.epoch,
+    }
+}
+
+fn wire_instance(instance: remote::Instance) -> Result<ListedInstance, Status> {
+    Ok(ListedInstance {
+        key: instance.key,
+        owner: instance.owner,
+        slot: instance.slot,
+        epoch: instance.epoch,
+        handle: Some(wire_handle(instance.handle)?),
+        observed: Some(wire_observation(instance.observed)),
+    })
+}
+
+/// Forwards what the driver pushes; the driver's error ends the stream with its kind.
+fn pushed<T, W, F>(wire: fn(T) -> W, run: impl FnOnce(mpsc::Sender<T>) -> F) -> StreamOf<W>
+where
+    T: Send + 'static,
+    W: Send + 'static,
+    F: Future<Output = Result<(), RemoteError>> + Send + 'static,
+{
+    let (sink, mut pushed) = mpsc::channel(16);
+    let (out, receiver) = mpsc::channel(16);
+    let work = run(sink);
+    tokio::spawn(async move {
+        let forward = async {
+            while let Some(item) = pushed.recv().await {
+                if out.send(Ok(wire(item))).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let both = async {
+            let (result, ()) = tokio::join!(guarded(work), forward);
+            if let Err(status) = result {
+                let _ = out.send(Err(status)).await;
+            }
+        };
+        // When the host goes, the driver's work is dropped at its next await.
+        tokio::select! {
+            () = both => {}
+            () = out.closed() => {}
+        }
+    });
+    ReceiverStream::new(receiver).boxed()
+}
+
+#[tonic::async_trait]
+impl Wire for RemoteService {
+    async fn describe(&self, _: Request<DescribeRequest>) -> Reply<DescribeResponse> {
+        let own = guarded(async { Ok::<_, Status>(self.0.describe()) }).await?;
+        Ok(Response::new(DescribeResponse {
+            provider: own.provider,
+            keyed_create: own.keyed_create,
+            find: own.find,
+            list: own.list,
+            conditional_writes: own.conditional_writes,
+            retained_exit_results: own.retained_exit_results,
+            logs: own.logs,
+            exec: own.exec,
+            signals: own.signals,
+            stats: own.stats,
+            file_upload: own.file_upload,
+            watch: own.watch,
+            handle_schema_min: own.handle_schema_min,
+            handle_schema_max: own.handle_schema_max,
+            pool_cpu_mhz: own.pool_cpu_mhz,
+            pool_memory_mib: own.pool_memory_mib,
+        }))
+    }
+
+    async fn ensure(&self, request: Request<EnsureRequest>) -> Reply<EnsureResponse> {
+        let request = request.into_inner();
+        let wrong = |what| Status::invalid_argument(format!("Ensure came without {what}"));
+        if request.key.is_empty() {
+            return Err(wrong("a key"));
+        }
+        let mut task = request.task.ok_or_else(|| wrong("a task"))?;
+        build::fill_resources(&mut task);
+        let bundle = request.bundle.unwrap_or_default();
+        let files = bundle.files.into_iter().map(|f| remote::BundleFile {
+            path: f.path,
+            mode: f.mode,
+            data: f.data,
+        });
+        let ensure = remote::Ensure {
+            key: request.key,
+            epoch: request.epoch,
+            owner: request.owner,
+            slot: request.slot,
+            task,
+            bundle: remote::Bundle {
+                digest: bundle.digest,
+                files: files.collect(),
+            },
+        };
+        let ensured = guarded(self.0.ensure(ensure)).await?;
+        Ok(Response::new(EnsureResponse {
+            handle: Some(wire_handle(ensured.handle)?),
+            observed: Some(wire_observation(ensured.observed)),
+            created: ensured.created,
+        }))
+    }
+
+    async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
+        let request = request.into_inner();
+        let (handle, seen) = guarded(self.0.find(&request.key, &request.owner)).await?;
+        Ok(Response::new(FindResponse {
+            handle: Some(wire_handle(handle)?),
+            observed: Some(wire_observation(seen)),
+        }))
+    }
+
+    async fn list(&self, request: Request<ListRequest>) -> Reply<ListResponse> {
+        let request = request.into_inner();
+        let size = match request.page_size {
+            0 => 100,
+            size => size.min(1000) as usize,
+        };
+        let page = guarded(self.0.list(&request.owner, &request.page_token, size)).await?;
+        let instances = page
+            .instances
+            .into_iter()
+            .map(wire_instance)
+            .collect::<Result<_, _>>()?;
+        Ok(Response::new(ListResponse {
+            instances,
+            next_page_token: page.next_page_token,
+        }))
+    }
+
+    async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {
+        let handles = own_handles(request.into_inner());
+        let seen = guarded(self.0.observe(&handles)).await?;
+        if seen.len() != handles.len() {
+            let (asked, got) = (handles.len(), seen.len());
+            return Err(Status::internal(format!(
+                "the driver answered {got} observations for {asked} handles"
+            )));
+        }
+        Ok(Response::new(ObserveResponse {
+            observations: seen.into_iter().map(wire_observation).collect(),
+        }))
+    }
+
+    type WatchStream = StreamOf<Observation>;
+
+    async fn watch(&self, request: Request<ObserveRequest>) -> Reply<Self::WatchStream> {
+        let handles = own_handles(request.into_inner());
+        let driver = self.0.clone();
+        let stream = pushed(wire_observation, move |sink| async move {
+            driver.watch(handles, sink).await
+        });
+        Ok(Response::new(stream))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Reply<StopResponse> {
+        let request = request.into_inner();
+        let handle = own_handle(request.handle)?;
+        let stop = StopTask {
+            signal: request.signal,
+            timeout: build::std_duration(request.timeout.as_ref()),
+        };
+        let seen = guarded(self.0.stop(&handle, request.epoch, stop)).await?;
+        Ok(Response::new(StopResponse {
+            observed: Some(wire_observation(seen)),
+        }))
+    }
+
+    async fn acknowledge(
+        &self,
+        request: Request<AcknowledgeRequest>,
+    ) -> Reply<AcknowledgeResponse> {
+        let request = request.into_inner();
+        let handle = own_handle(request.handle)?;
+        guarded(self.0.acknowledge(&handle, request.epoch)).await?;
+        Ok(Response::new(AcknowledgeResponse {}))
+    }
+
+    type LogsStream = StreamOf<LogChunk>;
+
+    async fn logs(&self, request: Request<LogsRequest>) -> Reply<Self::LogsStream> {
+        let request = request.into_inner();
+        let stream = match request.stream() {
+            LogStream::Stdout => remote::LogStream::Stdout,
+            LogStream::Stderr => remote::LogStream::Stderr,
+        };
+        let query = remote::LogsQuery {
+            stream,
+            offset: request.offset,
+            follow: request.follow,
+            from_end: request.from_end,
+        };
+        let handle = own_handle(request.handle)?;
+        let driver = self.0.clone();
+        let wire = |chunk: remote::LogChunk| LogChunk {
+            offset: chunk.offset,
+            data: chunk.data,
+            file: chunk.file,
+        };
+        let stream = pushed(wire, move |sink| async move {
+            driver.logs(&handle, query, sink).await
+        });
+        Ok(Response::new(stream))
+    }
+
+    async fn signal(&self, request: Request<SignalRequest>) -> Reply<SignalResponse> {
+        let request = request.into_inner();
+        let handle = own_handle(request.handle)?;
+        guarded(self.0.signal(&handle, request.epoch, &request.signal)).await?;
+        Ok(Response::new(SignalResponse {}))
+    }
+
+    async fn stats(&self, request: Request<StatsRequest>) -> Reply<StatsResponse> {
+        let handle = own_handle(request.into_inner().handle)?;
+        let usage = guarded(self.0.stats(&handle)).await?;
+        Ok(Response::new(StatsResponse {
+            stats: usage.and_then(|usage| stats_response(usage).stats),
+        }))
+    }
+
+    type ExecStream = StreamOf<ExecTaskStreamingResponse>;
+
+    async fn exec(&self, request: Request<Streaming<ExecRequest>>) -> Reply<Self::ExecStream> {
+        let mut messages = request.into_inner();
+        let first = messages.message().await?.unwrap_or_default();
+        let (handle, epoch) = (own_handle(first.handle)?, first.epoch);
+        let mut frame = first.frame.unwrap_or_default();
+        let setup = frame.setup.take();
+        let setup = setup.ok_or_else(|| {
+            Status::invalid_argument("the first exec message must carry the set-up")
+        })?;
+        let driver = self.0.clone();
+        let frames =
+            messages.map(|message| message.map(|message| message.frame.unwrap_or_default()));
+        let stream = exec_session(frame, frames, move |io: ExecIo| async move {
+            driver
+                .exec(&handle, epoch, setup.command, setup.tty, io)
+                .await
+                .map_err(Status::from)
+        });
+        Ok(Response::new(stream))
+    }
+}
+
+fn own_handles(request: ObserveRequest) -> Vec<remote::RemoteHandle> {
+    request
+        .handles
+        .into_iter()
+        .map(|h| remote::RemoteHandle {
+            schema: h.schema,
+            data: h.data,
+        })
+        .collect()
+}

@@ -1,0 +1,275 @@
+//! From `main` to a served plugin: cookie, socket, handshake, signals, orderly end.
+
+use std::any::Any;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use driver_proto::base::base_plugin_server::BasePluginServer;
+use driver_proto::driver::driver_server::DriverServer;
+use driver_proto::handshake::{self, Address};
+use driver_proto::health::health_server::HealthServer;
+use driver_proto::plugin::grpc_broker_server::GrpcBrokerServer;
+use driver_proto::plugin::grpc_controller_server::GrpcControllerServer;
+use driver_proto::plugin::grpc_stdio_server::GrpcStdioServer;
+use driver_proto::remote::remote_driver_server::RemoteDriverServer;
+use futures::{FutureExt, StreamExt};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::base::{Alive, Base, Broker, Controller, Stdio};
+use crate::plain_remote::PlainRemote;
+use crate::plain_service::PlainService;
+use crate::remote_service::RemoteService;
+use crate::{Context, Driver, RemoteDriver, log};
+
+/// Hosts kill what has not ended two seconds after the order.
+const SHUTDOWN_HOOK_MAX: Duration = Duration::from_millis(1000);
+/// Long enough for the answer to the order to leave, which no host relies on.
+const SHUTDOWN_FLUSH: Duration = Duration::from_millis(50);
+
+/// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits.
+pub fn block_on(plugin: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => {
+            let code = runtime.block_on(plugin);
+            // Blocking work of the driver must not hold up the end.
+            runtime.shutdown_background();
+            code
+        }
+        Err(error) => complain(format_args!("cannot start the plugin's runtime: {error}")),
+    }
+}
+
+/// Serves a driver to the host that started this program. Returns when the host wants the process to end.
+pub async fn serve(driver: impl Driver) -> ExitCode {
+    run(Arc::new(driver), None).await
+}
+
+/// Serves a remote driver, over the remote extension and as a plain driver at once.
+pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
+    let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
+    run(Arc::new(PlainRemote::new(driver.clone())), Some(driver)).await
+}
+
+async fn run(driver: Arc<dyn Driver>, remote: Option<Arc<dyn RemoteDriver>>) -> ExitCode {
+    if std::env::var(handshake::COOKIE_KEY).as_deref() != Ok(handshake::COOKIE_VALUE) {
+        return complain(format_args!(
+            "this program is the driver plugin {:?}. It is started by an agent and does nothing when run by hand: \
+             put it into the agent's plugin directory and add a `plugin` block for it",
+            driver.info().name
+        ));
+    }
+    log::install();
+    match serve_until_told(driver, remote).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(format_args!("cannot serve the plugin: {error}")),
+    }
+}
+
+/// To a person or to the host's log; nobody may be reading.
+fn complain(message: std::fmt::Arguments<'_>) -> ExitCode {
+    use std::io::Write;
+    let _ = writeln!(io::stderr(), "{message}");
+    ExitCode::FAILURE
+}
+
+async fn serve_until_told(
+    driver: Arc<dyn Driver>,
+    remote: Option<Arc<dyn RemoteDriver>>,
+) -> io::Result<()> {
+    let asked = |key| std::env::var(key).is_ok_and(|value| !value.is_empty());
+    if !offered_versions().contains(&handshake::APP_VERSION) {
+        // The host decides; the line tells it which version there is.
+        tracing::warn!("the host offers no protocol version that this plugin speaks");
+    }
+    // A terminal's Ctrl-C reaches the whole foreground group; only the agent is meant.
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move { while interrupts.recv().await.is_some() {} });
+    let mut terminate = signal(SignalKind::terminate())?;
+
+    let (listener, socket) = listen()?;
+    let _removed_at_end = RemoveSocket(socket.path.clone());
+    let stop = CancellationToken::new();
+    let context = Context::new();
+    driver.attach(context.clone());
+
+    let limit = handshake::PLUGIN_DECODE_LIMIT;
+    let server = tonic::transport::Server::builder()
+        .add_service(BasePluginServer::new(Base(driver.clone())).max_decoding_message_size(limit))
+        .add_service(GrpcControllerServer::new(Controller(stop.clone())))
+        .add_service(GrpcStdioServer::new(Stdio))
+        .add_service(GrpcBrokerServer::new(Broker))
+        .add_service(HealthServer::new(Alive))
+        .add_service(
+            DriverServer::new(PlainService::new(driver.clone(), context))
+                .max_decoding_message_size(limit),
+        )
+        .add_optional_service(remote.map(|remote| {
+            RemoteDriverServer::new(RemoteService::new(remote)).max_decoding_message_size(limit)
+        }));
+    // Hosts probe with connections that close before they speak; a failed accept ends nothing.
+    let incoming = UnixListenerStream::new(listener)
+        .filter(|connection| std::future::ready(connection.is_ok()));
+    let serving = tokio::spawn(server.serve_with_incoming(incoming));
+
+    announce(&Address::Unix(socket.text), asked(handshake::MULTIPLEX_KEY))?;
+
+    tokio::select! {
+        () = stop.cancelled() => {}
+        _ = terminate.recv() => {}
+        ended = serving => {
+            return match ended {
+                Ok(Ok(())) => Err(io::Error::other("the listener has ended")),
+                Ok(Err(error)) => Err(io::Error::other(error)),
+                Err(error) => Err(io::Error::other(error)),
+            };
+        }
+    }
+    // Streams such as the fingerprint never end by themselves, so the server is not asked to finish them.
+    let hook = AssertUnwindSafe(driver.shutdown()).catch_unwind();
+    if !matches!(
+        tokio::time::timeout(SHUTDOWN_HOOK_MAX, hook).await,
+        Ok(Ok(()))
+    ) {
+        tracing::warn!("the driver's shutdown did not finish in time");
+    }
+    tokio::time::sleep(SHUTDOWN_FLUSH).await;
+    Ok(())
+}
+
+fn offered_versions() -> Vec<u32> {
+    let text = std::env::var(handshake::PROTOCOL_VERSIONS_KEY).unwrap_or_default();
+    text.split(',')
+        .filter_map(|version| version.trim().parse().ok())
+        .collect()
+}
+
+struct Socket {
+    path: PathBuf,
+    text: String,
+}
+
+struct RemoveSocket(PathBuf);
+
+impl Drop for RemoveSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn listen() -> io::Result<(UnixListener, Socket)> {
+    let dir = match std::env::var_os(handshake::SOCKET_DIR_KEY) {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => std::env::temp_dir(),
+    };
+    let (listener, path) = bind_fresh(&dir)?;
+    match std::env::var(handshake::SOCKET_GROUP_KEY) {
+        Ok(group) if !group.is_empty() => share_with(&path, &group)?,
+        _ => std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?,
+    }
+    let text = path
+        .to_str()
+        .map(str::to_owned)
+        .filter(|text| !text.contains(['|', '\n']));
+    let text = text.ok_or_else(|| {
+        io::Error::other(format!(
+            "the socket path {path:?} cannot be written in a handshake"
+        ))
+    })?;
+    Ok((listener, Socket { path, text }))
+}
+
+fn bind_fresh(dir: &Path) -> io::Result<(UnixListener, PathBuf)> {
+    let clock = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .subsec_nanos();
+    for attempt in 0..100u32 {
+        let number = clock
+            .wrapping_add(std::process::id().rotate_left(12))
+            .wrapping_add(attempt.wrapping_mul(7919));
+        let path = dir.join(format!("plugin{number}"));
+        if path.as_os_str().len() > handshake::SOCKET_PATH_MAX {
+            let why = format!(
+                "the socket path {path:?} is longer than {} bytes; choose a shorter directory",
+                handshake::SOCKET_PATH_MAX
+            );
+            return Err(io::Error::other(why));
+        }
+        match UnixListener::bind(&path) {
+            Ok(listener) => return Ok((listener, path)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => {
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("cannot listen on {path:?}: {error}"),
+                ));
+            }
+        }
+    }
+    Err(io::Error::other(format!("no free socket name in {dir:?}")))
+}
+
+fn share_with(path: &Path, group: &str) -> io::Result<()> {
+    let gid = match group.parse() {
+        Ok(gid) => gid,
+        Err(_) => gid_of(group)
+            .ok_or_else(|| io::Error::other(format!("no group is called {group:?} here")))?,
+    };
+    chown(path, None, Some(gid))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+}
+
+fn gid_of(group: &str) -> Option<u32> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// Prints the handshake, then gives standard output away: a stray print must neither confuse the host nor, once the
+/// host is gone, end the process.
+fn announce(address: &Address, multiplex_asked: bool) -> io::Result<()> {
+    let mut line = handshake::line(address, multiplex_asked);
+    line.push('\n');
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        let written = rustix::io::write(rustix::stdio::stdout(), rest)?;
+        rest = &rest[written..];
+    }
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(null)?;
+    Ok(())
+}
+
+/// Runs the driver's code for one call; a panic there is an error of this call and of nothing else.
+pub(crate) async fn guarded<T, E: Into<Status>>(
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, Status> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(result) => result.map_err(Into::into),
+        Err(panic) => Err(Status::internal(format!(
+            "the driver panicked: {}",
+            panic_text(panic.as_ref())
+        ))),
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}
