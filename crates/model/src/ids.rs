@@ -180,7 +180,7 @@ impl fmt::Display for JobKey {
 }
 
 /// The place of a remote task: what should have exactly one running instance.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SlotKey {
     /// Namespace of the job.

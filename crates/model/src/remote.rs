@@ -70,6 +70,30 @@ impl Observed {
     }
 }
 
+impl Observed {
+    /// The exit result, when there is one. An instance that has vanished counts as ended without a result.
+    #[must_use]
+    pub fn exit(&self, now: TimestampNs) -> Option<RemoteExit> {
+        match self {
+            Self::Exited { code, signal, oom_killed, reason, at } => Some(RemoteExit {
+                code: *code,
+                signal: *signal,
+                oom_killed: *oom_killed,
+                reason: reason.clone(),
+                at: *at,
+                vanished: false,
+            }),
+            Self::Gone => Some(RemoteExit {
+                reason: "the provider has no such instance any more and no result of it".to_owned(),
+                at: now,
+                vanished: true,
+                ..RemoteExit::default()
+            }),
+            Self::Intended | Self::Creating | Self::Running | Self::Unknown { .. } => None,
+        }
+    }
+}
+
 /// The driver's token to find an instance again. Opaque; at most [`MAX_HANDLE_BYTES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -104,8 +128,118 @@ mod hex_bytes {
     }
 }
 
-/// Who may act on an incarnation, and until when.
+/// How an instance ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteExit {
+    /// Exit code.
+    pub code: i32,
+    /// Signal, 0 = none.
+    pub signal: i32,
+    /// Killed for want of memory.
+    pub oom_killed: bool,
+    /// What the provider says about it.
+    pub reason: String,
+    /// When.
+    pub at: TimestampNs,
+    /// The instance vanished: the provider has no result, the code is not to be trusted.
+    pub vanished: bool,
+}
+
+impl RemoteExit {
+    /// Ended by itself with code 0.
+    #[must_use]
+    pub fn successful(&self) -> bool {
+        self.code == 0 && self.signal == 0 && !self.oom_killed && !self.vanished
+    }
+}
+
+/// What follows from the state of an incarnation for the allocation's task. Decided on the servers, carried out by the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "Kind", rename_all_fields = "PascalCase")]
+pub enum RemoteVerdict {
+    /// It goes on: the task's state follows the observation.
+    #[default]
+    Active,
+    /// It has ended and a new incarnation starts at that time: the task is pending (restarting).
+    Restarting {
+        /// When, Unix ns.
+        at: TimestampNs,
+        /// Why.
+        reason: String,
+    },
+    /// It has ended well: the task is dead, not failed.
+    Complete,
+    /// It has ended and the restart policy gives up: the task is dead and failed.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It was ended by order: the task is dead, not failed.
+    Stopped,
+}
+
+impl RemoteVerdict {
+    /// The task is dead: nothing follows in this slot for its allocation.
+    #[must_use]
+    pub fn final_for_task(&self) -> bool {
+        matches!(self, Self::Complete | Self::Failed { .. } | Self::Stopped)
+    }
+}
+
+/// What of the job governs restarts and stops of a remote task; changes in place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemotePolicy {
+    /// True: exit code 0 completes the task (batch); false: it is restarted (service).
+    pub batch: bool,
+    /// Restart policy of the task, canonical.
+    pub restart: crate::policy::Restart,
+    /// Signal for a stop; empty = the driver's default.
+    pub kill_signal: String,
+    /// Time between the signal and the kill.
+    pub kill_timeout: crate::go_duration::GoDuration,
+}
+
+impl RemotePolicy {
+    /// The policy of a task.
+    #[must_use]
+    pub fn of(job: &crate::job::Job, task: &crate::task::Task) -> Self {
+        let batch = job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
+        Self {
+            batch,
+            restart: task.restart.clone().unwrap_or_default(),
+            kill_signal: task.kill_signal.clone(),
+            kill_timeout: task.kill_timeout.unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
+        }
+    }
+}
+
+/// What should run in a slot, and who is to manage it: an allocation as the slot sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteWanted {
+    /// Version of the job.
+    pub job_version: u64,
+    /// Hash of all that the provider sees.
+    pub spec_hash: String,
+    /// Driver.
+    pub driver: String,
+    /// Identity of the runtime that the node reaches.
+    pub provider: String,
+    /// Restart and stop policy.
+    pub policy: RemotePolicy,
+    /// Node and allocation; None once that node is lost: the next allocation of the slot fills it.
+    pub manager: Option<Manager>,
+    /// The allocation before this one in the slot has ended by itself (complete or failed) and this one follows it (a reschedule):
+    /// a new incarnation is asked for. False for allocations that replace a lost, migrated or stopped one: they adopt.
+    pub previous_ended: bool,
+    /// The restart counters of the record are kept (an ordered restart of the same specification).
+    pub keep_counters: bool,
+}
+
+/// Who may act on an incarnation, and until when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Manager {
     /// Node.
@@ -117,8 +251,8 @@ pub struct Manager {
 }
 
 /// The record of a slot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
 pub struct RemoteTask {
     /// The slot.
     pub slot: SlotKey,
@@ -137,6 +271,13 @@ pub struct RemoteTask {
     pub desired: DesiredRemote,
     /// Grows whenever management moves; starts at 1.
     pub epoch: u64,
+    /// Epoch under which this incarnation was committed. A later epoch means that an earlier manager may have created it.
+    pub incarnation_epoch: u64,
+    /// Allocation that the slot serves now, or served last.
+    #[serde(rename = "AllocID")]
+    pub alloc_id: AllocId,
+    /// What of the job governs restarts and stops.
+    pub policy: RemotePolicy,
     /// Manager of this epoch; None = unmanaged.
     pub manager: Option<Manager>,
     /// Since when it is unmanaged; 0 = it is managed.
@@ -149,6 +290,16 @@ pub struct RemoteTask {
     pub observed: Observed,
     /// The exit result has been counted; only then may the provider forget it.
     pub exit_acknowledged: bool,
+    /// The provider has let the ended instance go.
+    pub forgotten: bool,
+    /// What follows from the last exit: what the manager tells its allocation's task.
+    pub verdict: RemoteVerdict,
+    /// The result that was counted last, of this incarnation or the one before.
+    pub result: Option<RemoteExit>,
+    /// What follows in this slot once the present incarnation has confirmedly ended (a new specification, an ordered restart).
+    pub next: Option<Box<RemoteWanted>>,
+    /// Why `desired` is Stop.
+    pub stop_reason: String,
     /// The provider's name for the instance, for people.
     pub provider_id: String,
     /// Attributes from the driver, for people ("pid" …).
@@ -161,6 +312,10 @@ pub struct RemoteTask {
     pub started_at: TimestampNs,
     /// Restarts so far: they belong to the task, not to a node.
     pub restarts: u64,
+    /// Start of the present restart interval; 0 = none yet.
+    pub restart_window_start: TimestampNs,
+    /// Restarts within it.
+    pub restarts_in_window: u32,
     /// Hand-overs so far.
     pub handovers: u64,
     /// Why the last change happened, newest last, at most ten.
@@ -197,8 +352,8 @@ pub enum RemoteRole {
 }
 
 /// A server's order to a node about one slot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
 pub struct RemoteOrder {
     /// The slot.
     pub slot: SlotKey,
@@ -222,8 +377,12 @@ pub struct RemoteOrder {
     pub handle: Option<RemoteHandle>,
     /// True when an instance may already exist: adopt (find or observe) first.
     pub adopt: bool,
-    /// The exit result is stored: the provider may forget the instance.
+    /// The exit result is stored: the provider may forget the instance. Answered by a report with `Forgotten`.
     pub acknowledge: bool,
+    /// What the node tells the allocation's task.
+    pub verdict: RemoteVerdict,
+    /// The exit result that led to the verdict.
+    pub result: Option<RemoteExit>,
     /// Restarts so far.
     pub restarts: u64,
     /// Signal for a stop; empty = the driver's default.
@@ -233,8 +392,8 @@ pub struct RemoteOrder {
 }
 
 /// What a node reports about one slot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
 pub struct RemoteReport {
     /// The slot.
     pub slot: SlotKey,
