@@ -2,7 +2,13 @@
 //!
 //! This crate must never know: the server's state, schedulers, plugins. It turns bytes into values and back.
 //!
-//! Begin reading at [`go_json`]. Node RPC: [`node_rpc`], generated from `proto/node.proto`.
+//! Begin reading at [`go_json`], then [`query`], [`paging`] and [`filter`]. Node RPC: [`node_rpc`], generated from `proto/node.proto`.
 
+pub mod filter;
 pub mod go_json;
 pub mod node_rpc;
+pub mod paging;
+pub mod query;
+pub mod with;
+
+pub use with::With;
