@@ -17,8 +17,12 @@ pub enum FrameError {
 impl std::fmt::Display for FrameError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            FrameError::TooLong(bytes) => write!(f, "frame of {bytes} bytes is longer than {MAX_FRAME_BYTES}"),
-            FrameError::Malformed(why) => write!(f, "frame is not a message of the executor protocol: {why}"),
+            FrameError::TooLong(bytes) => {
+                write!(f, "frame of {bytes} bytes is longer than {MAX_FRAME_BYTES}")
+            }
+            FrameError::Malformed(why) => {
+                write!(f, "frame is not a message of the executor protocol: {why}")
+            }
         }
     }
 }
@@ -62,7 +66,14 @@ mod tests {
 
     #[test]
     fn frames_survive_any_cut() {
-        let message = Request { id: 7, epoch: Some(3), op: Some(request::Op::Stop(Stop { signal: 15, grace_ms: 5000 })) };
+        let message = Request {
+            id: 7,
+            epoch: Some(3),
+            op: Some(request::Op::Stop(Stop {
+                signal: 15,
+                grace_ms: 5000,
+            })),
+        };
         let mut wire = Vec::new();
         encode_frame(&message, &mut wire);
         encode_frame(&message, &mut wire);
@@ -82,7 +93,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_not_an_allocation() {
-        assert_eq!(split_frame::<Request>(&mut vec![0xff; 16]), Err(FrameError::TooLong(0xffff_ffff)));
-        assert!(matches!(split_frame::<Request>(&mut vec![1, 0, 0, 0, 0xff]), Err(FrameError::Malformed(_))));
+        assert_eq!(
+            split_frame::<Request>(&mut vec![0xff; 16]),
+            Err(FrameError::TooLong(0xffff_ffff))
+        );
+        assert!(matches!(
+            split_frame::<Request>(&mut vec![1, 0, 0, 0, 0xff]),
+            Err(FrameError::Malformed(_))
+        ));
     }
 }

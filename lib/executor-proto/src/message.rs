@@ -379,4 +379,3 @@ pub struct PidStats {
     #[prost(uint64, tag = "4")]
     pub rss: u64,
 }
-

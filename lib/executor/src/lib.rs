@@ -1,1 +1,22 @@
-//! executor
+//! The process that holds one workload, and the mechanisms that its controllers share with it.
+//!
+//! One tiny, static, single-threaded process per running task: it starts the workload in its cgroup, writes its output
+//! into rotated files, passes signals, ends the whole tree, and leaves the exit result on disk before it goes. It is a
+//! child of nobody and survives agent and plugin. The binary is `main.rs`; the library exists so that
+//! `executor-client` contains and reads what a killed executor leaves behind with the very same code.
+//!
+//! Must never know: drivers, jobs, an async runtime. `unsafe` lives in [`sys`] only.
+//! Begin reading at [`supervise`].
+
+mod connection;
+mod launch;
+mod pump;
+mod stats;
+
+pub mod cgroup;
+pub mod disk;
+pub mod epoch;
+pub mod process;
+pub mod rotate;
+pub mod supervise;
+pub mod sys;

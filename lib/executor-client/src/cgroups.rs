@@ -1,0 +1,325 @@
+//! Which cgroups this host offers to workloads.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use executor_proto::{Cgroup, CgroupV1};
+
+/// Directory that holds the workloads' cgroups.
+const PARENT: &str = "drover";
+/// Version 1 hierarchies that workloads use.
+const V1_CONTROLLERS: [&str; 4] = ["memory", "cpu", "pids", "freezer"];
+
+/// Limits of one workload; `None` and 0 mean no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupPolicy {
+    /// Name of its directory; must be one path component.
+    pub name: String,
+    /// Hard memory limit in bytes.
+    pub memory_max: Option<u64>,
+    /// Memory that is reclaimed last, in bytes.
+    pub memory_reservation: Option<u64>,
+    /// CPU shares as version 1 counts them.
+    pub cpu_shares: Option<u64>,
+    /// CPU quota in µs of each 100 ms.
+    pub cpu_quota_us: Option<u64>,
+    /// Most processes and threads.
+    pub pids_max: Option<u64>,
+}
+
+/// Where workloads' cgroups can be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupHost {
+    /// Parent in a version 2 hierarchy.
+    unified: Option<PathBuf>,
+    /// Parents in version 1 hierarchies, by controller.
+    v1: BTreeMap<String, PathBuf>,
+    /// Controllers that the version 2 hierarchy passes on.
+    unified_controllers: Vec<String>,
+}
+
+/// How the host mounts cgroups, for people and node attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// Version 2 alone.
+    V2,
+    /// Version 1 controllers with a version 2 hierarchy beside them.
+    Hybrid,
+    /// Version 1 alone.
+    V1,
+    /// None that this process may use: session and process tree are a workload's boundary, limits are not enforced.
+    Off,
+}
+
+impl CgroupMode {
+    /// Name for attributes.
+    pub fn name(self) -> &'static str {
+        match self {
+            CgroupMode::V2 => "v2",
+            CgroupMode::Hybrid => "hybrid",
+            CgroupMode::V1 => "v1",
+            CgroupMode::Off => "off",
+        }
+    }
+}
+
+impl CgroupHost {
+    /// Looks at this host, and tries what it finds.
+    pub fn detect() -> CgroupHost {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let mut host = CgroupHost::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
+        host.unified_controllers = host
+            .unified
+            .iter()
+            .flat_map(|dir| {
+                dir.ancestors()
+                    .skip(1)
+                    .find_map(|a| std::fs::read_to_string(a.join("cgroup.controllers")).ok())
+            })
+            .flat_map(|list| {
+                list.split_ascii_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        let usable = |dir: &PathBuf| {
+            let probe = dir.join(format!(".probe-{}", std::process::id()));
+            let made = std::fs::create_dir_all(&probe).is_ok();
+            let _ = std::fs::remove_dir(&probe);
+            let _ = std::fs::remove_dir(dir);
+            made
+        };
+        host.unified = host.unified.filter(usable);
+        host.v1.retain(|_, dir| usable(dir));
+        // Without a boundary that can be killed as one, limits alone would only leave directories behind.
+        if host.unified.is_none() && !host.v1.contains_key("freezer") {
+            return CgroupHost::default();
+        }
+        host
+    }
+
+    /// A host without cgroups, for a controller that must not use them.
+    pub fn off() -> CgroupHost {
+        CgroupHost::default()
+    }
+
+    /// Reads `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    ///
+    /// In version 1 hierarchies workloads stay below the present cgroup, so whatever limits this process limits them, too. In a
+    /// version 2 hierarchy that is impossible for a cgroup with processes in it (it cannot pass controllers on), so they
+    /// go to the top of what is visible.
+    fn parse(mountinfo: &str, own: &str) -> CgroupHost {
+        let mut host = CgroupHost::default();
+        let own_path = |wanted: &str| {
+            own.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':');
+                let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+                controllers.split(',').any(|c| c == wanted).then_some(path)
+            })
+        };
+        for line in mountinfo.lines() {
+            // id parent dev root mountpoint options [tags…] - type source super-options
+            let Some((mount, filesystem)) = line.split_once(" - ") else {
+                continue;
+            };
+            let (mount, filesystem): (Vec<&str>, Vec<&str>) =
+                (mount.split(' ').collect(), filesystem.split(' ').collect());
+            let (Some(root), Some(point), Some(kind)) =
+                (mount.get(3), mount.get(4), filesystem.first())
+            else {
+                continue;
+            };
+            match *kind {
+                "cgroup2" if host.unified.is_none() => {
+                    host.unified = Some(Path::new(point).join(PARENT))
+                }
+                "cgroup" => {
+                    let options = filesystem.get(2).copied().unwrap_or_default();
+                    for controller in V1_CONTROLLERS {
+                        if !options.split(',').any(|o| o == controller)
+                            || host.v1.contains_key(controller)
+                        {
+                            continue;
+                        }
+                        let path = own_path(controller).unwrap_or("/");
+                        // Inside a container the mount may show a part of the hierarchy only.
+                        let path = path
+                            .strip_prefix(root.trim_end_matches('/'))
+                            .unwrap_or(path);
+                        let mut dir = PathBuf::from(point);
+                        // An agent may itself run below a directory of ours: workloads are siblings, not children.
+                        dir.extend(
+                            Path::new(path)
+                                .iter()
+                                .skip(1)
+                                .take_while(|part| *part != PARENT),
+                        );
+                        host.v1.insert(controller.to_owned(), dir.join(PARENT));
+                    }
+                }
+                _ => {}
+            }
+        }
+        host
+    }
+
+    /// How cgroups are mounted here.
+    pub fn mode(&self) -> CgroupMode {
+        let limits = self.v1.keys().any(|c| c != "freezer");
+        match (&self.unified, limits || self.v1.contains_key("freezer")) {
+            (Some(_), false) => CgroupMode::V2,
+            (Some(_), true) => CgroupMode::Hybrid,
+            (None, true) => CgroupMode::V1,
+            (None, false) => CgroupMode::Off,
+        }
+    }
+
+    /// Whether limits of `controller` (`memory`, `cpu`, `pids`) can be enforced.
+    pub fn enforces(&self, controller: &str) -> bool {
+        match self.mode() {
+            CgroupMode::V2 => self.unified_controllers.iter().any(|c| c == controller),
+            _ => self.v1.contains_key(controller),
+        }
+    }
+
+    /// The directories and limits for one workload; absent where the host has no cgroups. Limits that the host cannot enforce
+    /// are left out: ask [`CgroupHost::enforces`] where that matters.
+    pub(crate) fn place(&self, policy: &CgroupPolicy) -> Option<Cgroup> {
+        if self.mode() == CgroupMode::Off {
+            return None;
+        }
+        let limit = |controller: &str, value: Option<u64>| {
+            value.filter(|_| self.enforces(controller)).unwrap_or(0)
+        };
+        let mut cgroup = Cgroup {
+            unified: self
+                .unified
+                .as_ref()
+                .map(|dir| bytes(&dir.join(&policy.name)))
+                .unwrap_or_default(),
+            v1: Vec::new(),
+            memory_max: limit("memory", policy.memory_max),
+            memory_reservation: limit("memory", policy.memory_reservation),
+            cpu_shares: limit("cpu", policy.cpu_shares),
+            cpu_quota_us: limit("cpu", policy.cpu_quota_us),
+            cpu_period_us: 0,
+            pids_max: limit("pids", policy.pids_max),
+        };
+        // Entering a version 1 hierarchy costs time, so only those that limit something.
+        let needed = |controller: &str| match controller {
+            "memory" => cgroup.memory_max > 0 || cgroup.memory_reservation > 0,
+            "cpu" => cgroup.cpu_shares > 0 || cgroup.cpu_quota_us > 0,
+            "pids" => cgroup.pids_max > 0,
+            _ => self.unified.is_none(),
+        };
+        let v1 = self.v1.iter().filter(|(controller, _)| needed(controller));
+        cgroup.v1 = v1
+            .map(|(controller, dir)| CgroupV1 {
+                controller: controller.clone(),
+                path: bytes(&dir.join(&policy.name)),
+            })
+            .collect();
+        Some(cgroup)
+    }
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+24 20 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+25 24 0:23 / /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory
+26 24 0:24 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+27 24 0:25 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer
+28 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+
+    #[test]
+    fn hybrid_hosts_kill_by_v2_and_limit_by_v1() {
+        let host = CgroupHost::parse(
+            HYBRID,
+            "4:memory:/service/x\n2:cpu,cpuacct:/\n0::/service\n",
+        );
+        assert_eq!(host.mode(), CgroupMode::Hybrid);
+        assert!(host.enforces("memory") && host.enforces("cpu") && !host.enforces("pids"));
+        let policy = CgroupPolicy {
+            name: "t".into(),
+            memory_max: Some(1 << 20),
+            pids_max: Some(5),
+            ..Default::default()
+        };
+        let cgroup = host.place(&policy).unwrap();
+        assert_eq!(cgroup.unified, b"/sys/fs/cgroup/unified/drover/t");
+        let v1: Vec<_> = cgroup
+            .v1
+            .iter()
+            .map(|v| (v.controller.as_str(), v.path.as_slice()))
+            .collect();
+        assert_eq!(
+            v1,
+            [("memory", &b"/sys/fs/cgroup/memory/service/x/drover/t"[..])]
+        );
+        assert_eq!((cgroup.memory_max, cgroup.pids_max), (1 << 20, 0));
+    }
+
+    #[test]
+    fn an_agent_below_our_own_directory_does_not_nest() {
+        let host = CgroupHost::parse(HYBRID, "4:memory:/a/drover/plugins\n");
+        assert_eq!(
+            host.v1["memory"],
+            Path::new("/sys/fs/cgroup/memory/a/drover")
+        );
+    }
+
+    #[test]
+    fn a_container_sees_a_part_of_the_hierarchy() {
+        let mounts = "25 24 0:23 /docker/abc /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer";
+        let host = CgroupHost::parse(mounts, "4:freezer:/docker/abc/inner\n");
+        assert_eq!(
+            host.v1["freezer"],
+            Path::new("/sys/fs/cgroup/freezer/inner/drover")
+        );
+        assert_eq!(host.mode(), CgroupMode::V1);
+        assert!(
+            host.place(&CgroupPolicy {
+                name: "t".into(),
+                ..Default::default()
+            })
+            .unwrap()
+            .unified
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn v2_alone() {
+        let mut host = CgroupHost::parse(
+            "28 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+            "0::/user.slice\n",
+        );
+        host.unified_controllers = vec!["memory".into()];
+        assert_eq!(host.mode(), CgroupMode::V2);
+        assert!(host.enforces("memory") && !host.enforces("cpu"));
+        let policy = CgroupPolicy {
+            name: "t".into(),
+            memory_max: Some(9),
+            cpu_shares: Some(9),
+            ..Default::default()
+        };
+        let cgroup = host.place(&policy).unwrap();
+        assert_eq!(
+            (
+                cgroup.unified.as_slice(),
+                cgroup.memory_max,
+                cgroup.cpu_shares
+            ),
+            (&b"/sys/fs/cgroup/drover/t"[..], 9, 0)
+        );
+        assert_eq!(CgroupHost::off().place(&policy), None);
+    }
+}

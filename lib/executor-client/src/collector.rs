@@ -1,0 +1,101 @@
+//! Storing the output of workloads that other programs supervise: the far end of two fifos.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_proto::{Collect, Spec};
+use rustix::fs::{FileType, Mode};
+
+use crate::{Error, Executor, Launcher, LogPolicy};
+
+/// What a collector is to do.
+#[derive(Clone, Debug)]
+pub struct CollectSpec {
+    /// For people.
+    pub id: String,
+    /// Fifo of standard output; created when missing.
+    pub stdout_fifo: PathBuf,
+    /// Fifo of standard error; created when missing.
+    pub stderr_fifo: PathBuf,
+    /// Where it goes.
+    pub log: LogPolicy,
+}
+
+/// A process that stores what is written into two fifos, independently of whoever started it. Writers may come and go: it
+/// stays until it is stopped.
+#[derive(Clone, Debug)]
+pub struct LogCollector {
+    executor: Executor,
+}
+
+impl LogCollector {
+    /// Starts the collector of `state_dir`, or finds the one that runs there. When this returns, a writer that opens a fifo finds
+    /// a reader.
+    pub async fn start(
+        launcher: &Launcher,
+        state_dir: &Path,
+        spec: CollectSpec,
+    ) -> Result<LogCollector, Error> {
+        for fifo in [&spec.stdout_fifo, &spec.stderr_fifo] {
+            match rustix::fs::mknodat(
+                rustix::fs::CWD,
+                fifo,
+                FileType::Fifo,
+                Mode::from_raw_mode(0o600),
+                0,
+            ) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(e) => return Err(Error::io("create the fifo", fifo)(e.into())),
+            }
+        }
+        // One that was stopped, or killed, has left its result; a collector begins again where it ended.
+        match Executor::attach(state_dir).await {
+            Ok(executor) if executor.ended().is_none() => return Ok(LogCollector { executor }),
+            Ok(executor) => executor.destroy().await?,
+            Err(Error::Absent { .. }) => {}
+            Err(e) => return Err(e),
+        }
+        let wire = Spec {
+            id: spec.id,
+            log: Some(spec.log.to_wire()),
+            collect: Some(Collect {
+                stdout_fifo: spec.stdout_fifo.as_os_str().as_bytes().to_vec(),
+                stderr_fifo: spec.stderr_fifo.as_os_str().as_bytes().to_vec(),
+            }),
+            ..Spec::default()
+        };
+        let launched = launcher
+            .start("collect", state_dir, launcher.binary(), wire, None)
+            .await?;
+        Ok(LogCollector {
+            executor: launched.executor,
+        })
+    }
+
+    /// The running collector of `state_dir`; `None` when there is none.
+    pub async fn attach(state_dir: &Path) -> Result<Option<LogCollector>, Error> {
+        match Executor::attach(state_dir).await {
+            Ok(executor) if executor.ended().is_none() => Ok(Some(LogCollector { executor })),
+            Ok(_) | Err(Error::Absent { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.executor.executor_pid()
+    }
+
+    /// Returns when the collector has gone, by [`LogCollector::stop`] or by accident.
+    pub async fn gone(&self) {
+        let _ = self.executor.wait().await;
+    }
+
+    /// Stores what is still in the fifos, waiting up to `patience` for writers to leave, then ends the collector and removes its
+    /// state directory. Files and fifos stay.
+    pub async fn stop(&self, patience: Duration) -> Result<(), Error> {
+        self.executor.stop(0, patience).await?;
+        self.executor.destroy().await
+    }
+}

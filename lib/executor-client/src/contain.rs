@@ -1,0 +1,244 @@
+//! What a state directory says about its workload, and ending what a killed executor has left.
+//!
+//! The executor holds a lock on its directory for as long as it lives, so "is it alive?" needs no pid. When the lock is free
+//! and no result is there, the executor was killed: whoever notices takes the lock, ends the remaining processes by
+//! cgroup, session and marker, and leaves a result that says so. Everybody else finds that result.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use executor::cgroup::{self, Paths};
+use executor::disk::{Durability, replace};
+use executor::process::{self, ProcessStat};
+use executor_proto::{MARKER_VARIABLE, ResultRecord, StateRecord, files};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Error;
+
+/// How long processes may take to disappear after SIGKILL.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// What a state directory says.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// An executor holds it.
+    Alive,
+    /// The workload and its tree have ended.
+    Ended(ResultRecord),
+}
+
+/// Reads the fate of the workload in `state_dir`, and contains what a dead executor has left. `known` stands in for a record
+/// that can no longer be read. Blocking: killing may take seconds.
+pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
+    if let Some(result) = read_result(state_dir)? {
+        return Ok(Fate::Ended(result));
+    }
+    let Some(_lock) = try_lock(state_dir)? else {
+        return Ok(Fate::Alive);
+    };
+    // It may have ended properly between the two looks.
+    if let Some(result) = read_result(state_dir)? {
+        return Ok(Fate::Ended(result));
+    }
+    let record = match (read_record(state_dir), known) {
+        (Ok(Some(record)), _) => record,
+        (_, Some(known)) => known.clone(),
+        (Ok(None), None) => {
+            return Err(Error::Absent {
+                state_dir: state_dir.to_owned(),
+            });
+        }
+        (Err(e), None) => return Err(e),
+    };
+    let boot_id =
+        process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
+    let same_boot = boot_id == record.boot_id;
+    if same_boot {
+        kill_remains(state_dir, &record)?;
+    }
+    let why = if same_boot {
+        "was killed"
+    } else {
+        "ended with a restart of the machine"
+    };
+    let result = ResultRecord {
+        exit_code: -1,
+        started_at_ns: record.started_at_ns,
+        finished_at_ns: process::now_ns(),
+        oom_killed: cgroup::oom_kills(&Paths::of_record(&record)) > 0,
+        lost: true,
+        reason: format!(
+            "executor lost: process {} {why} before its workload ended, so the exit code is unknown; \
+             what was left of the workload has been killed",
+            record.executor_pid
+        ),
+        ..ResultRecord::default()
+    };
+    let _ = cgroup::remove(&Paths::of_record(&record));
+    let _ = std::fs::remove_file(state_dir.join(files::SOCKET));
+    replace(
+        state_dir,
+        files::RESULT,
+        result.to_json().as_bytes(),
+        Durability::Durable,
+    )
+    .map_err(Error::io(
+        "store the result of the lost workload in",
+        state_dir,
+    ))?;
+    Ok(Fate::Ended(result))
+}
+
+/// The lock of a directory whose executor is gone; `None` while somebody holds it.
+pub(crate) fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
+    let dir = match File::open(state_dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::Absent {
+                state_dir: state_dir.to_owned(),
+            });
+        }
+        other => other.map_err(Error::io("open the state directory", state_dir))?,
+    };
+    match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(dir)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(Error::io("lock the state directory", state_dir)(e.into())),
+    }
+}
+
+/// The result, when there is one.
+pub(crate) fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
+    read_json(&state_dir.join(files::RESULT))
+}
+
+/// The record of the executor, when there is one.
+pub(crate) fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
+    read_json(&state_dir.join(files::STATE))
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|e| Error::Damaged {
+                path: path.to_owned(),
+                why: e.to_string(),
+            }),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io("read", path)(e)),
+    }
+}
+
+/// Kills until nothing of the workload lives.
+fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
+    let paths = Paths::of_record(record);
+    let deadline = Instant::now() + DEATH;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        cgroup::kill(&paths);
+        let all = process::all().map_err(Error::io(
+            "list processes to end the workload in",
+            state_dir,
+        ))?;
+        let remains = remains(record, &paths, &all);
+        if remains.is_empty() {
+            return Ok(());
+        }
+        for pid in remains.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Uncontained {
+                state_dir: state_dir.to_owned(),
+                pids: remains,
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+/// Live processes of the workload.
+fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32> {
+    let mut found: Vec<i32> = cgroup::members(paths);
+    found.retain(|pid| all.iter().any(|p| p.pid == *pid && p.is_alive()));
+    // The number of a session is not given to a new process while the session has members; so a leader with another start
+    // time means that ours is empty and the number has been used again.
+    let leader = all.iter().find(|p| p.pid == record.workload_pid);
+    if record.workload_pid > 0 && leader.is_none_or(|l| l.start == record.workload_start) {
+        found.extend(
+            all.iter()
+                .filter(|p| p.session == record.workload_pid && p.is_alive())
+                .map(|p| p.pid),
+        );
+    }
+    if paths.is_empty() && record.workload_pid > 0 {
+        let marker = format!("{MARKER_VARIABLE}={}", record.id);
+        let young: Vec<ProcessStat> = all
+            .iter()
+            .filter(|p| p.start >= record.workload_start)
+            .copied()
+            .collect();
+        found.extend(
+            process::with_environment(marker.as_bytes(), &young)
+                .iter()
+                .map(|p| p.pid),
+        );
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Sends a signal to the executor itself, if the recorded one still lives.
+pub(crate) fn signal_executor(record: &StateRecord, signal: Signal) {
+    let same =
+        ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start);
+    let here = process::boot_id().is_ok_and(|boot| boot == record.boot_id);
+    if let Some(pid) = Pid::from_raw(record.executor_pid).filter(|_| same && here) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Number of a signal by its name, with or without `SIG`, in either case.
+pub fn signal_number(name: &str) -> Option<i32> {
+    let upper = name.trim().to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let signal = match name {
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "QUIT" => Signal::QUIT,
+        "ILL" => Signal::ILL,
+        "TRAP" => Signal::TRAP,
+        "ABRT" | "IOT" => Signal::ABORT,
+        "BUS" => Signal::BUS,
+        "FPE" => Signal::FPE,
+        "KILL" => Signal::KILL,
+        "USR1" => Signal::USR1,
+        "SEGV" => Signal::SEGV,
+        "USR2" => Signal::USR2,
+        "PIPE" => Signal::PIPE,
+        "ALRM" => Signal::ALARM,
+        "TERM" => Signal::TERM,
+        "STKFLT" => Signal::STKFLT,
+        "CHLD" => Signal::CHILD,
+        "CONT" => Signal::CONT,
+        "STOP" => Signal::STOP,
+        "TSTP" => Signal::TSTP,
+        "TTIN" => Signal::TTIN,
+        "TTOU" => Signal::TTOU,
+        "URG" => Signal::URG,
+        "XCPU" => Signal::XCPU,
+        "XFSZ" => Signal::XFSZ,
+        "VTALRM" => Signal::VTALARM,
+        "PROF" => Signal::PROF,
+        "WINCH" => Signal::WINCH,
+        "IO" | "POLL" => Signal::IO,
+        "PWR" => Signal::POWER,
+        "SYS" => Signal::SYS,
+        _ => return None,
+    };
+    Some(signal.as_raw())
+}

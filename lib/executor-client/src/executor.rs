@@ -1,0 +1,581 @@
+//! A handle on one workload.
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use executor::epoch::{self, Verdict};
+use executor_proto::{
+    Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord,
+    StateRecord, StatsReply, Stop, Wait, encode_frame, files, reply, request, split_frame,
+};
+use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+
+use crate::contain::{self, Fate};
+use crate::{Error, ExitResult};
+
+/// Longest wait for an answer that takes an executor microseconds.
+const ANSWER: Duration = Duration::from_secs(10);
+/// After a stop's grace: for killing, storing the output and the result. Then the executor itself is killed, too.
+const DEATH: Duration = Duration::from_secs(15);
+
+type Outcome = Option<Result<ResultRecord, Arc<Error>>>;
+
+/// One workload, running or ended. Clones are the same workload; dropping all of them lets go of it without touching it.
+#[derive(Clone)]
+pub struct Executor {
+    inner: Arc<Inner>,
+    epoch: Option<u64>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    /// Reads the connection; absent for a workload that had ended when it was found.
+    reader: Option<AbortHandle>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
+    }
+}
+
+struct Shared {
+    state_dir: PathBuf,
+    hello: HelloReply,
+    /// As it was when the workload was found, for containing it should the file be gone.
+    record: Option<StateRecord>,
+    writer: tokio::sync::Mutex<Option<OwnedWriteHalf>>,
+    pending: Mutex<HashMap<u64, oneshot::Sender<reply::Body>>>,
+    next_id: AtomicU64,
+    outcome: watch::Sender<Outcome>,
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor")
+            .field("state_dir", &self.inner.shared.state_dir)
+            .field("epoch", &self.epoch)
+            .finish()
+    }
+}
+
+impl Executor {
+    /// Finds the workload of `state_dir`. When its executor was killed, what was left of the workload is ended first and
+    /// [`Executor::ended`] says `lost`. [`Error::Absent`] when nothing was ever started there.
+    pub async fn attach(state_dir: &Path) -> Result<Executor, Error> {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match fate(state_dir, None).await? {
+                Fate::Ended(result) => return Ok(Executor::finished(state_dir, result)),
+                Fate::Alive => {}
+            }
+            match connect(state_dir).await {
+                Ok((stream, buffer, hello)) => {
+                    return Ok(Executor::connected(state_dir, stream, buffer, hello, None));
+                }
+                Err(Error::Io { .. }) if begun.elapsed() < ANSWER => {
+                    // Just starting, just leaving, or its socket's file is gone: then it makes a new one when told.
+                    if begun.elapsed() > Duration::from_millis(100)
+                        && let Ok(Some(record)) = contain::read_record(state_dir)
+                    {
+                        contain::signal_executor(&record, Signal::HUP);
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(100));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// A handle on a live connection.
+    pub(crate) fn connected(
+        state_dir: &Path,
+        stream: UnixStream,
+        buffer: Vec<u8>,
+        hello: HelloReply,
+        epoch: Option<u64>,
+    ) -> Executor {
+        let shared = Arc::new(Shared {
+            state_dir: state_dir.to_owned(),
+            hello,
+            record: contain::read_record(state_dir).ok().flatten(),
+            writer: tokio::sync::Mutex::new(None),
+            pending: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            outcome: watch::Sender::new(None),
+        });
+        let reader = tokio::spawn(watch_over(shared.clone(), stream, buffer)).abort_handle();
+        Executor {
+            inner: Arc::new(Inner {
+                shared,
+                reader: Some(reader),
+            }),
+            epoch,
+        }
+    }
+
+    fn finished(state_dir: &Path, result: ResultRecord) -> Executor {
+        let record = contain::read_record(state_dir).ok().flatten();
+        let hello = HelloReply {
+            id: record.as_ref().map(|r| r.id.clone()).unwrap_or_default(),
+            executor_pid: record.as_ref().map_or(0, |r| r.executor_pid),
+            workload_pid: record.as_ref().map_or(0, |r| r.workload_pid),
+            started_at_ns: result.started_at_ns,
+            ..HelloReply::default()
+        };
+        let shared = Arc::new(Shared {
+            state_dir: state_dir.to_owned(),
+            hello,
+            record,
+            writer: tokio::sync::Mutex::new(None),
+            pending: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            outcome: watch::Sender::new(Some(Ok(result))),
+        });
+        Executor {
+            inner: Arc::new(Inner {
+                shared,
+                reader: None,
+            }),
+            epoch: None,
+        }
+    }
+
+    /// The same workload, with calls that carry `epoch`.
+    pub fn at_epoch(&self, epoch: u64) -> Executor {
+        Executor {
+            inner: self.inner.clone(),
+            epoch: Some(epoch),
+        }
+    }
+
+    /// Its state directory.
+    pub fn state_dir(&self) -> &Path {
+        &self.inner.shared.state_dir
+    }
+
+    /// The id given at launch.
+    pub fn id(&self) -> &str {
+        &self.inner.shared.hello.id
+    }
+
+    /// Pid of the workload's first process.
+    pub fn pid(&self) -> i32 {
+        self.inner.shared.hello.workload_pid
+    }
+
+    /// Pid of the executor.
+    pub fn executor_pid(&self) -> i32 {
+        self.inner.shared.hello.executor_pid
+    }
+
+    /// Start of the workload, Unix time in nanoseconds.
+    pub fn started_at_ns(&self) -> u64 {
+        self.inner.shared.hello.started_at_ns
+    }
+
+    /// The result, when the workload is known to have ended.
+    pub fn ended(&self) -> Option<ExitResult> {
+        self.inner
+            .shared
+            .outcome
+            .borrow()
+            .as_ref()
+            .and_then(|o| o.as_ref().ok().cloned())
+    }
+
+    /// The highest epoch that the workload has accepted.
+    pub fn accepted_epoch(&self) -> Result<u64, Error> {
+        let dir = &self.inner.shared.state_dir;
+        epoch::load(dir).map_err(Error::io("read the epoch in", dir))
+    }
+
+    /// Returns when the workload and its tree have ended. Cancel safe; any number may wait.
+    pub async fn wait(&self) -> Result<ExitResult, Error> {
+        let mut outcome = self.inner.shared.outcome.subscribe();
+        let known = outcome.wait_for(Option::is_some).await.map(|o| o.clone());
+        match known {
+            Ok(Some(Ok(result))) => Ok(result),
+            Ok(Some(Err(e))) => Err(Error::Fate(e)),
+            // The sender lives in `inner`, which `self` holds; and the condition excludes `None`.
+            Ok(None) | Err(_) => Err(Error::Absent {
+                state_dir: self.inner.shared.state_dir.clone(),
+            }),
+        }
+    }
+
+    /// Sends a signal to the workload's first process.
+    pub async fn signal(&self, signal: i32) -> Result<(), Error> {
+        self.ask(request::Op::Signal(executor_proto::Signal { signal }))
+            .await
+            .map(drop)
+    }
+
+    /// Records this handle's epoch, so that lower ones are refused from now on. Works on ended workloads, too.
+    pub async fn claim(&self) -> Result<(), Error> {
+        let Some(given) = self.epoch else {
+            return Ok(());
+        };
+        loop {
+            if self.inner.shared.outcome.borrow().is_none() {
+                match self.ask(request::Op::Claim(Claim {})).await {
+                    Err(Error::NotRunning { .. }) => {}
+                    other => return other.map(drop),
+                }
+            }
+            let dir = self.inner.shared.state_dir.clone();
+            // The executor leaves a moment after its last word.
+            if let Some(_lock) = contain::try_lock(&dir)? {
+                return match epoch::claim(&dir, given)
+                    .map_err(Error::io("record the epoch in", &dir))?
+                {
+                    Verdict::Stale(current) => Err(Error::StaleEpoch {
+                        state_dir: dir,
+                        given,
+                        current,
+                    }),
+                    Verdict::Current | Verdict::Raise => Ok(()),
+                };
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Resource use of the whole tree now.
+    pub async fn stats(&self) -> Result<StatsReply, Error> {
+        match self
+            .ask(request::Op::Stats(executor_proto::Stats {}))
+            .await?
+        {
+            reply::Body::Stats(stats) => Ok(stats),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Sends `signal`, gives the workload `grace` to end, then kills its whole tree. Returns when all of it has ended; on an
+    /// ended workload at once.
+    pub async fn stop(&self, signal: i32, grace: Duration) -> Result<ExitResult, Error> {
+        if self.inner.shared.outcome.borrow().is_some() {
+            self.claim().await?;
+            return self.wait().await;
+        }
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let asked = self
+            .send(request::Op::Stop(Stop { signal, grace_ms }))
+            .await;
+        let deadline = grace.saturating_add(DEATH);
+        let outcome = tokio::time::timeout(deadline, async {
+            match asked {
+                Ok(answer) => match answer.await {
+                    Ok(reply::Body::Exited(_)) | Err(_) => self.wait().await,
+                    Ok(reply::Body::Failure(failure)) => {
+                        match Error::refused(&self.inner.shared.state_dir, self.epoch, failure) {
+                            Error::NotRunning { .. } => self.wait().await,
+                            e => Err(e),
+                        }
+                    }
+                    Ok(_) => Err(self.unexpected()),
+                },
+                Err(_) => self.wait().await,
+            }
+        })
+        .await;
+        match outcome {
+            Ok(outcome) => outcome,
+            // It hangs. Its death ends the workload's first process, and the watch over it the rest.
+            Err(_) => {
+                tracing::warn!(state_dir = %self.state_dir().display(), "the executor does not end its workload and is killed");
+                if let Some(record) = &self.inner.shared.record {
+                    contain::signal_executor(record, Signal::KILL);
+                }
+                let state_dir = self.inner.shared.state_dir.clone();
+                let waited = tokio::time::timeout(DEATH, self.wait()).await;
+                waited.map_err(|_| Error::Unresponsive {
+                    state_dir,
+                    seconds: deadline.as_secs(),
+                })?
+            }
+        }
+    }
+
+    /// Kills the whole tree at once.
+    pub async fn kill(&self) -> Result<ExitResult, Error> {
+        self.stop(0, Duration::ZERO).await
+    }
+
+    /// Ends the workload if it runs, and removes its state directory. Output files stay.
+    pub async fn destroy(&self) -> Result<(), Error> {
+        self.kill().await?;
+        remove(&self.inner.shared.state_dir).await
+    }
+
+    async fn ask(&self, op: request::Op) -> Result<reply::Body, Error> {
+        let state_dir = || self.inner.shared.state_dir.clone();
+        let answer = self.send(op).await?;
+        match tokio::time::timeout(ANSWER, answer).await {
+            Ok(Ok(reply::Body::Failure(failure))) => {
+                Err(Error::refused(&state_dir(), self.epoch, failure))
+            }
+            Ok(Ok(body)) => Ok(body),
+            // The connection has ended, hence the executor.
+            Ok(Err(_)) => Err(Error::NotRunning {
+                state_dir: state_dir(),
+            }),
+            Err(_) => Err(Error::Unresponsive {
+                state_dir: state_dir(),
+                seconds: ANSWER.as_secs(),
+            }),
+        }
+    }
+
+    async fn send(&self, op: request::Op) -> Result<oneshot::Receiver<reply::Body>, Error> {
+        self.inner.shared.send(self.epoch, op).await
+    }
+
+    fn unexpected(&self) -> Error {
+        Error::Refused {
+            state_dir: self.inner.shared.state_dir.clone(),
+            code: ErrorCode::Unspecified,
+            message: "it answered another question than the one asked".into(),
+        }
+    }
+}
+
+/// Ends whatever workload `state_dir` holds and removes the directory; a directory without one is removed, an absent one is
+/// fine. For callers that have no handle.
+pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
+    match Executor::attach(state_dir).await {
+        Ok(executor) => executor.destroy().await,
+        Err(Error::Absent { .. }) => remove(state_dir).await,
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes a state directory when its executor has left.
+async fn remove(state_dir: &Path) -> Result<(), Error> {
+    let begun = Instant::now();
+    loop {
+        let lock = match contain::try_lock(state_dir) {
+            Err(Error::Absent { .. }) => return Ok(()),
+            other => other?,
+        };
+        if lock.is_some() {
+            return match std::fs::remove_dir_all(state_dir) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::io("remove the state directory", state_dir)(e))
+                }
+                _ => Ok(()),
+            };
+        }
+        if begun.elapsed() > ANSWER {
+            return Err(Error::Unresponsive {
+                state_dir: state_dir.to_owned(),
+                seconds: ANSWER.as_secs(),
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+impl Shared {
+    async fn send(
+        &self,
+        epoch: Option<u64>,
+        op: request::Op,
+    ) -> Result<oneshot::Receiver<reply::Body>, Error> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        let mut frame = Vec::new();
+        encode_frame(
+            &Request {
+                id,
+                epoch,
+                op: Some(op),
+            },
+            &mut frame,
+        );
+        let gone = || Error::NotRunning {
+            state_dir: self.state_dir.clone(),
+        };
+        let mut writer = self.writer.lock().await;
+        let half = writer.as_mut().ok_or_else(gone)?;
+        self.pending().insert(id, answer);
+        if half.write_all(&frame).await.is_err() {
+            self.pending().remove(&id);
+            return Err(gone());
+        }
+        Ok(answered)
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<reply::Body>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves the connection and, when it ends, finds out what that means. Ends when the workload has.
+async fn watch_over(shared: Arc<Shared>, mut stream: UnixStream, mut buffer: Vec<u8>) {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(result) = serve(&shared, stream, std::mem::take(&mut buffer)).await {
+            shared.outcome.send_replace(Some(Ok(result)));
+            return;
+        }
+        stream = loop {
+            match fate(&shared.state_dir, shared.record.as_ref()).await {
+                Ok(Fate::Ended(result)) => {
+                    shared.outcome.send_replace(Some(Ok(result)));
+                    return;
+                }
+                Ok(Fate::Alive) => match connect(&shared.state_dir).await {
+                    Ok((stream, rest, _)) => {
+                        buffer = rest;
+                        break stream;
+                    }
+                    // Mostly it is about to leave.
+                    Err(e) => tracing::trace!(error = %e, "reconnecting to an executor"),
+                },
+                Err(e @ (Error::Absent { .. } | Error::Damaged { .. })) => {
+                    shared.outcome.send_replace(Some(Err(Arc::new(e))));
+                    return;
+                }
+                // Saying that it ended while something of it runs would start a second one beside it.
+                Err(e) => {
+                    tracing::warn!(error = %e, "cannot end what a killed executor has left, trying again")
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        };
+    }
+}
+
+/// Passes answers on until the connection ends; returns the result when it came over it.
+async fn serve(shared: &Shared, stream: UnixStream, mut buffer: Vec<u8>) -> Option<ResultRecord> {
+    let (mut read, write) = stream.into_split();
+    *shared.writer.lock().await = Some(write);
+    let waited = shared.send(None, request::Op::Wait(Wait {})).await;
+    let mut result = None;
+    if let Ok(mut waited) = waited {
+        loop {
+            match split_frame::<Reply>(&mut buffer) {
+                Ok(Some(Reply {
+                    id,
+                    body: Some(body),
+                })) => {
+                    let waiter = shared.pending().remove(&id);
+                    if let Some(waiter) = waiter {
+                        let _ = waiter.send(body);
+                    }
+                    if let Ok(reply::Body::Exited(ended)) = waited.try_recv() {
+                        result = Some(ended);
+                        break;
+                    }
+                    continue;
+                }
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(e) => {
+                    tracing::warn!(error = %e, state_dir = %shared.state_dir.display(), "the executor's answers are damaged");
+                    break;
+                }
+            }
+            if !matches!(read.read_buf(&mut buffer).await, Ok(n) if n > 0) {
+                break;
+            }
+        }
+    }
+    *shared.writer.lock().await = None;
+    // The result first, so that whoever finds his answer missing finds the result.
+    if let Some(result) = &result {
+        shared.outcome.send_replace(Some(Ok(result.clone())));
+    }
+    shared.pending().clear();
+    result
+}
+
+/// See [`contain::fate`]; reading takes microseconds, containing may take seconds.
+async fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
+    if let Some(result) = contain::read_result(state_dir)? {
+        return Ok(Fate::Ended(result));
+    }
+    let (dir, known) = (state_dir.to_owned(), known.cloned());
+    let task = tokio::task::spawn_blocking(move || contain::fate(&dir, known.as_ref()));
+    task.await
+        .unwrap_or_else(|e| Err(Error::io("look into", state_dir)(std::io::Error::other(e))))
+}
+
+/// Connects and greets.
+async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), Error> {
+    let failed = || Error::io("connect to the executor in", state_dir);
+    // An address holds 107 bytes, a state directory's path may be longer: go through a descriptor of it.
+    let dir = std::fs::File::open(state_dir).map_err(failed())?;
+    let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
+    let mut stream = UnixStream::connect(address).await.map_err(failed())?;
+    let mut frame = Vec::new();
+    encode_frame(
+        &Request {
+            id: 0,
+            epoch: None,
+            op: Some(request::Op::Hello(Hello {
+                protocol: PROTOCOL_VERSION,
+            })),
+        },
+        &mut frame,
+    );
+    stream.write_all(&frame).await.map_err(failed())?;
+    let mut buffer = Vec::new();
+    let reply = tokio::time::timeout(ANSWER, receive(&mut stream, &mut buffer, state_dir)).await;
+    let reply = reply.map_err(|_| Error::Unresponsive {
+        state_dir: state_dir.to_owned(),
+        seconds: ANSWER.as_secs(),
+    })??;
+    match reply {
+        Some(Reply {
+            body: Some(reply::Body::Hello(hello)),
+            ..
+        }) => Ok((stream, buffer, hello)),
+        Some(Reply {
+            body: Some(reply::Body::Failure(failure)),
+            ..
+        }) => Err(Error::refused(state_dir, None, failure)),
+        Some(_) | None => Err(failed()(std::io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+/// One reply; `None` at the end of the stream.
+pub(crate) async fn receive(
+    stream: &mut UnixStream,
+    buffer: &mut Vec<u8>,
+    state_dir: &Path,
+) -> Result<Option<Reply>, Error> {
+    loop {
+        let split = split_frame(buffer);
+        if let Some(reply) = split.map_err(|source| Error::Protocol {
+            state_dir: state_dir.to_owned(),
+            source,
+        })? {
+            return Ok(Some(reply));
+        }
+        if stream
+            .read_buf(buffer)
+            .await
+            .map_err(Error::io("read from the executor in", state_dir))?
+            == 0
+        {
+            return Ok(None);
+        }
+    }
+}

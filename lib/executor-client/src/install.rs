@@ -1,0 +1,55 @@
+//! The embedded executor, put where it can be executed.
+
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+
+/// The static binary, built by `build.rs`.
+static BINARY: &[u8] = include_bytes!(env!("DROVER_EXECUTOR_BINARY"));
+
+/// The embedded binary, for carrying it to another host.
+pub fn binary() -> &'static [u8] {
+    BINARY
+}
+
+/// Copies the executor into `dir` under a name made of its content and returns the path. Executors of earlier releases keep
+/// their files, so an upgrade does not touch what runs. Any number of processes may do this at once.
+pub fn install(dir: &Path) -> Result<PathBuf, Error> {
+    static HASH: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+        Sha256::digest(BINARY)
+            .iter()
+            .take(8)
+            .map(|b| format!("{b:02x}"))
+            .collect()
+    });
+    let target = dir.join(format!("drover-executor-{}", *HASH));
+    let is_ours = |m: std::fs::Metadata| {
+        m.is_file() && m.len() == BINARY.len() as u64 && m.permissions().mode() & 0o100 != 0
+    };
+    if std::fs::metadata(&target).is_ok_and(is_ours) {
+        return Ok(target);
+    }
+    std::fs::create_dir_all(dir).map_err(Error::io("create the directory for executors", dir))?;
+    let temporary = dir.join(format!(".drover-executor-{}.{}", *HASH, std::process::id()));
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(BINARY)?;
+            // A power loss must not leave a torn file under a name that promises its content.
+            file.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&temporary, &target));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written.map_err(Error::io("install the executor as", &target))?;
+    Ok(target)
+}

@@ -1,0 +1,267 @@
+//! Starting an executor.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use executor::disk::{Durability, replace};
+use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, files, reply};
+use prost::Message;
+use tokio::net::UnixStream;
+
+use crate::executor::{Executor, receive};
+use crate::{CgroupHost, CgroupPolicy, Error, contain, install};
+
+pub use executor_proto::User;
+
+/// A start takes milliseconds; a disk that hangs must not hang the caller for ever.
+const START: Duration = Duration::from_secs(30);
+
+/// Rotated output files of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogPolicy {
+    /// Directory of the files.
+    pub dir: PathBuf,
+    /// Base name for standard output, such as `web.stdout`.
+    pub stdout_name: String,
+    /// Base name for standard error.
+    pub stderr_name: String,
+    /// How many files of each stream are kept.
+    pub max_files: u32,
+    /// Size that no file exceeds.
+    pub max_file_bytes: u64,
+}
+
+impl LogPolicy {
+    pub(crate) fn to_wire(&self) -> executor_proto::LogPolicy {
+        executor_proto::LogPolicy {
+            dir: self.dir.as_os_str().as_bytes().to_vec(),
+            stdout_name: self.stdout_name.clone(),
+            stderr_name: self.stderr_name.clone(),
+            max_files: self.max_files,
+            max_file_bytes: self.max_file_bytes,
+        }
+    }
+}
+
+/// A workload to start.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchSpec {
+    /// Names it, for people and for finding its processes.
+    pub id: String,
+    /// Absolute path of the program.
+    pub command: PathBuf,
+    /// Arguments after the program's own name.
+    pub args: Vec<OsString>,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Whom to become; `None` = stay.
+    pub user: Option<User>,
+    /// Where output goes; `None` = discarded.
+    pub log: Option<LogPolicy>,
+    /// Cgroup and limits, where the host has cgroups.
+    pub cgroup: Option<CgroupPolicy>,
+    /// For `oom_score_adj`.
+    pub oom_score_adj: Option<i32>,
+    /// On whose behalf; `None` = epochs are not used.
+    pub epoch: Option<u64>,
+}
+
+/// What [`Launcher::launch`] found or made.
+#[derive(Clone, Debug)]
+pub struct Launched {
+    /// The workload; it may have ended already.
+    pub executor: Executor,
+    /// False when the state directory already held a workload, which was left as it is.
+    pub created: bool,
+}
+
+/// Starts executors.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    binary: PathBuf,
+    cgroups: CgroupHost,
+}
+
+impl Launcher {
+    /// Installs the executor below `bin_dir` and looks at what the host offers.
+    pub fn new(bin_dir: impl AsRef<Path>) -> Result<Launcher, Error> {
+        Ok(Launcher {
+            binary: install(bin_dir.as_ref())?,
+            cgroups: CgroupHost::detect(),
+        })
+    }
+
+    /// Uses other cgroups than the detected ones, or none.
+    pub fn with_cgroups(mut self, cgroups: CgroupHost) -> Launcher {
+        self.cgroups = cgroups;
+        self
+    }
+
+    /// What the host offers.
+    pub fn cgroups(&self) -> &CgroupHost {
+        &self.cgroups
+    }
+
+    /// Path of the installed executor.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// Starts the workload, or finds the one that `state_dir` already holds: after a crash of the caller at any point, calling it
+    /// again leads to exactly one workload.
+    pub async fn launch(&self, state_dir: &Path, spec: LaunchSpec) -> Result<Launched, Error> {
+        let command = spec.command.clone();
+        let cgroup = spec
+            .cgroup
+            .as_ref()
+            .and_then(|policy| self.cgroups.place(policy));
+        let mut env: Vec<Vec<u8>> = spec
+            .env
+            .into_iter()
+            .map(|(name, value)| {
+                let mut entry = name.into_vec();
+                entry.push(b'=');
+                entry.extend(value.into_vec());
+                entry
+            })
+            .collect();
+        if cgroup.is_none() {
+            env.push(format!("{MARKER_VARIABLE}={}", spec.id).into_bytes());
+        }
+        let wire = Spec {
+            id: spec.id,
+            command: spec.command.into_os_string().into_vec(),
+            args: spec.args.into_iter().map(OsStringExt::into_vec).collect(),
+            env,
+            cwd: spec.cwd.into_os_string().into_vec(),
+            user: spec.user,
+            log: spec.log.as_ref().map(LogPolicy::to_wire),
+            cgroup,
+            oom_score_adj: spec.oom_score_adj,
+            epoch: spec.epoch.unwrap_or(0),
+            collect: None,
+        };
+        self.start("run", state_dir, &command, wire, spec.epoch)
+            .await
+    }
+
+    pub(crate) async fn start(
+        &self,
+        verb: &str,
+        state_dir: &Path,
+        command: &Path,
+        spec: Spec,
+        epoch: Option<u64>,
+    ) -> Result<Launched, Error> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(state_dir)
+            .map_err(Error::io("create the state directory", state_dir))?;
+        if contain::read_result(state_dir)?.is_some() {
+            return found(state_dir, epoch).await;
+        }
+        replace(
+            state_dir,
+            files::SPEC,
+            &spec.encode_to_vec(),
+            Durability::Atomic,
+        )
+        .map_err(Error::io("write the spec into", state_dir))?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()
+            .map_err(Error::io("create a socket for", state_dir))?;
+        ours.set_nonblocking(true)
+            .map_err(Error::io("prepare the socket for", state_dir))?;
+        let mut ours =
+            UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
+        let mut child = tokio::process::Command::new(&self.binary)
+            .arg(verb)
+            .arg(state_dir)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(Error::io("start the executor", &self.binary))?;
+        let mut buffer = Vec::new();
+        let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
+        // It has split itself in two; this half ends at once and must not stay a zombie.
+        let _ = child.wait().await;
+        let failed = |message: &str| Error::Launch {
+            state_dir: state_dir.to_owned(),
+            message: message.into(),
+            errno: 0,
+        };
+        let reply = first.map_err(|_| Error::Unresponsive {
+            state_dir: state_dir.to_owned(),
+            seconds: START.as_secs(),
+        })??;
+        match reply {
+            Some(Reply {
+                body: Some(reply::Body::Launched(launched)),
+                ..
+            }) => {
+                let hello = launched.hello.unwrap_or_default();
+                let executor = Executor::connected(state_dir, ours, buffer, hello, epoch);
+                Ok(Launched {
+                    executor,
+                    created: true,
+                })
+            }
+            Some(Reply {
+                body: Some(reply::Body::Failure(failure)),
+                ..
+            }) => {
+                let _ = std::fs::remove_file(state_dir.join(files::SPEC));
+                match failure.code() {
+                    // Somebody was faster, now or in an earlier life of the caller.
+                    ErrorCode::Held | ErrorCode::NotRunning => found(state_dir, epoch).await,
+                    _ => Err(start_failure(state_dir, command, epoch, failure)),
+                }
+            }
+            Some(_) => Err(failed("it answered out of turn")),
+            None => Err(failed(
+                "it ended without a word; the file executor.panic there may say why",
+            )),
+        }
+    }
+}
+
+async fn found(state_dir: &Path, epoch: Option<u64>) -> Result<Launched, Error> {
+    let executor = Executor::attach(state_dir).await?;
+    let executor = match epoch {
+        Some(epoch) => {
+            let executor = executor.at_epoch(epoch);
+            executor.claim().await?;
+            executor
+        }
+        None => executor,
+    };
+    Ok(Launched {
+        executor,
+        created: false,
+    })
+}
+
+fn start_failure(state_dir: &Path, command: &Path, epoch: Option<u64>, failure: Failure) -> Error {
+    match failure.code() {
+        ErrorCode::Exec => Error::Exec {
+            command: command.to_owned(),
+            message: failure.message,
+            errno: failure.errno,
+        },
+        ErrorCode::StaleEpoch => Error::refused(state_dir, epoch, failure),
+        _ => Error::Launch {
+            state_dir: state_dir.to_owned(),
+            message: failure.message,
+            errno: failure.errno,
+        },
+    }
+}

@@ -1,0 +1,149 @@
+//! Reading the rotated files `<name>.N` by absolute offset, over rotation and purge.
+//!
+//! The writer keeps `.<name>.index` beside the files (see [`executor::rotate`]) that says at which absolute offset each file
+//! begins, so an offset means the same byte for as long as it is kept.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use executor::rotate::Segment;
+
+use crate::watch::Watch;
+
+/// Bytes of one stream, from one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Absolute offset of the first byte.
+    pub offset: u64,
+    /// The bytes; empty at the present end of the stream.
+    pub data: Vec<u8>,
+    /// Name of the file that holds them.
+    pub file: String,
+}
+
+/// One stream: the files `<name>.0`, `<name>.1`, … in `dir`.
+#[derive(Clone, Debug)]
+pub struct RotatedLog {
+    dir: PathBuf,
+    name: String,
+}
+
+impl RotatedLog {
+    /// The stream `name` (such as `web.stdout`) in `dir`; nothing is opened yet.
+    pub fn new(dir: impl Into<PathBuf>, name: impl Into<String>) -> RotatedLog {
+        RotatedLog {
+            dir: dir.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The directory of the files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Files that are there now, oldest first.
+    pub fn segments(&self) -> io::Result<Vec<Segment>> {
+        executor::rotate::segments(&self.dir, &self.name)
+    }
+
+    /// Absolute offset of the oldest byte kept.
+    pub fn start(&self) -> io::Result<u64> {
+        Ok(self.segments()?.first().map_or(0, |s| s.base))
+    }
+
+    /// Absolute offset behind the newest byte.
+    pub fn end(&self) -> io::Result<u64> {
+        Ok(self.segments()?.last().map_or(0, |s| s.base + s.size))
+    }
+
+    /// Up to `max` bytes from `offset` on, or from the oldest byte kept when rotation has dropped that one. An empty chunk
+    /// means the present end.
+    pub fn read(&self, offset: u64, max: usize) -> io::Result<Chunk> {
+        loop {
+            let segments = self.segments()?;
+            let Some(newest) = segments.last() else {
+                return Ok(Chunk {
+                    offset,
+                    data: Vec::new(),
+                    file: format!("{}.0", self.name),
+                });
+            };
+            let found = segments
+                .iter()
+                .find(|s| offset < s.base + s.size)
+                .unwrap_or(newest);
+            let at = offset.max(found.base);
+            let file = format!("{}.{}", self.name, found.number);
+            if at >= found.base + found.size {
+                return Ok(Chunk {
+                    offset,
+                    data: Vec::new(),
+                    file,
+                });
+            }
+            let mut data = vec![0; max.min((found.base + found.size - at) as usize)];
+            let read = File::open(self.dir.join(&file))
+                .and_then(|f| f.read_at(&mut data, at - found.base));
+            match read {
+                Ok(n) => {
+                    data.truncate(n);
+                    return Ok(Chunk {
+                        offset: at,
+                        data,
+                        file,
+                    });
+                }
+                // Purged between listing and opening: the next round sees what is the oldest now.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Reads on as the stream grows, woken by the kernel.
+    pub fn follow(&self, offset: u64) -> io::Result<Follow> {
+        let watch = Watch::new(&self.dir, &self.name)?;
+        Ok(Follow {
+            log: self.clone(),
+            offset,
+            watch,
+        })
+    }
+}
+
+/// A reader that waits at the end of a stream; see [`RotatedLog::follow`].
+pub struct Follow {
+    log: RotatedLog,
+    offset: u64,
+    watch: Watch,
+}
+
+impl Follow {
+    /// Bytes available now; `None` at the present end.
+    pub fn available(&mut self, max: usize) -> io::Result<Option<Chunk>> {
+        let chunk = self.log.read(self.offset, max)?;
+        if chunk.data.is_empty() {
+            return Ok(None);
+        }
+        self.offset = chunk.offset + chunk.data.len() as u64;
+        Ok(Some(chunk))
+    }
+
+    /// The next bytes, waiting for them as long as it takes. Cancel safe: nothing is taken before it is returned.
+    pub async fn next(&mut self, max: usize) -> io::Result<Chunk> {
+        loop {
+            if let Some(chunk) = self.available(max)? {
+                return Ok(chunk);
+            }
+            self.watch.changed().await;
+        }
+    }
+
+    /// Absolute offset behind the last byte returned.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}

@@ -1,0 +1,503 @@
+//! Cgroups by file writes: create, limit, enter, kill, count, remove. Version 2 (alone or as the `unified` hierarchy of a
+//! hybrid host) and version 1.
+//!
+//! Where there is a version 2 directory it is the boundary: a workload is cloned into it and killed by it in one write.
+//! On hybrid hosts the limits live in version 1 hierarchies. Entering one of those takes up to 15 ms of the kernel's time
+//! (it waits for a grace period), so the workload begins in the version 2 directory alone and [`gather`] brings all of
+//! it into the limits meanwhile. On pure version 1 hosts it enters everything before its first instruction.
+//!
+//! Everything works on plain directories, so tests run on a made-up tree.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use executor_proto::{Cgroup, StateRecord, V1Path};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The directories of one workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// In a version 2 hierarchy.
+    pub unified: Option<PathBuf>,
+    /// In version 1 hierarchies, by controller.
+    pub v1: Vec<(String, PathBuf)>,
+}
+
+impl Paths {
+    /// As asked for in a spec.
+    pub fn of_spec(spec: &Cgroup) -> Paths {
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        Paths {
+            unified: (!spec.unified.is_empty()).then(|| path(&spec.unified)),
+            v1: spec
+                .v1
+                .iter()
+                .map(|v1| (v1.controller.clone(), path(&v1.path)))
+                .collect(),
+        }
+    }
+
+    /// As left in a record.
+    pub fn of_record(record: &StateRecord) -> Paths {
+        Paths {
+            unified: (!record.cgroup.is_empty()).then(|| PathBuf::from(&record.cgroup)),
+            v1: record
+                .cgroup_v1
+                .iter()
+                .map(|v1| (v1.controller.clone(), PathBuf::from(&v1.path)))
+                .collect(),
+        }
+    }
+
+    /// For a record.
+    pub fn to_record(&self) -> (String, Vec<V1Path>) {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let v1 = self
+            .v1
+            .iter()
+            .map(|(c, path)| V1Path {
+                controller: c.clone(),
+                path: text(path),
+            })
+            .collect();
+        (self.unified.as_deref().map(text).unwrap_or_default(), v1)
+    }
+
+    /// No cgroup at all.
+    pub fn is_empty(&self) -> bool {
+        self.unified.is_none() && self.v1.is_empty()
+    }
+
+    fn v1(&self, controller: &str) -> Option<&Path> {
+        self.v1
+            .iter()
+            .find(|(c, _)| c == controller)
+            .map(|(_, path)| path.as_path())
+    }
+
+    /// Where membership is read and whom a kill reaches.
+    fn boundary(&self) -> Option<&Path> {
+        self.unified
+            .as_deref()
+            .or_else(|| self.v1("freezer"))
+            .or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
+    }
+}
+
+/// Creates the directories and writes the limits.
+pub fn create(spec: &Cgroup) -> io::Result<()> {
+    let paths = Paths::of_spec(spec);
+    if let Some(dir) = &paths.unified {
+        make(dir)?;
+        let limits = limits_v2(spec);
+        if let (Some((file, _)), Some(parent)) = (limits.first(), dir.parent())
+            && paths.v1.is_empty()
+            && !dir.join(file).exists()
+        {
+            enable_controllers(parent)?;
+        }
+        // With version 1 hierarchies beside it, the version 2 one has no controllers.
+        if paths.v1.is_empty() {
+            for (file, value) in limits {
+                write(dir, file, &value)?;
+            }
+        }
+    }
+    for (controller, dir) in &paths.v1 {
+        make(dir)?;
+        for (file, value) in limits_v1(spec, controller) {
+            write(dir, file, &value)?;
+        }
+    }
+    Ok(())
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    // Removing the last workload's directory also removes an empty parent, which may happen in between.
+    for _ in 0..8 {
+        match std::fs::create_dir_all(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            other => return other.map_err(|e| explain(e, "create cgroup", dir)),
+        }
+    }
+    Err(explain(
+        io::ErrorKind::NotFound.into(),
+        "create cgroup",
+        dir,
+    ))
+}
+
+/// Lets children of `parent` have controllers; each ancestor must pass them on.
+fn enable_controllers(parent: &Path) -> io::Result<()> {
+    let mut chain: Vec<&Path> = parent
+        .ancestors()
+        .take_while(|a| a.join("cgroup.subtree_control").exists())
+        .collect();
+    chain.reverse();
+    for dir in chain {
+        let file = dir.join("cgroup.subtree_control");
+        let enabled = std::fs::read_to_string(&file)?;
+        let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
+        for controller in ["memory", "cpu", "pids"] {
+            let has = |list: &str| list.split_ascii_whitespace().any(|c| c == controller);
+            if has(&available) && !has(&enabled) {
+                write(dir, "cgroup.subtree_control", &format!("+{controller}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Files and values that express the limits in version 2.
+fn limits_v2(spec: &Cgroup) -> Vec<(&'static str, String)> {
+    let mut files = Vec::new();
+    if spec.memory_max > 0 {
+        files.push(("memory.max", spec.memory_max.to_string()));
+        // A task is one thing: half of it surviving an out-of-memory kill helps nobody.
+        files.push(("memory.oom.group", "1".into()));
+    }
+    if spec.memory_reservation > 0 {
+        files.push(("memory.low", spec.memory_reservation.to_string()));
+    }
+    if spec.cpu_shares > 0 {
+        files.push(("cpu.weight", weight(spec.cpu_shares).to_string()));
+    }
+    if spec.cpu_quota_us > 0 {
+        files.push(("cpu.max", format!("{} {}", spec.cpu_quota_us, period(spec))));
+    }
+    if spec.pids_max > 0 {
+        files.push(("pids.max", spec.pids_max.to_string()));
+    }
+    files
+}
+
+/// Files and values that express the limits in one version 1 hierarchy.
+fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
+    let mut files = Vec::new();
+    match controller {
+        "memory" => {
+            if spec.memory_max > 0 {
+                files.push(("memory.limit_in_bytes", spec.memory_max.to_string()));
+            }
+            if spec.memory_reservation > 0 {
+                files.push((
+                    "memory.soft_limit_in_bytes",
+                    spec.memory_reservation.to_string(),
+                ));
+            }
+        }
+        "cpu" => {
+            if spec.cpu_shares > 0 {
+                files.push(("cpu.shares", spec.cpu_shares.clamp(2, 262_144).to_string()));
+            }
+            if spec.cpu_quota_us > 0 {
+                files.push(("cpu.cfs_period_us", period(spec).to_string()));
+                files.push(("cpu.cfs_quota_us", spec.cpu_quota_us.to_string()));
+            }
+        }
+        "pids" if spec.pids_max > 0 => files.push(("pids.max", spec.pids_max.to_string())),
+        _ => {}
+    }
+    files
+}
+
+fn period(spec: &Cgroup) -> u64 {
+    if spec.cpu_period_us == 0 {
+        100_000
+    } else {
+        spec.cpu_period_us
+    }
+}
+
+/// Version 2 weight (1…10000) of version 1 shares (2…262144).
+fn weight(shares: u64) -> u64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+/// The version 2 directory, to be cloned into.
+pub fn open_unified(paths: &Paths) -> io::Result<Option<File>> {
+    paths
+        .unified
+        .as_deref()
+        .map(|dir| File::open(dir).map_err(|e| explain(e, "open cgroup", dir)))
+        .transpose()
+}
+
+/// The `cgroup.procs` files that a workload enters itself before its first instruction: all, where there is nothing to
+/// clone it into.
+pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
+    if paths.unified.is_some() {
+        return Ok(Vec::new());
+    }
+    let open = |(_, dir): &(String, PathBuf)| {
+        OpenOptions::new()
+            .write(true)
+            .open(dir.join("cgroup.procs"))
+            .map_err(|e| explain(e, "open cgroup", dir))
+    };
+    paths.v1.iter().map(open).collect()
+}
+
+/// Brings every process of the version 2 directory into the version 1 ones beside it.
+pub fn gather(paths: &Paths) -> io::Result<()> {
+    let Some(unified) = paths.unified.as_deref() else {
+        return Ok(());
+    };
+    for (_, dir) in &paths.v1 {
+        let mut moved: Vec<i32> = Vec::new();
+        // What forks after its parent has moved is born inside, so this ends; a fork bomb is cut short by the bound,
+        // and its remaining processes are still within the version 2 boundary.
+        for _ in 0..100 {
+            let missing: Vec<i32> = read_pids(unified)?
+                .into_iter()
+                .filter(|pid| !moved.contains(pid))
+                .collect();
+            if missing.is_empty() {
+                break;
+            }
+            let inside = read_pids(dir)?;
+            for pid in missing {
+                moved.push(pid);
+                if inside.contains(&pid) {
+                    continue;
+                }
+                match write(dir, "cgroup.procs", &pid.to_string()) {
+                    // It has ended meanwhile.
+                    Err(e) if errno(&e) == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+                    other => other?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Processes inside, those in cgroups that the workload made below included.
+pub fn members(paths: &Paths) -> Vec<i32> {
+    let mut pids = Vec::new();
+    if let Some(boundary) = paths.boundary() {
+        visit(boundary, &mut |dir| {
+            pids.extend(read_pids(dir).unwrap_or_default())
+        });
+    }
+    pids
+}
+
+fn read_pids(dir: &Path) -> io::Result<Vec<i32>> {
+    match std::fs::read_to_string(dir.join("cgroup.procs")) {
+        Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(explain(e, "read members of cgroup", dir)),
+    }
+}
+
+/// Whether any process is inside.
+pub fn is_populated(paths: &Paths) -> bool {
+    match paths
+        .unified
+        .as_deref()
+        .map(|dir| std::fs::read_to_string(dir.join("cgroup.events")))
+    {
+        Some(Ok(events)) => keyed(&events, "populated") != Some(0),
+        _ => !members(paths).is_empty(),
+    }
+}
+
+/// Sends SIGKILL to everything inside, so that nothing forks its way out.
+pub fn kill(paths: &Paths) {
+    if let Some(dir) = &paths.unified
+        && write(dir, "cgroup.kill", "1").is_ok()
+    {
+        return;
+    }
+    // Kernels before 5.14, and version 1: hold everything still while killing.
+    let hold = |frozen: bool| {
+        if let Some(dir) = &paths.unified {
+            let _ = write(dir, "cgroup.freeze", if frozen { "1" } else { "0" });
+        } else if let Some(dir) = paths.v1("freezer") {
+            let _ = write(
+                dir,
+                "freezer.state",
+                if frozen { "FROZEN" } else { "THAWED" },
+            );
+        }
+    };
+    hold(true);
+    for pid in members(paths) {
+        if let Some(pid) = Pid::from_raw(pid) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    hold(false);
+}
+
+/// How many processes the kernel has killed inside for want of memory.
+pub fn oom_kills(paths: &Paths) -> u64 {
+    let counted = |dir: &Path, file: &str| {
+        std::fs::read_to_string(dir.join(file))
+            .ok()
+            .and_then(|text| keyed(&text, "oom_kill"))
+            .unwrap_or(0)
+    };
+    let v2 = paths
+        .unified
+        .as_deref()
+        .map_or(0, |dir| counted(dir, "memory.events"));
+    v2 + paths
+        .v1("memory")
+        .map_or(0, |dir| counted(dir, "memory.oom_control"))
+}
+
+/// Counters of the cgroups; what the host does not count is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// CPU time in user mode, in nanoseconds.
+    pub user_ns: Option<u64>,
+    /// CPU time in system mode.
+    pub system_ns: Option<u64>,
+    /// Memory charged, in bytes.
+    pub memory_usage: Option<u64>,
+    /// The most ever charged.
+    pub memory_peak: Option<u64>,
+    /// Page cache within it.
+    pub memory_cache: Option<u64>,
+    /// Swap.
+    pub memory_swap: Option<u64>,
+    /// Periods in which the quota was used up.
+    pub throttled_periods: u64,
+    /// Time lost by it, in nanoseconds.
+    pub throttled_ns: u64,
+}
+
+/// Reads the counters.
+pub fn counters(paths: &Paths) -> Counters {
+    let mut counters = Counters::default();
+    let text = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok();
+    let number = |dir: &Path, file: &str| text(dir, file)?.trim().parse().ok();
+    if let Some(dir) = &paths.unified {
+        if let Some(cpu) = text(dir, "cpu.stat") {
+            counters.user_ns = keyed(&cpu, "user_usec").map(|us| us * 1000);
+            counters.system_ns = keyed(&cpu, "system_usec").map(|us| us * 1000);
+            counters.throttled_periods = keyed(&cpu, "nr_throttled").unwrap_or(0);
+            counters.throttled_ns = keyed(&cpu, "throttled_usec").unwrap_or(0) * 1000;
+        }
+        counters.memory_usage = number(dir, "memory.current");
+        counters.memory_peak = number(dir, "memory.peak");
+        counters.memory_swap = number(dir, "memory.swap.current");
+        counters.memory_cache = text(dir, "memory.stat").and_then(|stat| keyed(&stat, "file"));
+    }
+    if let Some(dir) = paths.v1("memory") {
+        counters.memory_usage = number(dir, "memory.usage_in_bytes");
+        counters.memory_peak = number(dir, "memory.max_usage_in_bytes");
+        if let Some(stat) = text(dir, "memory.stat") {
+            counters.memory_cache = keyed(&stat, "total_cache");
+            counters.memory_swap = keyed(&stat, "total_swap");
+        }
+    }
+    if let Some(stat) = paths.v1("cpu").and_then(|dir| text(dir, "cpu.stat")) {
+        counters.throttled_periods = keyed(&stat, "nr_throttled").unwrap_or(0);
+        counters.throttled_ns = keyed(&stat, "throttled_time").unwrap_or(0);
+    }
+    counters
+}
+
+/// Removes the directories, with what the workload made below them. They must be empty of processes. A parent that nobody
+/// else uses goes as well.
+pub fn remove(paths: &Paths) -> io::Result<()> {
+    let mut result = Ok(());
+    for dir in paths
+        .unified
+        .iter()
+        .chain(paths.v1.iter().map(|(_, dir)| dir))
+    {
+        visit(dir, &mut |below| match std::fs::remove_dir(below) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                result = Err(explain(e, "remove cgroup", below));
+            }
+            _ => {}
+        });
+        if let Some(parent) = dir.parent() {
+            let _ = std::fs::remove_dir(parent);
+        }
+    }
+    result
+}
+
+/// Calls `f` for all directories below `dir`, deepest first, then for itself.
+fn visit(dir: &Path, f: &mut dyn FnMut(&Path)) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            visit(&entry.path(), f);
+        }
+    }
+    f(dir);
+}
+
+/// Value of `key` in lines of `key value`.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
+}
+
+fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
+    let path = dir.join(file);
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut f| f.write_all(value.as_bytes()))
+        .map_err(|e| explain(e, &format!("write {value:?} to"), &path))
+}
+
+/// Keeps the kind of the error and adds what was attempted.
+fn explain(source: io::Error, doing: &str, path: &Path) -> io::Error {
+    #[derive(Debug)]
+    struct Explained {
+        text: String,
+        source: io::Error,
+    }
+    impl std::fmt::Display for Explained {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "{}: {}", self.text, self.source)
+        }
+    }
+    impl std::error::Error for Explained {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.source)
+        }
+    }
+    io::Error::new(
+        source.kind(),
+        Explained {
+            text: format!("{doing} {}", path.display()),
+            source,
+        },
+    )
+}
+
+/// The operating-system error number behind an error of this module.
+pub fn errno(error: &io::Error) -> Option<i32> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(e) = cause {
+        if let Some(number) = e
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error)
+        {
+            return Some(number);
+        }
+        cause = match e.downcast_ref::<io::Error>() {
+            Some(io) => io
+                .get_ref()
+                .map(|inner| inner as &(dyn std::error::Error + 'static)),
+            None => e.source(),
+        };
+    }
+    None
+}

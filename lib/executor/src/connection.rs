@@ -1,0 +1,116 @@
+//! One controller at the other end of the socket.
+
+use std::io;
+
+use executor_proto::{Reply, Request, encode_frame, split_frame};
+use rustix::fd::OwnedFd;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Answers that a controller has not taken yet may pile up to here; then it is dropped, and asks anew if it still lives.
+const MAX_UNSENT: usize = 2 << 20;
+
+/// A connection and the halves of messages in flight on it.
+pub(crate) struct Connection {
+    pub(crate) fd: OwnedFd,
+    received: Vec<u8>,
+    unsent: Vec<u8>,
+    /// Ids of the requests to answer when the workload has ended.
+    pub(crate) waiting: Vec<u64>,
+    pub(crate) open: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(fd: OwnedFd) -> Connection {
+        Connection {
+            fd,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            waiting: Vec::new(),
+            open: true,
+        }
+    }
+
+    /// Whole requests that have arrived. Ends the connection on nonsense, error or end.
+    pub(crate) fn receive(&mut self) -> Vec<Request> {
+        let mut buffer = [0u8; 1024];
+        loop {
+            match rustix::net::recv(&self.fd, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => {
+                    self.open = false;
+                    break;
+                }
+                Ok((_, n)) => {
+                    self.received.extend_from_slice(&buffer[..n]);
+                    if n < buffer.len() {
+                        break;
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => {
+                    self.open = false;
+                    break;
+                }
+            }
+        }
+        let mut requests = Vec::new();
+        loop {
+            match split_frame(&mut self.received) {
+                Ok(Some(request)) => requests.push(request),
+                Ok(None) => break,
+                Err(_) => {
+                    self.open = false;
+                    break;
+                }
+            }
+        }
+        requests
+    }
+
+    pub(crate) fn send(&mut self, reply: &Reply) {
+        encode_frame(reply, &mut self.unsent);
+        self.flush();
+        if self.unsent.len() > MAX_UNSENT {
+            self.open = false;
+        }
+    }
+
+    /// Passes on what the controller takes now.
+    pub(crate) fn flush(&mut self) {
+        while self.open && !self.unsent.is_empty() {
+            match rustix::net::send(
+                &self.fd,
+                &self.unsent,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
+                Ok(n) => {
+                    self.unsent.drain(..n);
+                }
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => self.open = false,
+            }
+        }
+        if self.unsent.is_empty() {
+            self.unsent = Vec::new();
+        }
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.open && !self.unsent.is_empty()
+    }
+}
+
+/// Makes the socket in the current directory, which keeps its address short however deep that lies.
+pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::fs::unlink(name) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(e) => return Err(e.into()),
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(name)?)?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}

@@ -1,0 +1,44 @@
+//! Writing small files so that a reader, or a machine that lost power, sees all of the old or all of the new.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// What must hold when [`replace`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Any process sees all or nothing. After power loss the file may be missing.
+    Atomic,
+    /// It is also on stable storage, together with its name.
+    Durable,
+}
+
+/// Puts `bytes` under `dir/name`, mode 0600.
+pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> io::Result<()> {
+    let temporary = dir.join(format!(".{name}.new"));
+    let target = dir.join(name);
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            if durability == Durability::Durable {
+                file.sync_data()
+            } else {
+                Ok(())
+            }
+        })
+        .and_then(|()| std::fs::rename(&temporary, &target));
+    if let Err(e) = written {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(e);
+    }
+    match durability {
+        Durability::Durable => File::open(dir)?.sync_all(),
+        Durability::Atomic => Ok(()),
+    }
+}

@@ -1,0 +1,210 @@
+//! From the spec to a running workload: everything that happens once.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use executor_proto::{
+    Cgroup, ErrorCode, Failure, LogPolicy, PROTOCOL_VERSION, Spec, StateRecord, files,
+};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::cgroup::{self, Paths};
+use crate::disk::{Durability, replace};
+use crate::process::{self, ProcessStat};
+use crate::pump::{Pump, open_fifo};
+use crate::rotate::Writer;
+use crate::sys::{self, Program, Stage};
+
+/// What a start has produced.
+pub(crate) struct Started {
+    pub(crate) record: StateRecord,
+    pub(crate) paths: Paths,
+    pub(crate) pumps: Vec<Pump>,
+}
+
+/// A [`Failure`] of kind `Os`.
+pub(crate) fn os_failure(doing: &str, error: &io::Error) -> Failure {
+    Failure {
+        code: ErrorCode::Os.into(),
+        message: format!("{doing}: {error}"),
+        errno: cgroup::errno(error).unwrap_or(0),
+        epoch: 0,
+    }
+}
+
+/// Starts what `spec` asks for. After a failure nothing of it is left.
+pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
+    let record = StateRecord {
+        protocol: PROTOCOL_VERSION,
+        id: spec.id.clone(),
+        boot_id: process::boot_id().map_err(|e| os_failure("read the boot id", &e))?,
+        executor_pid: std::process::id() as i32,
+        executor_start: start_of(std::process::id() as i32)?,
+        started_at_ns: process::now_ns(),
+        ..StateRecord::default()
+    };
+    match &spec.collect {
+        Some(collect) => {
+            let log = spec
+                .log
+                .as_ref()
+                .ok_or_else(|| invalid("a collector needs a log policy"))?;
+            let fifos = [&collect.stdout_fifo, &collect.stderr_fifo]
+                .map(|f| PathBuf::from(OsStr::from_bytes(f)));
+            let sources = fifos.map(|f| (open_fifo(&f), Some(f)));
+            let mut pumps = Vec::new();
+            for ((source, fifo), name) in sources
+                .into_iter()
+                .zip([&log.stdout_name, &log.stderr_name])
+            {
+                let source = source.map_err(|e| os_failure("open the fifo", &e))?;
+                pumps.push(Pump::new(source, fifo, writer(log, name)?));
+            }
+            save(&record)?;
+            Ok(Started {
+                record,
+                paths: Paths::default(),
+                pumps,
+            })
+        }
+        None => {
+            let wanted = spec.cgroup.clone().unwrap_or_default();
+            let paths = Paths::of_spec(&wanted);
+            let started = workload(spec, record, &wanted, &paths);
+            if started.is_err() {
+                cgroup::kill(&paths);
+                let _ = rustix::process::wait(rustix::process::WaitOptions::NOHANG);
+                let _ = cgroup::remove(&paths);
+                let _ = std::fs::remove_file(files::STATE);
+            }
+            started
+        }
+    }
+}
+
+fn workload(
+    spec: &Spec,
+    mut record: StateRecord,
+    wanted: &Cgroup,
+    paths: &Paths,
+) -> Result<Started, Failure> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let null: OwnedFd = null.map_err(|e| os_failure("open /dev/null", &e.into()))?;
+    let (pumps, out, err) = match &spec.log {
+        None => (Vec::new(), copy(&null)?, copy(&null)?),
+        Some(log) => {
+            let (out_source, out) = pipe()?;
+            let (err_source, err) = pipe()?;
+            let pumps = vec![
+                Pump::new(out_source, None, writer(log, &log.stdout_name)?),
+                Pump::new(err_source, None, writer(log, &log.stderr_name)?),
+            ];
+            (pumps, out, err)
+        }
+    };
+    cgroup::create(wanted).map_err(|e| os_failure("prepare the cgroup", &e))?;
+    let program = Program {
+        command: c_string(&spec.command)?,
+        args: std::iter::once(&spec.command)
+            .chain(&spec.args)
+            .map(|a| c_string(a))
+            .collect::<Result<_, _>>()?,
+        env: spec
+            .env
+            .iter()
+            .map(|e| c_string(e))
+            .collect::<Result<_, _>>()?,
+        cwd: c_string(&spec.cwd)?,
+        stdio: [null, out, err],
+        cgroup: cgroup::open_unified(paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
+        enter: cgroup::entries(paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
+        user: spec.user.clone(),
+        oom_score_adj: spec.oom_score_adj,
+    };
+    // Owned by the call: the write ends of the pipes close here, so that they end with the workload.
+    let waiting = sys::spawn(program).map_err(|e| os_failure("create the process", &e))?;
+    record.workload_pid = waiting.pid;
+    record.workload_start = start_of(waiting.pid)?;
+    (record.cgroup, record.cgroup_v1) = paths.to_record();
+    save(&record)?;
+    match waiting
+        .go()
+        .map_err(|e| os_failure("start the process", &e))?
+    {
+        Ok(()) => Ok(Started {
+            record,
+            paths: paths.clone(),
+            pumps,
+        }),
+        Err((stage, errno)) => {
+            let code = if stage == Stage::Exec {
+                ErrorCode::Exec
+            } else {
+                ErrorCode::Os
+            };
+            let why = io::Error::from_raw_os_error(errno);
+            Err(Failure {
+                code: code.into(),
+                message: format!("{}: {why}", stage.describe()),
+                errno,
+                epoch: 0,
+            })
+        }
+    }
+}
+
+fn invalid(message: &str) -> Failure {
+    Failure {
+        code: ErrorCode::Invalid.into(),
+        message: message.into(),
+        errno: 0,
+        epoch: 0,
+    }
+}
+
+fn save(record: &StateRecord) -> Result<(), Failure> {
+    // Not synced: after a power loss there is no process left for it to name.
+    replace(
+        Path::new("."),
+        files::STATE,
+        record.to_json().as_bytes(),
+        Durability::Atomic,
+    )
+    .map_err(|e| os_failure("write executor.json", &e))
+}
+
+fn start_of(pid: i32) -> Result<u64, Failure> {
+    let stat = ProcessStat::of(pid)
+        .ok_or_else(|| os_failure("read /proc", &io::ErrorKind::NotFound.into()))?;
+    Ok(stat.start)
+}
+
+fn writer(log: &LogPolicy, name: &str) -> Result<Writer, Failure> {
+    let dir = Path::new(OsStr::from_bytes(&log.dir));
+    Writer::open(dir, name, log.max_files, log.max_file_bytes)
+        .map_err(|e| os_failure(&format!("open log {name} in {}", dir.display()), &e))
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
+    let made = pipe_with(PipeFlags::CLOEXEC).and_then(|(read, write)| {
+        // Only our end: the workload expects writes that wait.
+        rustix::io::ioctl_fionbio(&read, true)?;
+        Ok((read, write))
+    });
+    made.map_err(|e| os_failure("create a pipe", &e.into()))
+}
+
+fn copy(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
+    fd.try_clone()
+        .map_err(|e| os_failure("copy a descriptor", &e))
+}
+
+fn c_string(bytes: &[u8]) -> Result<CString, Failure> {
+    CString::new(bytes).map_err(|_| {
+        invalid("command, arguments, environment and directory must not hold NUL bytes")
+    })
+}

@@ -1,0 +1,155 @@
+//! Reading `/proc`: who is there, whose child, how much it uses.
+
+use std::io;
+
+/// What `/proc/<pid>/stat` says, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessStat {
+    /// The process.
+    pub pid: i32,
+    /// One-letter state; `Z` has ended and waits for its parent.
+    pub state: char,
+    /// Its parent.
+    pub ppid: i32,
+    /// Its session.
+    pub session: i32,
+    /// CPU time in user mode, in clock ticks.
+    pub user_ticks: u64,
+    /// CPU time in system mode, in clock ticks.
+    pub system_ticks: u64,
+    /// User time of the children that it has waited for.
+    pub children_user_ticks: u64,
+    /// System time of the children that it has waited for.
+    pub children_system_ticks: u64,
+    /// When it started, in clock ticks since boot: with the pid, its identity.
+    pub start: u64,
+    /// Resident pages.
+    pub rss_pages: u64,
+}
+
+impl ProcessStat {
+    /// Of process `pid`; `None` when there is none.
+    pub fn of(pid: i32) -> Option<ProcessStat> {
+        ProcessStat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<ProcessStat> {
+        // The name in parentheses may itself hold blanks and parentheses.
+        let (pid, rest) = text.split_once(" (")?;
+        let fields: Vec<&str> = rest.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+        let number = |n: usize| fields.get(n)?.parse::<u64>().ok();
+        Some(ProcessStat {
+            pid: pid.parse().ok()?,
+            state: fields.first()?.chars().next()?,
+            ppid: fields.get(1)?.parse().ok()?,
+            session: fields.get(3)?.parse().ok()?,
+            user_ticks: number(11)?,
+            system_ticks: number(12)?,
+            children_user_ticks: number(13)?,
+            children_system_ticks: number(14)?,
+            start: number(19)?,
+            rss_pages: number(21)?,
+        })
+    }
+
+    /// Whether it still runs, or could: zombies hold nothing but their number.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// Every process of the machine. Those that come or go meanwhile may or may not be among them.
+pub fn all() -> io::Result<Vec<ProcessStat>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let pid = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        found.extend(pid.and_then(ProcessStat::of));
+    }
+    Ok(found)
+}
+
+/// Live descendants of `root`, itself not included.
+pub fn descendants(root: i32, all: &[ProcessStat]) -> Vec<ProcessStat> {
+    let mut found: Vec<ProcessStat> = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for child in all.iter().filter(|p| p.ppid == parent && p.pid != root) {
+            parents.push(child.pid);
+            if child.is_alive() {
+                found.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// Live processes whose environment at their start held `entry` (`NAME=value`).
+pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> Vec<ProcessStat> {
+    let holds = |p: &&ProcessStat| {
+        p.is_alive()
+            && std::fs::read(format!("/proc/{}/environ", p.pid))
+                .is_ok_and(|environment| environment.split(|b| *b == 0).any(|e| e == entry))
+    };
+    all.iter().filter(holds).copied().collect()
+}
+
+/// The machine's present boot.
+pub fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
+}
+
+/// Nanoseconds in one clock tick.
+pub fn tick_ns() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// Unix time in nanoseconds.
+pub fn now_ns() -> u64 {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_shift_fields() {
+        let line = "42 (a) S (b) R 7 42 40 0 -1 4194560 1 2 3 4 11 12 13 14 20 0 1 0 999 1000 77 18446744073709551615";
+        let stat = ProcessStat::parse(line).unwrap();
+        assert_eq!(
+            (stat.pid, stat.state, stat.ppid, stat.session),
+            (42, 'R', 7, 40)
+        );
+        assert_eq!(
+            (
+                stat.user_ticks,
+                stat.system_ticks,
+                stat.start,
+                stat.rss_pages
+            ),
+            (11, 12, 999, 77)
+        );
+        assert_eq!(
+            (stat.children_user_ticks, stat.children_system_ticks),
+            (13, 14)
+        );
+        assert_eq!(ProcessStat::parse("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn finds_this_process() {
+        let me = std::process::id() as i32;
+        let all = all().unwrap();
+        let stat = all.iter().find(|p| p.pid == me).unwrap();
+        assert!(descendants(stat.ppid, &all).iter().any(|p| p.pid == me));
+        assert!(!descendants(me, &all).iter().any(|p| p.pid == me));
+    }
+}

@@ -1,0 +1,641 @@
+//! The executor's life.
+//!
+//! ```text
+//! start ──> Running ──exit of the workload──> Ending ──tree gone, output stored──> result on disk ──> told ──> gone
+//!              │                                ▲
+//!              └── stop: signal, grace, kill ───┘          (a collector is Running until it is stopped)
+//! ```
+//!
+//! One loop around `poll`: SIGCHLD, the control socket, connections, two output pipes, the nearest deadline.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use executor_proto::{
+    Done, ErrorCode, Failure, HelloReply, Launched, PROTOCOL_VERSION, Reply, Request, ResultRecord,
+    Spec, StateRecord, files, reply, request,
+};
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process};
+
+use crate::cgroup::{self, Paths};
+use crate::connection::{Connection, listen};
+use crate::disk::{Durability, replace};
+use crate::launch::{Started, launch, os_failure};
+use crate::pump::{BUFFER, Pump};
+use crate::sys::Fork;
+use crate::{epoch, process, stats, sys};
+
+/// Longest wait for output after the tree is gone: only a process elsewhere that was handed the pipe can cause it.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Longest wait for a controller to take its last answer; it finds the result on disk anyway.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// After this long with something left, killing by cgroup is not believed to be enough.
+const ESCALATE: Duration = Duration::from_millis(50);
+
+/// What this process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Holds a workload.
+    Workload,
+    /// Stores what comes out of two fifos.
+    Collector,
+}
+
+/// Runs the executor for `state_dir`. Returns in the process that was started, as soon as the one that stays is on its own;
+/// what that one has achieved is told on the socket that was given as standard input.
+pub fn main(role: Role, state_dir: &Path) -> ExitCode {
+    sys::close_from(3);
+    let control = sys::inherited(0)
+        .ok()
+        .filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
+    let mut control = control.map(Connection::new);
+    let mut fail = |failure: Failure| {
+        eprintln!("drover-executor: {}", failure.message);
+        if let Some(connection) = &mut control {
+            connection.send(&Reply {
+                id: 0,
+                body: Some(reply::Body::Failure(failure)),
+            });
+        }
+        ExitCode::FAILURE
+    };
+    // Holding the lock is being the executor of this directory; it ends with the process, whatever ends that.
+    let (lock, spec) = match take(role, state_dir) {
+        Ok(taken) => taken,
+        Err(failure) => return fail(failure),
+    };
+    match sys::fork() {
+        Ok(Fork::Parent) => sys::exit_now(0),
+        Ok(Fork::Child) => {}
+        Err(e) => return fail(os_failure("fork", &e)),
+    }
+    let started = settle()
+        .map_err(|e| os_failure("settle", &e))
+        .and_then(|signals| {
+            let started = launch(&spec)?;
+            match listen(files::SOCKET) {
+                Ok(socket) => Ok((signals, started, socket)),
+                Err(e) => {
+                    abandon(&started);
+                    Err(os_failure("create the control socket", &e))
+                }
+            }
+        });
+    let (signals, started, socket) = match started {
+        Ok(started) => started,
+        Err(failure) => return fail(failure),
+    };
+    let epoch = epoch::load(Path::new(".")).unwrap_or(u64::MAX);
+    // The environment may hold secrets and is of no further use.
+    drop(spec);
+    let mut executor = Executor::new(signals, socket, started, epoch, lock);
+    if let Some(mut connection) = control {
+        let body = reply::Body::Launched(Launched {
+            hello: Some(executor.hello()),
+        });
+        connection.send(&Reply {
+            id: 0,
+            body: Some(body),
+        });
+        executor.connections.push(connection);
+    }
+    executor.run()
+}
+
+/// Takes possession of the directory and of the spec in it.
+fn take(role: Role, state_dir: &Path) -> Result<(OwnedFd, Spec), Failure> {
+    let failed =
+        |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
+    std::env::set_current_dir(state_dir).map_err(|e| failed("change to", e))?;
+    let lock = rustix::fs::open(
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|e| failed("open", e.into()))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let message = format!("another executor holds {}", state_dir.display());
+            return Err(Failure {
+                code: ErrorCode::Held.into(),
+                message,
+                errno: 0,
+                epoch: 0,
+            });
+        }
+        Err(e) => return Err(failed("lock", e.into())),
+    }
+    if Path::new(files::RESULT).exists() {
+        let message = format!(
+            "the workload in {} has already run and ended",
+            state_dir.display()
+        );
+        return Err(Failure {
+            code: ErrorCode::NotRunning.into(),
+            message,
+            errno: 0,
+            epoch: 0,
+        });
+    }
+    let bytes = std::fs::read(files::SPEC).map_err(|e| failed("read the spec in", e))?;
+    std::fs::remove_file(files::SPEC).map_err(|e| failed("remove the spec in", e))?;
+    let invalid = |message: String| Failure {
+        code: ErrorCode::Invalid.into(),
+        message,
+        errno: 0,
+        epoch: 0,
+    };
+    let spec =
+        Spec::decode(bytes.as_slice()).map_err(|e| invalid(format!("the spec is damaged: {e}")))?;
+    if spec.collect.is_some() != (role == Role::Collector) {
+        return Err(invalid(
+            "the spec is for the other role of run and collect".into(),
+        ));
+    }
+    if spec.epoch > 0 {
+        admit(Some(spec.epoch))?;
+    }
+    Ok((lock, spec))
+}
+
+/// Judges a mutation's epoch and records a higher one before anything happens on its account.
+fn admit(given: Option<u64>) -> Result<(), Failure> {
+    let Some(given) = given else { return Ok(()) };
+    match epoch::claim(Path::new("."), given) {
+        Ok(epoch::Verdict::Current | epoch::Verdict::Raise) => Ok(()),
+        Ok(epoch::Verdict::Stale(current)) => Err(Failure {
+            code: ErrorCode::StaleEpoch.into(),
+            message: format!("epoch {given} is stale: {current} has been accepted"),
+            errno: 0,
+            epoch: current,
+        }),
+        Err(e) => Err(os_failure("record the epoch", &e)),
+    }
+}
+
+/// Cuts all ties to whoever started this process.
+fn settle() -> io::Result<OwnedFd> {
+    rustix::process::setsid()?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    std::panic::set_hook(Box::new(|info| {
+        let _ = std::fs::write(files::PANIC, format!("{info}\n"));
+    }));
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    sys::signal_fd()
+}
+
+/// Ends what was started before the executor could take it over.
+fn abandon(started: &Started) {
+    if let Some(pid) = Pid::from_raw(started.record.workload_pid) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    cgroup::kill(&started.paths);
+    while matches!(rustix::process::wait(WaitOptions::empty()), Ok(Some(_))) {}
+    let _ = cgroup::remove(&started.paths);
+    let _ = std::fs::remove_file(files::STATE);
+}
+
+/// How the workload's own process ended.
+#[derive(Clone, Copy)]
+struct Ended {
+    exit_code: i32,
+    signal: i32,
+    at_ns: u64,
+    seen: Instant,
+}
+
+struct Executor {
+    signals: OwnedFd,
+    socket: OwnedFd,
+    connections: Vec<Connection>,
+    pumps: Vec<Pump>,
+    record: StateRecord,
+    paths: Paths,
+    epoch: u64,
+    /// Version 1 limits that the workload still has to be brought into.
+    to_gather: bool,
+    /// When patience with a stop ends.
+    kill_at: Option<Instant>,
+    ended: Option<Ended>,
+    /// Children are left to wait for.
+    has_children: bool,
+    /// When the last process of the tree had gone.
+    empty_since: Option<Instant>,
+    /// Next look at a tree that takes its time to die, and the pause before the one after.
+    check: Option<(Instant, Duration)>,
+    reason: String,
+    _lock: OwnedFd,
+}
+
+impl Executor {
+    fn new(
+        signals: OwnedFd,
+        socket: OwnedFd,
+        started: Started,
+        epoch: u64,
+        lock: OwnedFd,
+    ) -> Executor {
+        let Started {
+            record,
+            paths,
+            pumps,
+        } = started;
+        Executor {
+            signals,
+            socket,
+            connections: Vec::new(),
+            pumps,
+            to_gather: paths.unified.is_some() && !paths.v1.is_empty(),
+            has_children: record.workload_pid != 0,
+            record,
+            paths,
+            epoch,
+            kill_at: None,
+            ended: None,
+            empty_since: None,
+            check: None,
+            reason: String::new(),
+            _lock: lock,
+        }
+    }
+
+    fn is_collector(&self) -> bool {
+        self.record.workload_pid == 0
+    }
+
+    fn run(mut self) -> ExitCode {
+        let mut buffer = [0u8; BUFFER];
+        loop {
+            if std::mem::take(&mut self.to_gather)
+                && let Err(e) = cgroup::gather(&self.paths)
+            {
+                // Running on without the limit that was asked for would be a lie.
+                self.reason = format!("killed because its limits could not be applied: {e}");
+                self.kill_tree();
+            }
+            self.reap();
+            let now = Instant::now();
+            for pump in &mut self.pumps {
+                pump.run(&mut buffer, now, self.ended.is_some());
+            }
+            if self.advance(now) {
+                return self.finish();
+            }
+            self.wait_for_events(now);
+        }
+    }
+
+    /// Sleeps until something happens, and takes it in.
+    fn wait_for_events(&mut self, now: Instant) {
+        let mut fds = vec![
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        for connection in &self.connections {
+            let out = if connection.has_unsent() {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            fds.push(PollFd::new(&connection.fd, PollFlags::IN | out));
+        }
+        fds.extend(
+            self.pumps
+                .iter()
+                .filter_map(Pump::poll_fd)
+                .map(|fd| PollFd::new(fd, PollFlags::IN)),
+        );
+        let deadlines = [
+            self.kill_at,
+            self.check.map(|(at, _)| at),
+            self.empty_since.map(|at| at + DRAIN),
+        ];
+        let retries = self.pumps.iter().filter_map(Pump::retry_at);
+        let next = deadlines.into_iter().flatten().chain(retries).min();
+        // Rounded up, or the loop would spin through the last millisecond.
+        let timeout = next.map(|at| at.saturating_duration_since(now) + Duration::from_micros(999));
+        let timeout = timeout.map(|d| rustix::time::Timespec {
+            tv_sec: d.as_secs() as i64,
+            tv_nsec: i64::from(d.subsec_nanos()),
+        });
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            return;
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        if ready[0] && sys::take_signals(&self.signals) {
+            // A controller has found the socket's file missing and asks for a new one.
+            if let Ok(socket) = listen(files::SOCKET) {
+                self.socket = socket;
+            }
+        }
+        let mut requests = Vec::new();
+        for (n, connection) in self.connections.iter_mut().enumerate() {
+            if ready[n + 2] {
+                connection.flush();
+                requests.extend(connection.receive().into_iter().map(|request| (n, request)));
+            }
+        }
+        if ready[1]
+            && let Ok(fd) =
+                rustix::net::accept_with(&self.socket, rustix::net::SocketFlags::CLOEXEC)
+        {
+            self.connections.push(Connection::new(fd));
+        }
+        for (n, request) in requests {
+            self.answer(n, request);
+        }
+        self.connections.retain(|connection| connection.open);
+    }
+
+    fn hello(&self) -> HelloReply {
+        HelloReply {
+            protocol: PROTOCOL_VERSION,
+            id: self.record.id.clone(),
+            executor_pid: self.record.executor_pid,
+            workload_pid: self.record.workload_pid,
+            started_at_ns: self.record.started_at_ns,
+            epoch: self.epoch,
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+
+    fn answer(&mut self, connection: usize, request: Request) {
+        let body = match self.perform(&request) {
+            Ok(Some(body)) => body,
+            Ok(None) => {
+                self.connections[connection].waiting.push(request.id);
+                return;
+            }
+            Err(failure) => reply::Body::Failure(failure),
+        };
+        self.connections[connection].send(&Reply {
+            id: request.id,
+            body: Some(body),
+        });
+    }
+
+    /// `None` = to be answered when the workload has ended.
+    fn perform(&mut self, request: &Request) -> Result<Option<reply::Body>, Failure> {
+        use request::Op;
+        let unsupported = || Failure {
+            code: ErrorCode::Unsupported.into(),
+            message: format!(
+                "this executor ({}) does not know the request",
+                env!("CARGO_PKG_VERSION")
+            ),
+            errno: 0,
+            epoch: 0,
+        };
+        if matches!(request.op, Some(Op::Signal(_) | Op::Stop(_) | Op::Claim(_))) {
+            admit(request.epoch)?;
+            self.epoch = self.epoch.max(request.epoch.unwrap_or(0));
+        }
+        match request.op.as_ref().ok_or_else(unsupported)? {
+            Op::Hello(_) => Ok(Some(reply::Body::Hello(self.hello()))),
+            Op::Wait(_) => Ok(None),
+            Op::Claim(_) => Ok(Some(reply::Body::Done(Done {}))),
+            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(
+                &self.paths,
+                self.record.executor_pid,
+            )))),
+            Op::Signal(signal) => {
+                self.signal(signal.signal)?;
+                Ok(Some(reply::Body::Done(Done {})))
+            }
+            Op::Stop(stop) => {
+                self.stop(stop.signal, Duration::from_millis(stop.grace_ms))?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn signal(&self, number: i32) -> Result<(), Failure> {
+        let failure = |code: ErrorCode, message: String| Failure {
+            code: code.into(),
+            message,
+            errno: 0,
+            epoch: 0,
+        };
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
+        // Until it is reaped the pid cannot belong to anybody else, and reaping sets `ended`.
+        match Pid::from_raw(self.record.workload_pid).filter(|_| self.ended.is_none()) {
+            Some(pid) => {
+                kill_process(pid, signal).map_err(|e| os_failure("signal the workload", &e.into()))
+            }
+            None => Err(failure(
+                ErrorCode::NotRunning,
+                "the workload has ended".into(),
+            )),
+        }
+    }
+
+    fn stop(&mut self, signal: i32, grace: Duration) -> Result<(), Failure> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        if self.is_collector() {
+            self.kill_at = Some(Instant::now() + grace);
+            return Ok(());
+        }
+        if signal != 0 && !grace.is_zero() {
+            self.signal(signal)?;
+        }
+        let deadline = Instant::now() + if signal == 0 { Duration::ZERO } else { grace };
+        self.kill_at = Some(self.kill_at.map_or(deadline, |at| at.min(deadline)));
+        Ok(())
+    }
+
+    /// Waits for every child that has ended, orphans of the tree included.
+    fn reap(&mut self) {
+        while self.has_children {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status)))
+                    if pid.as_raw_nonzero().get() == self.record.workload_pid =>
+                {
+                    let signal = status.terminating_signal().unwrap_or(0);
+                    self.ended = Some(Ended {
+                        exit_code: status.exit_status().unwrap_or(128 + signal),
+                        signal,
+                        at_ns: process::now_ns(),
+                        seen: Instant::now(),
+                    });
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => break,
+                Err(_) => self.has_children = false,
+            }
+        }
+    }
+
+    fn kill_tree(&mut self) {
+        cgroup::kill(&self.paths);
+        if self.ended.is_none()
+            && let Some(pid) = Pid::from_raw(self.record.workload_pid)
+        {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Does what is due; true when all is over.
+    fn advance(&mut self, now: Instant) -> bool {
+        if self.is_collector() {
+            return self.advance_collector(now);
+        }
+        let Some(ended) = self.ended else {
+            if self.kill_at.is_some_and(|at| at <= now) {
+                self.kill_at = None;
+                self.kill_tree();
+            }
+            return false;
+        };
+        self.kill_at = None;
+        if self.empty_since.is_none() {
+            // A subreaper without children has no descendants. In the cgroup may also be what others put there.
+            let empty =
+                !self.has_children && (self.paths.is_empty() || !cgroup::is_populated(&self.paths));
+            if empty {
+                self.empty_since = Some(now);
+                self.check = None;
+            } else if self.check.is_none_or(|(at, _)| at <= now) {
+                cgroup::kill(&self.paths);
+                if self.paths.is_empty() || now.duration_since(ended.seen) > ESCALATE {
+                    self.kill_descendants();
+                }
+                let pause = self
+                    .check
+                    .map_or(Duration::from_millis(1), |(_, pause)| pause * 2);
+                let pause = pause.min(Duration::from_millis(500));
+                self.check = Some((now + pause, pause));
+            }
+        }
+        match self.empty_since {
+            Some(since) => {
+                self.pumps.iter().all(Pump::is_finished) || now.duration_since(since) >= DRAIN
+            }
+            None => false,
+        }
+    }
+
+    fn advance_collector(&mut self, now: Instant) -> bool {
+        let Some(deadline) = self.kill_at else {
+            return false;
+        };
+        if self.ended.is_none() {
+            // From here on an end is final, so writers that have gone do not delay the stop.
+            self.ended = Some(Ended {
+                exit_code: 0,
+                signal: 0,
+                at_ns: process::now_ns(),
+                seen: now,
+            });
+            let mut buffer = [0u8; BUFFER];
+            for pump in &mut self.pumps {
+                pump.run(&mut buffer, now, true);
+            }
+        }
+        now >= deadline || self.pumps.iter().all(Pump::is_finished)
+    }
+
+    /// Kills the tree process by process. All are stopped before any is killed, so that none can fork away.
+    fn kill_descendants(&self) {
+        let mut stopped: Vec<i32> = Vec::new();
+        for _ in 0..64 {
+            let all = process::all().unwrap_or_default();
+            let living = process::descendants(self.record.executor_pid, &all);
+            let new: Vec<i32> = living
+                .iter()
+                .map(|p| p.pid)
+                .filter(|pid| !stopped.contains(pid))
+                .collect();
+            if new.is_empty() {
+                break;
+            }
+            for pid in new {
+                stopped.push(pid);
+                if let Some(pid) = Pid::from_raw(pid) {
+                    let _ = kill_process(pid, Signal::STOP);
+                }
+            }
+        }
+        for pid in stopped.into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Leaves the result, tells everybody, tidies up.
+    fn finish(mut self) -> ExitCode {
+        let Some(ended) = self.ended else {
+            return ExitCode::FAILURE;
+        };
+        let result = ResultRecord {
+            exit_code: ended.exit_code,
+            signal: ended.signal,
+            oom_killed: cgroup::oom_kills(&self.paths) > 0,
+            started_at_ns: self.record.started_at_ns,
+            finished_at_ns: ended.at_ns,
+            lost: false,
+            reason: std::mem::take(&mut self.reason),
+            log_bytes_lost: self.pumps.iter().map(Pump::held_bytes).sum(),
+        };
+        if !self.store_result(&result) {
+            return ExitCode::FAILURE;
+        }
+        for connection in &mut self.connections {
+            for id in std::mem::take(&mut connection.waiting) {
+                connection.send(&Reply {
+                    id,
+                    body: Some(reply::Body::Exited(result.clone())),
+                });
+            }
+        }
+        let _ = rustix::fs::unlink(files::SOCKET);
+        let _ = cgroup::remove(&self.paths);
+        let until = Instant::now() + FAREWELL;
+        while self.connections.iter().any(Connection::has_unsent) && Instant::now() < until {
+            let unsent = self.connections.iter().filter(|c| c.has_unsent());
+            let mut fds: Vec<PollFd<'_>> =
+                unsent.map(|c| PollFd::new(&c.fd, PollFlags::OUT)).collect();
+            let _ = poll(
+                &mut fds,
+                Some(&rustix::time::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 100_000_000,
+                }),
+            );
+            drop(fds);
+            self.connections.iter_mut().for_each(Connection::flush);
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// A full disk is waited for: telling a result that is not stored could count it twice after a crash. Gives up only when
+    /// the directory itself has been removed, which says that nobody wants the result.
+    fn store_result(&mut self, result: &ResultRecord) -> bool {
+        let json = result.to_json();
+        loop {
+            match replace(
+                Path::new("."),
+                files::RESULT,
+                json.as_bytes(),
+                Durability::Durable,
+            ) {
+                Ok(()) => return true,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return false,
+                Err(_) => std::thread::sleep(Duration::from_millis(250)),
+            }
+        }
+    }
+}
