@@ -1,1 +1,12 @@
-//! lifecycle
+//! What happens next to what already runs: pure state machines used by servers and nodes.
+//!
+//! Every decision here is a function from values to values, with the reasons beside the result. This crate must never know: the clock,
+//! randomness, files, network, an async runtime. `now`, new ids and seeds are arguments.
+//!
+//! Begin reading at [`remote`] (the record of a remote task; its README states the problem and the properties), then [`task_order`].
+
+pub mod health;
+pub mod remote;
+pub mod reschedule;
+pub mod restart;
+pub mod task_order;

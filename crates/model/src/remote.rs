@@ -62,6 +62,24 @@ pub enum Observed {
     },
 }
 
+impl RemoteTask {
+    /// The name of the instance has been seen at the provider at least once.
+    #[must_use]
+    pub fn seen(&self) -> bool {
+        self.handle.is_some() || self.started_at != 0
+    }
+    /// Ended, counted, and the provider has let it go: the slot is free for what follows.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        self.observed.ended() && self.exit_acknowledged && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
+    }
+    /// True when a later manager must look for an existing instance before it creates.
+    #[must_use]
+    pub fn adopt(&self) -> bool {
+        self.epoch != self.incarnation_epoch
+    }
+}
+
 impl Observed {
     /// True when the instance certainly does not run (any more).
     #[must_use]
@@ -418,8 +436,10 @@ pub struct RemoteReport {
     pub port_map: BTreeMap<String, i32>,
     /// Start of the instance.
     pub started_at: TimestampNs,
-    /// The provider has let the instance go after an acknowledgement.
+    /// The provider has let the instance go after an acknowledgement (or has nothing to let go).
     pub forgotten: bool,
+    /// Not empty: the provider has positively refused to create the instance and nothing was created; the text says why.
+    pub refused: String,
 }
 
 /// The slot of an allocation's task.

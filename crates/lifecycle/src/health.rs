@@ -1,0 +1,116 @@
+//! Health of an allocation, for deployments and for drains that wait for the replacement.
+//!
+//! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that should have ended has
+//! ended well. Unhealthy: a task has failed or ended that should run, or `healthy_deadline` has passed. Checks of services do not exist yet:
+//! a job that declares them is refused at submission (`model::unsupported`), so `health_check = "checks"` looks at task states, as it does in
+//! Nomad for a group without checks. With `manual` only a person decides.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{Migrate, TaskRunState, TaskState, TimestampNs, Update};
+
+use crate::task_order::{Phase, TaskSpec};
+
+/// What counts as healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Criteria {
+    /// Only a person decides.
+    pub manual: bool,
+    /// How long every task must run.
+    pub min_healthy_time_ns: i64,
+    /// By when, from the start of the watch; 0 = no deadline.
+    pub healthy_deadline_ns: i64,
+}
+
+impl From<&Update> for Criteria {
+    fn from(u: &Update) -> Self {
+        Self {
+            manual: u.health_check() == "manual",
+            min_healthy_time_ns: u.min_healthy_time().nanos(),
+            healthy_deadline_ns: u.healthy_deadline().nanos(),
+        }
+    }
+}
+
+impl From<&Migrate> for Criteria {
+    fn from(m: &Migrate) -> Self {
+        Self {
+            manual: false,
+            min_healthy_time_ns: m.min_healthy_time().nanos(),
+            healthy_deadline_ns: m.healthy_deadline().nanos(),
+        }
+    }
+}
+
+/// What is known of the allocation's health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Decided: healthy.
+    Healthy,
+    /// Decided: unhealthy.
+    Unhealthy {
+        /// Why, for a task event.
+        why: String,
+    },
+    /// Not decided; ask again when a task changes or at that time, if given.
+    Undecided {
+        /// Unix ns.
+        again_at: Option<TimestampNs>,
+    },
+}
+
+/// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline counts.
+#[must_use]
+pub fn decide(
+    criteria: &Criteria,
+    specs: &[TaskSpec],
+    states: &BTreeMap<Arc<str>, TaskState>,
+    watched_since: TimestampNs,
+    now: TimestampNs,
+) -> Health {
+    if criteria.manual {
+        return Health::Undecided { again_at: None };
+    }
+    let mut running_since = watched_since;
+    let mut waiting = false;
+    for spec in specs {
+        let Some(state) = states.get(&spec.name) else {
+            waiting |= spec.phase != Phase::Poststop;
+            continue;
+        };
+        if state.failed {
+            return Health::Unhealthy { why: format!("Unhealthy because of failed task \"{}\"", spec.name) };
+        }
+        match (spec.phase, state.state) {
+            (Phase::Poststop, _) | (Phase::Prestart | Phase::Poststart, TaskRunState::Dead) => {}
+            (Phase::Prestart | Phase::Poststart, _) | (_, TaskRunState::Pending) => waiting = true,
+            (_, TaskRunState::Dead) => {
+                return Health::Unhealthy { why: format!("Unhealthy because of dead task \"{}\"", spec.name) };
+            }
+            (_, TaskRunState::Running) => running_since = running_since.max(started_ns(state).unwrap_or(now)),
+        }
+    }
+    let deadline = (criteria.healthy_deadline_ns > 0).then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
+    let healthy_at = running_since.saturating_add(criteria.min_healthy_time_ns);
+    if !waiting && healthy_at <= now && deadline.is_none_or(|d| healthy_at <= d) {
+        return Health::Healthy;
+    }
+    if let Some(d) = deadline
+        && d <= now
+    {
+        return Health::Unhealthy {
+            why: format!(
+                "Not all tasks ran for min_healthy_time of {} by healthy_deadline of {}",
+                model::GoDuration(criteria.min_healthy_time_ns),
+                model::GoDuration(criteria.healthy_deadline_ns)
+            ),
+        };
+    }
+    let next = if waiting { deadline } else { Some(deadline.map_or(healthy_at, |d| d.min(healthy_at))) };
+    Health::Undecided { again_at: next }
+}
+
+fn started_ns(state: &TaskState) -> Option<TimestampNs> {
+    let t: jiff::Timestamp = state.started_at.parse().ok()?;
+    TimestampNs::try_from(t.as_nanosecond()).ok()
+}

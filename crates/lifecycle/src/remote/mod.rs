@@ -1,0 +1,142 @@
+//! The life of a remote task: one pure function over the servers' record, and its counterpart on the node.
+//!
+//! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where it is enforced.
+//! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no memory.
+//! - [`node::transition`]: `(slot state, event) → step`; what a manager may do now: look, create, adopt, stop, let go.
+//!
+//! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker and a simulator that run
+//! both functions against a fake provider.
+//!
+//! ```text
+//!              Wanted ┌──────────────── epoch + 1 ───────────────┐
+//!  (no record) ─────► │ managed ── LeaseLost, Drain ──► unmanaged│      desired = Run
+//!                     │   ▲  └─ successor has observed ─► managed│
+//!                     └───┼──────────────┬───────────────────────┘
+//!        restart verdict, │              │ Unwanted · new spec hash · Restart
+//!        next incarnation │              ▼
+//!                     ended, counted ◄─ stopping (a tombstone)               desired = Stop
+//!                         │ acknowledged, forgotten
+//!                         └──────────► next incarnation, or the record is deleted
+//! ```
+
+pub mod node;
+pub mod reconcile;
+mod transition;
+
+use model::{IncarnationId, JobKey, NodeId, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
+pub use transition::{order_for_node, orders, transition, wake_at};
+
+/// What the caller knows and the function may not find out by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Unix ns.
+    pub now: TimestampNs,
+    /// A new random id, used when this step commits a new incarnation (at most one does).
+    pub fresh: IncarnationId,
+}
+
+/// Something that has happened to a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// An allocation on a node **that holds a lease** wants the slot. Level-triggered: repeating it changes nothing.
+    Wanted(Box<RemoteWanted>),
+    /// The allocation no longer serves the slot (migrated, lost, ended), while the job still wants the slot.
+    Released {
+        /// The allocation.
+        alloc_id: model::AllocId,
+    },
+    /// The job no longer wants the slot: stopped, purged, scaled down, group or task removed. Makes a tombstone.
+    Unwanted {
+        /// Why, for people.
+        why: String,
+    },
+    /// The node's lease **and its margin** have passed without a word from it: it has let go by its own clock.
+    LeaseLost {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node holds a lease (again) and has an open session: it is told its orders.
+    LeaseGranted {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node is to give up what it manages.
+    Drain {
+        /// The node.
+        node: NodeId,
+        /// The drain waits no longer (deadline, or nowhere to go): the task may become unmanaged.
+        force: bool,
+    },
+    /// A node with a lease, the driver and that provider has room for a session.
+    CapableNode {
+        /// The node.
+        node: NodeId,
+        /// The runtime that it reaches.
+        provider: String,
+    },
+    /// A node reports.
+    Report {
+        /// Which node's session it came from.
+        from: NodeId,
+        /// What it says.
+        report: Box<RemoteReport>,
+    },
+    /// A person orders a restart: stop, then a new incarnation of the same specification.
+    Restart {
+        /// Who and why.
+        why: String,
+    },
+    /// A person declares that no instance exists (the way out of Unknown with a provider that cannot tell).
+    DeclareGone {
+        /// Who and why.
+        why: String,
+    },
+    /// A person drops the record without confirmation. The sweep will report the instance if it lives.
+    Forget {
+        /// Who and why.
+        why: String,
+    },
+    /// Time has passed, see [`wake_at`].
+    Tick,
+}
+
+/// What is to be done, in this order. The first is always the commit: intent before effect (rule 1).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Store the record durably before anything else.
+    Commit(Box<RemoteTask>),
+    /// Remove the record durably before anything else.
+    Delete(SlotKey),
+    /// Send the order to the node (an acknowledgement of an exit is an order, too). If it has no session, it gets it with its next one.
+    Order {
+        /// To whom.
+        node: NodeId,
+        /// The order.
+        order: Box<RemoteOrder>,
+    },
+    /// Tell the node to let the slot go: touch nothing.
+    Release {
+        /// To whom.
+        node: NodeId,
+        /// Which slot.
+        slot: SlotKey,
+    },
+    /// Create an evaluation of the job, trigger `remote-task`: the slot needs an allocation.
+    Evaluate {
+        /// The job.
+        job: JobKey,
+        /// Why.
+        why: String,
+    },
+}
+
+/// The result of a transition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// The record afterwards; None = there is none.
+    pub record: Option<RemoteTask>,
+    /// To be carried out in order.
+    pub effects: Vec<Effect>,
+    /// What was decided and why, also when nothing was done.
+    pub reasons: Vec<String>,
+}

@@ -1,0 +1,587 @@
+//! The node's side: what a manager may do about one slot now.
+//!
+//! The machine knows one order, one lease and what this node has seen. It never decides that a task should stop or start elsewhere: only a
+//! server order with the current epoch kills (rule 5). Calls are effects; their results come back as events. At most one call of a slot is
+//! under way at a time.
+//!
+//! ```text
+//! no order, or released ────────────► let go: nothing at all
+//! lease lost ───────────────────────► looking only, until the order has been confirmed by a new session (rule 3)
+//! order Observe ────────────────────► look
+//! order Manage, desired Run ────────► look (adopt first, rule 7) ─► absent ─► prepare ─► create or get by key (rule 1)
+//! order Manage or Stop, desired Stop ► look ─► stop ─► confirmed ─► report
+//! order with acknowledge ───────────► let the provider forget ─► report forgotten
+//! ```
+
+use model::{
+    DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
+    node::RemoteProvider,
+    remote::{RemoteHandle, RemoteRole},
+};
+
+/// What an answer of the provider says about an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// State.
+    pub observed: Observed,
+    /// The provider's name for it.
+    pub provider_id: String,
+    /// Attributes.
+    pub attributes: std::collections::BTreeMap<String, String>,
+    /// Address.
+    pub address: String,
+    /// Ports.
+    pub port_map: std::collections::BTreeMap<String, i32>,
+    /// Start, 0 = unknown.
+    pub started_at: TimestampNs,
+}
+
+/// A call to the driver. All but the looking ones carry the epoch (rule 4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Look the instance up by its key (`find`, or `list` by owner when the driver has only that).
+    Find {
+        /// Key.
+        incarnation: IncarnationId,
+    },
+    /// Look at a known instance.
+    Observe {
+        /// Which.
+        handle: RemoteHandle,
+    },
+    /// Create or get.
+    Ensure {
+        /// Key.
+        incarnation: IncarnationId,
+        /// Epoch.
+        epoch: u64,
+    },
+    /// Stop and confirm.
+    Stop {
+        /// Which.
+        handle: RemoteHandle,
+        /// Epoch.
+        epoch: u64,
+        /// First signal; empty = the driver's default.
+        signal: String,
+        /// Time between the signal and the kill.
+        timeout: GoDuration,
+    },
+    /// Let the provider forget the ended instance.
+    Acknowledge {
+        /// Which.
+        handle: RemoteHandle,
+        /// Epoch.
+        epoch: u64,
+    },
+}
+
+impl Call {
+    /// True for calls that change something at the provider.
+    #[must_use]
+    pub fn mutates(&self) -> bool {
+        matches!(self, Self::Ensure { .. } | Self::Stop { .. } | Self::Acknowledge { .. })
+    }
+}
+
+/// How a call ended. The first three kinds of trouble are never mixed up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An instance, as found, created, observed or stopped.
+    Instance {
+        /// Its handle.
+        handle: RemoteHandle,
+        /// Its state.
+        sighting: Box<Sighting>,
+    },
+    /// The provider positively says that there is no such instance (also: acknowledged and forgotten).
+    Absent,
+    /// It could not be asked: unreachable, throttled, credentials, a lost reply, a plugin that died.
+    CouldNotAsk(String),
+    /// The request is wrong and nothing has happened.
+    WrongRequest(String),
+    /// The provider has accepted a higher epoch.
+    StaleEpoch,
+}
+
+/// Something that has happened on the node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// An order of the servers. A refresh confirms it after a lapse of the lease.
+    Order(Box<RemoteOrder>),
+    /// The servers have moved the slot elsewhere, or a full set of orders does not name it.
+    Released,
+    /// The lease has lapsed by the node's own monotonic clock.
+    LeaseLost,
+    /// The lease is held. Mutations need a confirmed order besides: open a new session so that the servers send it.
+    LeaseHeld,
+    /// The call of this slot has ended.
+    Done(Answer),
+    /// A pushed or polled observation of the instance with that incarnation.
+    Seen {
+        /// Which instance.
+        incarnation: IncarnationId,
+        /// What of it.
+        sighting: Box<Sighting>,
+    },
+    /// Node-local preparation for a create is done.
+    Prepared,
+    /// The pause after [`Effect::RetryLater`] is over.
+    Retry,
+    /// The agent has restarted: no call is under way any more, and what was seen is old. Feed it once after loading the stored state.
+    Restarted,
+}
+
+/// What the node is to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Store [`Slot`] durably before the calls that follow.
+    Persist,
+    /// Do the node-local preparation for a create (artifacts, templates, environment), then feed [`Event::Prepared`]. Failures are retried there.
+    Prepare,
+    /// Call the driver, then feed [`Event::Done`]. A mutation must not outlast the lease: bound it by what is left.
+    Call(Call),
+    /// Keep watching the instance, feed [`Event::Seen`]; idempotent.
+    Watch(RemoteHandle),
+    /// Tell the servers.
+    Report(Box<RemoteReport>),
+    /// Forget the slot; cancel the watch. Touch nothing at the provider.
+    LetGo,
+    /// Feed [`Event::Retry`] after a growing pause.
+    RetryLater,
+}
+
+/// What this node has learnt of one incarnation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Local {
+    incarnation: IncarnationId,
+    /// A create may have reached the provider. Stored before the call.
+    attempted: bool,
+    prepared: bool,
+    handle: Option<RemoteHandle>,
+    /// The last answer, None = this node has not looked under this order. `Gone` = positively absent.
+    sighting: Option<Sighting>,
+    forgotten: bool,
+    refused: String,
+}
+
+/// One slot on a node. [`Slot::stored`] is what must survive the agent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slot {
+    order: Option<RemoteOrder>,
+    lease: bool,
+    /// The order came after the last lapse of the lease.
+    confirmed: bool,
+    local: Local,
+    highest_epoch: u64,
+    in_flight: Option<Call>,
+    preparing: bool,
+    /// The last report, so that only changes are told.
+    told: Option<RemoteReport>,
+}
+
+/// What of a slot must survive the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Incarnation that a create was attempted for.
+    pub attempted: Option<IncarnationId>,
+    /// Highest epoch seen.
+    pub highest_epoch: u64,
+}
+
+/// The result of a transition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// The slot afterwards.
+    pub slot: Slot,
+    /// To be carried out in order.
+    pub effects: Vec<Effect>,
+    /// What was decided and why.
+    pub reasons: Vec<String>,
+}
+
+impl Slot {
+    /// A slot as restored by a restarted agent; without a lease and without an order until the servers have spoken.
+    #[must_use]
+    pub fn restore(stored: &Stored) -> Self {
+        Self {
+            local: Local {
+                incarnation: stored.attempted.unwrap_or_default(),
+                attempted: stored.attempted.is_some(),
+                ..Local::default()
+            },
+            highest_epoch: stored.highest_epoch,
+            ..Self::default()
+        }
+    }
+    /// What must survive the agent.
+    #[must_use]
+    pub fn stored(&self) -> Stored {
+        Stored { attempted: self.local.attempted.then_some(self.local.incarnation), highest_epoch: self.highest_epoch }
+    }
+    /// The order in force.
+    #[must_use]
+    pub fn order(&self) -> Option<&RemoteOrder> {
+        self.order.as_ref()
+    }
+    /// The handle of the present incarnation, for logs, stats, signals and exec.
+    #[must_use]
+    pub fn handle(&self) -> Option<&RemoteHandle> {
+        self.local.handle.as_ref()
+    }
+    /// The last thing seen of the present incarnation.
+    #[must_use]
+    pub fn sighting(&self) -> Option<&Sighting> {
+        self.local.sighting.as_ref()
+    }
+    /// The call that is under way.
+    #[must_use]
+    pub fn in_flight(&self) -> Option<&Call> {
+        self.in_flight.as_ref()
+    }
+    /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it again right before a call.
+    #[must_use]
+    pub fn may_mutate(&self) -> bool {
+        self.lease && self.confirmed && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
+    }
+}
+
+/// The node's transition function. `key` is the slot's name, `caps` what the driver has declared.
+#[must_use]
+pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProvider, now: TimestampNs) -> Step {
+    let mut work = Work { key, s: before.clone(), caps, now, effects: Vec::new(), reasons: Vec::new() };
+    let decide = match event {
+        Event::Order(order) => work.order(order),
+        Event::Released => work.released(),
+        Event::LeaseLost => {
+            work.s.lease = false;
+            work.s.confirmed = false;
+            work.because("the lease is lost: no mutation until the servers have confirmed the order (rule 3)");
+            false
+        }
+        Event::LeaseHeld => {
+            work.s.lease = true;
+            true
+        }
+        Event::Done(answer) => work.done(answer),
+        Event::Seen { incarnation, sighting } => work.seen(*incarnation, sighting),
+        Event::Prepared => {
+            work.s.preparing = false;
+            work.s.local.prepared = true;
+            true
+        }
+        Event::Retry => true,
+        Event::Restarted => {
+            let stored = work.s.stored();
+            work.s = Slot::restore(&stored);
+            work.because("the agent has restarted: the servers' orders come with the session");
+            false
+        }
+    };
+    if decide {
+        work.decide();
+    }
+    Step { slot: work.s, effects: work.effects, reasons: work.reasons }
+}
+
+struct Work<'a> {
+    key: &'a SlotKey,
+    s: Slot,
+    caps: &'a RemoteProvider,
+    now: TimestampNs,
+    effects: Vec<Effect>,
+    reasons: Vec<String>,
+}
+
+impl Work<'_> {
+    fn because(&mut self, why: impl Into<String>) {
+        self.reasons.push(why.into());
+    }
+
+    fn order(&mut self, order: &RemoteOrder) -> bool {
+        if order.epoch < self.s.highest_epoch {
+            self.because(format!("order ignored: epoch {} is older than {}", order.epoch, self.s.highest_epoch));
+            return false;
+        }
+        let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role);
+        if self.s.local.incarnation != order.incarnation {
+            self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
+            self.s.preparing = false;
+        }
+        if moved {
+            // Under a new epoch or role this node must look for itself: what it says lets another manager let go.
+            if self.s.local.sighting.as_ref().is_some_and(|s| !matches!(s.observed, Observed::Exited { .. })) {
+                self.s.local.sighting = None;
+            }
+            self.s.told = None;
+        }
+        if self.s.local.handle.is_none() {
+            self.s.local.handle.clone_from(&order.handle);
+        }
+        let persist = order.epoch > self.s.highest_epoch;
+        self.s.highest_epoch = order.epoch;
+        // A refresh of an unchanged order asks for a report again: the servers may have lost ours.
+        if self.s.order.as_ref() == Some(order) {
+            self.s.told = None;
+        }
+        self.s.order = Some(order.clone());
+        self.s.confirmed = self.s.lease;
+        if persist {
+            self.effects.push(Effect::Persist);
+        }
+        true
+    }
+
+    fn released(&mut self) -> bool {
+        self.s.order = None;
+        self.s.confirmed = false;
+        self.s.preparing = false;
+        self.s.told = None;
+        self.s.local = Local { incarnation: self.s.local.incarnation, attempted: self.s.local.attempted, ..Local::default() };
+        self.effects.push(Effect::LetGo);
+        self.because("released: the slot belongs elsewhere, nothing is touched (rule 5)");
+        false
+    }
+
+    fn done(&mut self, answer: &Answer) -> bool {
+        let Some(call) = self.s.in_flight.take() else {
+            self.because("answer ignored: no call is under way");
+            return false;
+        };
+        let about = match &call {
+            Call::Find { incarnation } | Call::Ensure { incarnation, .. } => *incarnation == self.s.local.incarnation,
+            Call::Observe { handle } | Call::Stop { handle, .. } | Call::Acknowledge { handle, .. } => {
+                self.s.local.handle.as_ref() == Some(handle)
+            }
+        };
+        if self.s.order.is_none() || !about {
+            self.because("answer ignored: it is about an instance that this node has let go");
+            return self.s.order.is_some();
+        }
+        match answer {
+            Answer::Instance { handle, sighting } => {
+                self.s.local.handle = Some(handle.clone());
+                self.s.local.sighting = Some((**sighting).clone());
+                true
+            }
+            Answer::Absent if matches!(call, Call::Acknowledge { .. }) => {
+                self.s.local.forgotten = true;
+                true
+            }
+            Answer::Absent => {
+                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                true
+            }
+            Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) => {
+                self.s.local.refused.clone_from(why);
+                self.s.local.attempted = false;
+                self.because(format!("the provider refuses the request, nothing was created: {why}"));
+                self.effects.push(Effect::Persist);
+                true
+            }
+            Answer::CouldNotAsk(why) | Answer::WrongRequest(why) => {
+                self.unknown(why);
+                self.effects.push(Effect::RetryLater);
+                false
+            }
+            Answer::StaleEpoch => {
+                self.s.confirmed = false;
+                self.because("the provider has accepted a higher epoch: another node manages it, this one lets go until it hears from the servers");
+                false
+            }
+        }
+    }
+
+    fn seen(&mut self, incarnation: IncarnationId, sighting: &Sighting) -> bool {
+        if self.s.order.is_none() || incarnation != self.s.local.incarnation {
+            self.because("observation ignored: it is about another instance");
+            return false;
+        }
+        if self.s.local.sighting.as_ref().is_some_and(|s| matches!(s.observed, Observed::Exited { .. })) {
+            return true;
+        }
+        if let Observed::Unknown { why, .. } = &sighting.observed {
+            self.unknown(why);
+            return false;
+        }
+        self.s.local.sighting = Some(sighting.clone());
+        true
+    }
+
+    /// Rule 2: not an exit, not an absence. Said to the servers and tried again; nothing else.
+    fn unknown(&mut self, why: &str) {
+        let Some(old) = self.s.local.sighting.as_ref().map(|s| s.observed.clone()) else {
+            return self.say_unknown(self.now, why);
+        };
+        match old {
+            Observed::Exited { .. } => self.because(format!("could not ask, but the end is known: {why}")),
+            Observed::Unknown { since, .. } => self.say_unknown(since, why),
+            _ => self.say_unknown(self.now, why),
+        }
+    }
+
+    fn say_unknown(&mut self, since: TimestampNs, why: &str) {
+        let known = self.s.local.sighting.clone().unwrap_or_default();
+        self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.to_owned() }, ..known });
+        self.because(format!("unknown: {why}"));
+        self.report();
+    }
+
+    fn report(&mut self) {
+        let Some(order) = &self.s.order else { return };
+        let l = &self.s.local;
+        let Sighting { observed, provider_id, attributes, address, port_map, started_at } = l.sighting.clone().unwrap_or_default();
+        let report = RemoteReport {
+            slot: self.key.clone(),
+            incarnation: l.incarnation,
+            epoch: order.epoch,
+            provider: self.caps.provider.clone(),
+            handle: l.handle.clone(),
+            observed,
+            provider_id,
+            attributes,
+            address,
+            port_map,
+            started_at,
+            forgotten: l.forgotten,
+            refused: l.refused.clone(),
+        };
+        if self.s.told.as_ref() != Some(&report) {
+            self.s.told = Some(report.clone());
+            self.effects.push(Effect::Report(Box::new(report)));
+        }
+    }
+
+    fn call(&mut self, call: Call) {
+        if call.mutates() && !self.s.may_mutate() {
+            self.because("a mutation waits for the lease and a confirmed order (rule 3)");
+            return;
+        }
+        if matches!(call, Call::Ensure { .. }) && !self.s.local.attempted {
+            // Intent before effect on this side, too: after a crash this node must look before it creates.
+            self.s.local.attempted = true;
+            self.effects.push(Effect::Persist);
+        }
+        self.s.in_flight = Some(call.clone());
+        self.effects.push(Effect::Call(call));
+    }
+
+    /// The next thing to do, from the state alone.
+    fn decide(&mut self) {
+        let Some(order) = self.s.order.clone() else {
+            return self.because("no order: nothing is done (rule 5)");
+        };
+        if self.s.in_flight.is_some() {
+            return self.because("a call is under way");
+        }
+        let observed = self.s.local.sighting.as_ref().map(|s| s.observed.clone());
+        if let (Some(handle), Some(state)) = (&self.s.local.handle, &observed)
+            && !state.ended()
+        {
+            self.effects.push(Effect::Watch(handle.clone()));
+        }
+        if !self.s.local.refused.is_empty() {
+            if order.acknowledge {
+                self.s.local.forgotten = true;
+            }
+            return self.report();
+        }
+        match observed {
+            None | Some(Observed::Unknown { .. }) => self.look(&order),
+            Some(Observed::Exited { .. }) => self.ended(&order),
+            Some(Observed::Gone) if order.role == RemoteRole::Observe => self.report(),
+            Some(Observed::Gone) if order.acknowledge => {
+                self.s.local.forgotten = true;
+                self.report();
+            }
+            Some(Observed::Gone) if order.desired == DesiredRemote::Stop || self.s.local.handle.is_some() => self.report(),
+            Some(Observed::Gone) => self.create(&order),
+            Some(Observed::Running | Observed::Creating | Observed::Intended) => {
+                self.report();
+                if order.acknowledge {
+                    // The servers have counted an end that this node does not see (a person has declared it gone): look again, touch nothing.
+                    return self.because("the servers count it as ended but it is seen alive: reported, not touched");
+                }
+                if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
+                    self.stop(&order);
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, order: &RemoteOrder) {
+        if let Some(handle) = self.s.local.handle.clone() {
+            // A known instance that is to be stopped need not be seen first; the answer of the stop is the observation.
+            if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe && !order.acknowledge && self.s.may_mutate() {
+                return self.stop(order);
+            }
+            return self.call(Call::Observe { handle });
+        }
+        let may_exist = order.adopt || self.s.local.attempted;
+        if !may_exist && order.role != RemoteRole::Observe {
+            // Only this node has ever been told to create it, and it has not tried: it does not exist.
+            if order.desired == DesiredRemote::Stop || order.acknowledge {
+                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
+                self.s.local.forgotten |= order.acknowledge;
+                return self.report();
+            }
+            return self.create(order);
+        }
+        if self.caps.find || self.caps.list {
+            return self.call(Call::Find { incarnation: order.incarnation });
+        }
+        if self.caps.keyed_create && order.desired == DesiredRemote::Run && order.role == RemoteRole::Manage {
+            return self.create(order);
+        }
+        self.hold("the provider can neither be asked by key nor list what exists: an instance may exist, so none is created; declare it gone or import it");
+    }
+
+    fn create(&mut self, order: &RemoteOrder) {
+        let may_exist = order.adopt || self.s.local.attempted;
+        if may_exist && !self.caps.keyed_create {
+            return self.hold(
+                "a create may have been sent and the provider does not create by key: a second create could double the instance; \
+                 it is found if it appears, or a person declares it gone",
+            );
+        }
+        if !self.s.local.prepared {
+            if !self.s.preparing {
+                self.s.preparing = true;
+                self.effects.push(Effect::Prepare);
+            }
+            return self.because("a create waits for node-local preparation; an adoption would not (rule 7)");
+        }
+        self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch });
+    }
+
+    /// Held in Unknown with the reason, looked at again.
+    fn hold(&mut self, why: &str) {
+        self.unknown(why);
+        self.effects.push(Effect::RetryLater);
+    }
+
+    fn stop(&mut self, order: &RemoteOrder) {
+        let Some(handle) = self.s.local.handle.clone() else {
+            return self.because("there is no handle to stop by");
+        };
+        self.call(Call::Stop {
+            handle,
+            epoch: order.epoch,
+            signal: order.kill_signal.clone(),
+            timeout: order.kill_timeout,
+        });
+    }
+
+    fn ended(&mut self, order: &RemoteOrder) {
+        if !order.acknowledge || self.s.local.forgotten || order.role == RemoteRole::Observe {
+            return self.report();
+        }
+        match self.s.local.handle.clone() {
+            Some(handle) => self.call(Call::Acknowledge { handle, epoch: order.epoch }),
+            None => {
+                self.s.local.forgotten = true;
+                self.report();
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The restart tracker: what follows when a task ends by itself.
+//!
+//! ```text
+//! exit ─┬─ batch and successful ───────────────────────────► Complete
+//!       ├─ attempts = 0 ───────────────────────────────────► Complete (successful) | Fail
+//!       ├─ attempts left in the interval ──────────────────► Restart after delay + jitter
+//!       └─ none left ─┬─ mode "fail" ──────────────────────► Fail
+//!                     └─ mode "delay" ─────────────────────► Restart when the interval is over
+//! ```
+//!
+//! A service task is restarted whatever its exit code: it is supposed to run for ever.
+
+use model::{GoDuration, Restart, TimestampNs};
+
+/// Counters of one task. Store them with the task: they must survive the agent and, for remote tasks, the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tracker {
+    /// Start of the present interval; 0 = none yet.
+    pub window_start: TimestampNs,
+    /// Restarts within it.
+    pub in_window: u32,
+}
+
+/// Why the task has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The workload has ended.
+    Exited {
+        /// Code 0, no signal, not for want of memory.
+        successful: bool,
+    },
+    /// It could not be started; another attempt may help.
+    StartFailed,
+    /// It could not be started and no attempt will ever help (a bad configuration, a missing driver).
+    Unrecoverable,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Start again at that time.
+    Restart {
+        /// When, Unix ns.
+        at: TimestampNs,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The task is done and has not failed.
+    Complete,
+    /// The task is done and has failed.
+    Fail {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+impl Tracker {
+    /// Decides and counts. `policy` is canonical (unset fields take the service defaults); `seed` varies the jitter: up to a quarter of the
+    /// delay is added so that tasks that fail together do not return together.
+    #[must_use]
+    pub fn on_end(&mut self, policy: &Restart, batch: bool, end: End, now: TimestampNs, seed: u64) -> Decision {
+        let successful = matches!(end, End::Exited { successful: true });
+        if batch && successful {
+            return Decision::Complete;
+        }
+        if end == End::Unrecoverable {
+            return Decision::Fail { reason: "Error was unrecoverable".to_owned() };
+        }
+        let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
+        if attempts == 0 {
+            return if successful { Decision::Complete } else { Decision::Fail { reason: "Policy allows no restarts".to_owned() } };
+        }
+        let interval = policy.interval().nanos();
+        let window_over = self.window_start == 0 || now.saturating_sub(self.window_start) >= interval;
+        if window_over {
+            *self = Self { window_start: now, in_window: 0 };
+        }
+        if self.in_window >= attempts {
+            if policy.mode() == "delay" {
+                let at = self.window_start.saturating_add(interval).max(now);
+                // The next interval begins with that restart.
+                *self = Self { window_start: at, in_window: 1 };
+                return Decision::Restart { at, reason: "Exceeded allowed attempts, applying a delay".to_owned() };
+            }
+            return Decision::Fail {
+                reason: format!("Exceeded allowed attempts {attempts} in interval {} and mode is \"fail\"", policy.interval()),
+            };
+        }
+        self.in_window += 1;
+        let delay = jittered(policy.delay(), seed ^ u64::from(self.in_window));
+        Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
+    }
+}
+
+/// `delay` and up to a quarter of it more, by the seed.
+#[must_use]
+pub fn jittered(delay: GoDuration, seed: u64) -> GoDuration {
+    let quarter = u64::try_from(delay.nanos() / 4).unwrap_or(0);
+    let extra = if quarter == 0 { 0 } else { mix(seed) % quarter };
+    GoDuration(delay.nanos().saturating_add(i64::try_from(extra).unwrap_or(0)))
+}
+
+/// A well-mixed function of the seed (the finaliser of splitmix64).
+#[must_use]
+pub fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn policy(attempts: i32, interval_s: i64, delay_s: i64, mode: &str) -> Restart {
+        Restart {
+            attempts: Some(attempts),
+            interval: Some(GoDuration::from_secs(interval_s)),
+            delay: Some(GoDuration::from_secs(delay_s)),
+            mode: Some(mode.to_owned()),
+            render_templates: Some(false),
+        }
+    }
+
+    fn ended(d: &Decision) -> &'static str {
+        match d {
+            Decision::Restart { .. } => "restart",
+            Decision::Complete => "complete",
+            Decision::Fail { .. } => "fail",
+        }
+    }
+
+    #[test]
+    fn first_decision_by_kind_of_job_and_end() {
+        let ok = End::Exited { successful: true };
+        let bad = End::Exited { successful: false };
+        for (batch, attempts, end, expected) in [
+            (true, 3, ok, "complete"),
+            (true, 3, bad, "restart"),
+            (true, 0, bad, "fail"),
+            (false, 2, ok, "restart"),
+            (false, 2, bad, "restart"),
+            (false, 0, ok, "complete"),
+            (false, 0, bad, "fail"),
+            (false, 2, End::StartFailed, "restart"),
+            (false, 2, End::Unrecoverable, "fail"),
+            (true, 2, End::Unrecoverable, "fail"),
+        ] {
+            let d = Tracker::default().on_end(&policy(attempts, 60, 1, "fail"), batch, end, 10 * S, 1);
+            assert_eq!(ended(&d), expected, "batch {batch}, attempts {attempts}, {end:?}");
+        }
+    }
+
+    #[test]
+    fn attempts_are_counted_within_the_interval_only() {
+        let p = policy(2, 60, 1, "fail");
+        let mut t = Tracker::default();
+        let bad = End::Exited { successful: false };
+        assert_eq!(ended(&t.on_end(&p, false, bad, 100 * S, 1)), "restart");
+        assert_eq!(ended(&t.on_end(&p, false, bad, 110 * S, 1)), "restart");
+        let third = t.on_end(&p, false, bad, 120 * S, 1);
+        assert_eq!(third, Decision::Fail { reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned() });
+        // A new interval begins a minute after the first one did.
+        assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "restart");
+        assert_eq!(t.in_window, 1);
+    }
+
+    #[test]
+    fn mode_delay_waits_for_the_interval_and_goes_on() {
+        let p = policy(1, 60, 1, "delay");
+        let mut t = Tracker::default();
+        let bad = End::Exited { successful: false };
+        assert_eq!(ended(&t.on_end(&p, false, bad, 100 * S, 1)), "restart");
+        assert_eq!(
+            t.on_end(&p, false, bad, 110 * S, 1),
+            Decision::Restart { at: 160 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
+        );
+        // The restart at 160 s used up the attempt of the interval that began with it.
+        assert_eq!(
+            t.on_end(&p, false, bad, 170 * S, 1),
+            Decision::Restart { at: 220 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
+        );
+    }
+
+    #[test]
+    fn jitter_adds_up_to_a_quarter_and_follows_the_seed() {
+        let delay = GoDuration::from_secs(8);
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let d = jittered(delay, seed);
+            assert!(d >= delay && d < GoDuration::from_secs(10), "seed {seed}: {d}");
+            assert_eq!(d, jittered(delay, seed), "the same seed gives the same jitter");
+            seen.insert(d.nanos());
+        }
+        assert!(seen.len() > 190, "seeds differ in their jitter");
+        assert_eq!(jittered(GoDuration::ZERO, 7), GoDuration::ZERO);
+    }
+}

@@ -1,0 +1,181 @@
+//! Which of a group's tasks start now, which are stopped, and is the allocation done?
+//!
+//! ```text
+//! prestart (once) ──ended well──┐
+//! prestart (sidecar) ─running───┴─► main ──all running──► poststart
+//!                                     │
+//!                    all main dead ───┴─► sidecars are stopped ──all dead──► poststop ──► done
+//! ```
+//!
+//! - A failed task stops the others; a dead leader stops the others; both leave poststop tasks to run.
+//! - A stop of the allocation stops the leader first, then the rest, then runs poststop.
+//!
+//! Call [`next`] after every change of a task's state; it looks at states only, so calling it twice changes nothing.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{ClientStatus, TaskGroup, TaskRunState, TaskState};
+
+/// When a task runs relative to the main tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Before the main tasks; they wait until it has ended well.
+    Prestart,
+    /// Starts before the main tasks and runs beside them.
+    PrestartSidecar,
+    /// The work itself.
+    Main,
+    /// After the main tasks have started.
+    Poststart,
+    /// As poststart, and runs beside the main tasks.
+    PoststartSidecar,
+    /// After all others have ended.
+    Poststop,
+}
+
+/// What the order depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSpec {
+    /// Name.
+    pub name: Arc<str>,
+    /// Phase.
+    pub phase: Phase,
+    /// When it ends, the others are stopped.
+    pub leader: bool,
+}
+
+/// The specs of a group's tasks. An unknown hook counts as main; validation refuses it at submission.
+#[must_use]
+pub fn specs(group: &TaskGroup) -> Vec<TaskSpec> {
+    group
+        .tasks
+        .iter()
+        .map(|t| TaskSpec {
+            name: t.name.clone(),
+            phase: match t.lifecycle.as_ref().map(|l| (l.hook.as_str(), l.sidecar)) {
+                Some(("prestart", false)) => Phase::Prestart,
+                Some(("prestart", true)) => Phase::PrestartSidecar,
+                Some(("poststart", false)) => Phase::Poststart,
+                Some(("poststart", true)) => Phase::PoststartSidecar,
+                Some(("poststop", _)) => Phase::Poststop,
+                _ => Phase::Main,
+            },
+            leader: t.leader,
+        })
+        .collect()
+}
+
+/// Why a task is stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The servers want the allocation stopped.
+    AllocStopped,
+    /// Another task has failed.
+    SiblingFailed(Arc<str>),
+    /// The leader has ended.
+    LeaderDead(Arc<str>),
+    /// All main tasks have ended: a sidecar has nothing left to accompany.
+    MainTasksDead,
+}
+
+impl StopReason {
+    /// One line for a task event.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Self::AllocStopped => "Sent interrupt. Waiting for the task to stop because the allocation is stopped".to_owned(),
+            Self::SiblingFailed(name) => format!("Task's sibling \"{name}\" failed"),
+            Self::LeaderDead(name) => format!("Leader Task in Group dead: \"{name}\""),
+            Self::MainTasksDead => "Main tasks in the group died".to_owned(),
+        }
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// Pending tasks that may start now. Repeated until their state changes; starting is idempotent for the caller.
+    pub start: Vec<Arc<str>>,
+    /// Tasks to stop now. A task that is still pending is marked dead without being started.
+    pub stop: Vec<(Arc<str>, StopReason)>,
+    /// Nothing runs and nothing will.
+    pub done: bool,
+}
+
+/// Decides from the tasks' states. `stopping`: the servers want the allocation stopped.
+#[must_use]
+pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping: bool) -> Orders {
+    let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
+    let failed = |t: &TaskSpec| states.get(&t.name).is_some_and(|s| s.failed);
+    let dead = |t: &TaskSpec| state(t) == TaskRunState::Dead;
+    let in_phase = |p: Phase| specs.iter().filter(move |t| t.phase == p);
+    let mut orders = Orders::default();
+
+    let before_poststop = || specs.iter().filter(|t| t.phase != Phase::Poststop);
+    let failed_sibling = before_poststop().find(|t| dead(t) && failed(t));
+    let dead_leader = before_poststop().find(|t| t.leader && dead(t));
+    let end = if stopping {
+        Some(StopReason::AllocStopped)
+    } else if let Some(t) = failed_sibling {
+        Some(StopReason::SiblingFailed(t.name.clone()))
+    } else {
+        dead_leader.map(|t| StopReason::LeaderDead(t.name.clone()))
+    };
+
+    if let Some(reason) = end {
+        // The leader goes first, so that it can still talk to the others while it ends.
+        let leaders: Vec<_> = before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running).collect();
+        let targets: Vec<_> = if leaders.is_empty() { before_poststop().filter(|t| !dead(t)).collect() } else { leaders };
+        orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
+    } else if in_phase(Phase::Main).all(dead) && in_phase(Phase::Main).next().is_some() {
+        let rest = before_poststop().filter(|t| !dead(t));
+        // A poststart task that runs once may finish; one that has not begun has nothing left to follow.
+        let rest = rest.filter(|t| t.phase != Phase::Poststart || state(t) == TaskRunState::Pending);
+        orders.stop.extend(rest.map(|t| (t.name.clone(), StopReason::MainTasksDead)));
+    } else {
+        let pending = |t: &&TaskSpec| state(t) == TaskRunState::Pending;
+        let start = |p: Phase, out: &mut Vec<Arc<str>>| out.extend(in_phase(p).filter(pending).map(|t| t.name.clone()));
+        start(Phase::Prestart, &mut orders.start);
+        start(Phase::PrestartSidecar, &mut orders.start);
+        // A sidecar that ended well before the main tasks started does not hold them back.
+        let prepared = in_phase(Phase::Prestart).all(dead) && in_phase(Phase::PrestartSidecar).all(|t| state(t) != TaskRunState::Pending);
+        if prepared {
+            start(Phase::Main, &mut orders.start);
+        }
+        if prepared && in_phase(Phase::Main).all(|t| state(t) != TaskRunState::Pending) {
+            start(Phase::Poststart, &mut orders.start);
+            start(Phase::PoststartSidecar, &mut orders.start);
+        }
+    }
+
+    if before_poststop().all(dead) {
+        orders.start.extend(in_phase(Phase::Poststop).filter(|t| state(t) == TaskRunState::Pending).map(|t| t.name.clone()));
+    }
+    orders.done = specs.iter().all(dead);
+    orders
+}
+
+/// The client status of an allocation and its description, from its tasks' states.
+///
+/// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its resources at the servers,
+/// which would be too early while siblings are still being stopped.
+#[must_use]
+pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>) -> (ClientStatus, &'static str) {
+    let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
+    let any = |wanted: TaskRunState| specs.iter().any(|t| state(t) == wanted);
+    let failed = specs.iter().any(|t| states.get(&t.name).is_some_and(|s| s.state == TaskRunState::Dead && s.failed));
+    let main_over = specs.iter().any(|t| t.phase == Phase::Main && state(t) == TaskRunState::Dead);
+    if any(TaskRunState::Running) {
+        (ClientStatus::Running, "Tasks are running")
+    } else if any(TaskRunState::Pending) {
+        if main_over || failed {
+            (ClientStatus::Running, "Tasks are ending")
+        } else {
+            (ClientStatus::Pending, "No tasks have started")
+        }
+    } else if failed {
+        (ClientStatus::Failed, "Failed tasks")
+    } else {
+        (ClientStatus::Complete, "All tasks have completed")
+    }
+}
