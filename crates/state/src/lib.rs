@@ -1,1 +1,44 @@
-//! state
+//! The state of a cluster as one immutable value: cheap to clone, changed only by applying batches.
+//!
+//! A writer clones the newest [`State`], calls [`State::apply`] on the clone, makes the [`Row`]s of the resulting [`AppliedSet`] durable, and
+//! only then publishes the clone. Readers hold a clone for as long as they like. [`State::load`] makes the same value from the rows.
+//!
+//! This crate must never know: time of day, randomness, files, network, an async runtime. `now` and new ids are arguments.
+//!
+//! Begin reading at [`State`], then [`Change`] (everything that can happen) and [`AppliedSet`] (what did happen).
+
+mod applied;
+mod apply;
+mod batch;
+mod class;
+mod codec;
+mod fleet;
+mod load;
+mod records;
+mod row;
+mod table;
+mod tables;
+mod usage;
+
+pub use applied::{AppliedSet, Cause, Changed, Object};
+pub use batch::{ApplyError, Batch, Change, Expect};
+pub use class::computed_class;
+pub use fleet::{Fleet, NodeCapacity, NodeSlot, parse_ports};
+pub use load::LoadError;
+pub use records::{
+    ClusterMeta, GroupSummary, JobChildren, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler, Submission,
+};
+pub use row::Row;
+pub use table::{Table, TableSet};
+pub use tables::State;
+pub use usage::{NodeUse, PortSet};
+
+/// Versions of a job that are kept, besides tagged ones and the last stable one.
+pub const JOB_VERSIONS_KEPT: usize = 6;
+
+/// Name of the namespace that always exists.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// Name of the node pool that jobs and nodes are in unless they say otherwise.
+pub const DEFAULT_NODE_POOL: &str = "default";
+/// Name of the node pool that holds all nodes; not for nodes to join.
+pub const ALL_NODE_POOL: &str = "all";

@@ -1,0 +1,193 @@
+//! What a batch has changed: drives events, watches and durable rows.
+
+use std::sync::Arc;
+
+use model::{
+    alloc::Allocation,
+    deployment::Deployment,
+    eval::Evaluation,
+    ids::{JobKey, StoreIndex, TimestampNs},
+    job::Job,
+    node::Node,
+    remote::RemoteTask,
+    scheduler_config::SchedulerConfig,
+};
+
+use crate::{
+    records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
+    table::{Table, TableSet},
+};
+
+/// What a batch has changed, in order. An object may appear more than once.
+#[derive(Clone, Debug, Default)]
+pub struct AppliedSet {
+    /// Index of the batch.
+    pub index: StoreIndex,
+    /// Time of the batch.
+    pub now: TimestampNs,
+    /// Tables whose index is now `index`.
+    pub tables: TableSet,
+    /// The objects.
+    pub changes: Vec<Changed>,
+    /// Shared values that came (Some) or went (None), by id; rows only.
+    pub(crate) shared: Vec<(u64, bool)>,
+}
+
+impl AppliedSet {
+    /// Nothing was changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+    pub(crate) fn put(&mut self, cause: Cause, object: Object) {
+        self.tables.insert(object.table());
+        self.changes.push(Changed { cause, object, deleted: false });
+    }
+    pub(crate) fn delete(&mut self, cause: Cause, object: Object) {
+        self.tables.insert(object.table());
+        self.changes.push(Changed { cause, object, deleted: true });
+    }
+}
+
+/// One changed object.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// Why.
+    pub cause: Cause,
+    /// As it is now; as it last was when `deleted`.
+    pub object: Object,
+    /// It is gone.
+    pub deleted: bool,
+}
+
+/// An object of any table.
+#[derive(Clone, Debug)]
+pub enum Object {
+    /// Node.
+    Node(Arc<Node>),
+    /// Job, newest version.
+    Job(Arc<Job>),
+    /// A version of a job.
+    JobVersion(Arc<Job>),
+    /// A version that is kept for the allocations that run it.
+    RetainedJob(Arc<Job>),
+    /// Source text of a job version.
+    Submission(Arc<Submission>),
+    /// Counts of a job's allocations.
+    Summary(Arc<JobSummary>),
+    /// Evaluation.
+    Eval(Arc<Evaluation>),
+    /// Allocation.
+    Alloc(Arc<Allocation>),
+    /// Deployment.
+    Deployment(Arc<Deployment>),
+    /// Remote task.
+    RemoteTask(Arc<RemoteTask>),
+    /// Namespace.
+    Namespace(Arc<NamespaceRecord>),
+    /// Node pool.
+    NodePool(Arc<NodePool>),
+    /// Scheduler settings.
+    SchedulerConfig(Arc<SchedulerConfig>),
+    /// What the cluster is.
+    ClusterMeta(ClusterMeta),
+}
+
+impl Object {
+    /// Its table.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        match self {
+            Self::Node(_) => Table::Nodes,
+            Self::Job(_) => Table::Jobs,
+            Self::JobVersion(_) => Table::JobVersions,
+            Self::RetainedJob(_) => Table::RetainedJobs,
+            Self::Submission(_) => Table::JobSubmissions,
+            Self::Summary(_) => Table::JobSummaries,
+            Self::Eval(_) => Table::Evals,
+            Self::Alloc(_) => Table::Allocs,
+            Self::Deployment(_) => Table::Deployments,
+            Self::RemoteTask(_) => Table::RemoteTasks,
+            Self::Namespace(_) => Table::Namespaces,
+            Self::NodePool(_) => Table::NodePools,
+            Self::SchedulerConfig(_) => Table::SchedulerConfig,
+            Self::ClusterMeta(_) => Table::Meta,
+        }
+    }
+    /// The job that it belongs to.
+    #[must_use]
+    pub fn job_key(&self) -> Option<JobKey> {
+        match self {
+            Self::Job(j) | Self::JobVersion(j) | Self::RetainedJob(j) => Some(j.key()),
+            Self::Submission(s) => Some(JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
+            Self::Summary(s) => Some(JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
+            Self::Eval(e) => Some(e.job_key()),
+            Self::Alloc(a) => Some(a.job_key()),
+            Self::Deployment(d) => Some(d.job_key()),
+            Self::RemoteTask(r) => Some(r.slot.job()),
+            Self::Node(_) | Self::Namespace(_) | Self::NodePool(_) | Self::SchedulerConfig(_) | Self::ClusterMeta(_) => None,
+        }
+    }
+}
+
+macro_rules! causes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Why an object changed; for most the `Type` of the event that people see.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Cause { $($(#[$doc])* $name,)* }
+        impl Cause {
+            /// Its name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+causes! {
+    /// A node has registered.
+    NodeRegistration,
+    /// A node is forgotten.
+    NodeDeregistration,
+    /// A node's eligibility has changed.
+    NodeEligibility,
+    /// A node's drain has changed.
+    NodeDrain,
+    /// A node's status or record has changed.
+    NodeStreamEvent,
+    /// A job was registered, or its status has changed.
+    JobRegistered,
+    /// A job was stopped or forgotten.
+    JobDeregistered,
+    /// An evaluation was created or changed.
+    EvaluationUpdated,
+    /// An allocation was placed.
+    AllocationCreated,
+    /// An allocation was changed by its node or in place.
+    AllocationUpdated,
+    /// The servers want something else of an allocation.
+    AllocationUpdateDesiredStatus,
+    /// A plan was committed.
+    PlanResult,
+    /// A deployment has changed.
+    DeploymentStatusUpdate,
+    /// Health in a deployment has changed.
+    DeploymentAllocHealth,
+    /// A remote task has changed.
+    RemoteTaskUpdated,
+    /// A node pool was created or changed.
+    NodePoolUpserted,
+    /// A node pool is gone.
+    NodePoolDeleted,
+    /// A namespace was created or changed.
+    NamespaceUpserted,
+    /// A namespace is gone.
+    NamespaceDeleted,
+    /// Settings have changed.
+    SettingsUpdated,
+    /// Collected as no longer needed.
+    Collected,
+    /// Follows from another change (counts, versions).
+    Derived,
+}

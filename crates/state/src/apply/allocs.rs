@@ -1,0 +1,241 @@
+//! Allocations: one function writes them, and everything that follows from an allocation's change follows there.
+
+use std::sync::Arc;
+
+use model::{
+    alloc::{AllocClientUpdate, Allocation, ClientStatus, DesiredTransition},
+    ids::{AllocId, JobKey},
+};
+
+use super::Applier;
+use crate::{
+    applied::{Cause, Object},
+    records::GroupSummary,
+    tables::{AllocEntry, Shared},
+};
+
+/// The count that an allocation of that status is in. Complete and failed ones stay counted for good.
+fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
+    match status {
+        ClientStatus::Pending => &mut s.starting,
+        ClientStatus::Running => &mut s.running,
+        ClientStatus::Complete => &mut s.complete,
+        ClientStatus::Failed => &mut s.failed,
+        ClientStatus::Lost => &mut s.lost,
+        ClientStatus::Unknown => &mut s.unknown,
+    }
+}
+
+impl Applier<'_> {
+    pub(super) fn update_from_client(&mut self, update: &AllocClientUpdate) {
+        let Some(entry) = self.state.allocs.get(&update.id) else { return };
+        let mut alloc = Allocation::clone(&entry.alloc);
+        alloc.client_status = update.client_status;
+        alloc.client_description.clone_from(&update.client_description);
+        alloc.task_states.clone_from(&update.task_states);
+        if update.network_status.is_some() {
+            alloc.network_status.clone_from(&update.network_status);
+        }
+        // Health is decided once: a late report does not take it back, and whether it is a canary is the servers' to say.
+        if let Some(health) = &update.deployment_status
+            && health.healthy.is_some()
+        {
+            let own = alloc.deployment_status.get_or_insert_default();
+            if own.healthy != health.healthy {
+                own.healthy = health.healthy;
+                own.timestamp.clone_from(&health.timestamp);
+                own.modify_index = self.index;
+            }
+        }
+        alloc.modify_time = self.now;
+        self.put_alloc(alloc, Cause::AllocationUpdated);
+    }
+
+    pub(super) fn transition(&mut self, id: AllocId, t: &DesiredTransition) {
+        let Some(entry) = self.state.allocs.get(&id) else { return };
+        let mut alloc = Allocation::clone(&entry.alloc);
+        let own = &mut alloc.desired_transition;
+        for (own, given) in [
+            (&mut own.migrate, t.migrate),
+            (&mut own.reschedule, t.reschedule),
+            (&mut own.force_reschedule, t.force_reschedule),
+            (&mut own.no_shutdown_delay, t.no_shutdown_delay),
+        ] {
+            if given.is_some() {
+                *own = given;
+            }
+        }
+        alloc.modify_time = self.now;
+        self.put_alloc(alloc, Cause::AllocationUpdateDesiredStatus);
+    }
+
+    pub(super) fn upsert_alloc(&mut self, alloc: &Allocation) {
+        let mut alloc = alloc.clone();
+        alloc.alloc_modify_index = self.index;
+        self.put_alloc(alloc, Cause::AllocationUpdated);
+    }
+
+    /// Writes an allocation with everything that follows from it: indexes, room on its node, counts, health of its deployment.
+    pub(super) fn put_alloc(&mut self, mut alloc: Allocation, cause: Cause) {
+        let key = alloc.job_key();
+        let before = self.state.allocs.get(&alloc.id).cloned();
+        alloc.create_index = before.as_ref().map_or(self.index, |b| b.alloc.create_index);
+        alloc.modify_index = self.index;
+        if alloc.create_time == 0 {
+            alloc.create_time = self.now;
+        }
+        if alloc.job.is_none() {
+            alloc.job = self.state.job_version(&key, alloc.job_version).cloned();
+        }
+        let alloc = Arc::new(alloc);
+        let old = before.as_ref().map(|b| &b.alloc);
+
+        self.relink(old, &alloc, &key);
+        self.retake(old, &alloc);
+        if old.is_none_or(|o| o.client_status != alloc.client_status)
+            && let Some(s) = self.group_summary(&key, &alloc.task_group)
+        {
+            if let Some(o) = old
+                && !matches!(o.client_status, ClientStatus::Complete | ClientStatus::Failed)
+            {
+                *counter(s, o.client_status) -= 1;
+            }
+            *counter(s, alloc.client_status) += 1;
+        }
+        let (was_live, is_live) = (old.is_some_and(|o| !o.terminal()), !alloc.terminal());
+        if old.is_none() || was_live != is_live {
+            self.edit_counts(&key, |c| {
+                c.allocs += u32::from(old.is_none());
+                c.live_allocs = (c.live_allocs + u32::from(is_live)).saturating_sub(u32::from(was_live));
+            });
+        }
+        self.count_in_deployment(old, &alloc);
+
+        let same = |s: &Option<AllocEntry>, f: fn(&Allocation, &Allocation) -> bool| s.as_ref().is_some_and(|b| f(&b.alloc, &alloc));
+        let kept_resources = same(&before, |a, b| Arc::ptr_eq(&a.resources, &b.resources));
+        let kept_metrics = same(&before, |a, b| match (&a.metrics, &b.metrics) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        });
+        let (mut resources_ref, mut metrics_ref) = before.as_ref().map_or((0, 0), |b| (b.resources_ref, b.metrics_ref));
+        if !kept_resources {
+            self.release_shared(resources_ref);
+            resources_ref = 0;
+        }
+        if !kept_metrics {
+            self.release_shared(metrics_ref);
+            metrics_ref = 0;
+        }
+        self.state.allocs.insert(alloc.id, AllocEntry { alloc: alloc.clone(), resources_ref, metrics_ref });
+        self.set.put(cause, Object::Alloc(alloc));
+        if let Some(old) = before.map(|b| b.alloc)
+            && let Some(j) = &old.job
+        {
+            self.release_retained(&key, j.create_index, old.job_version);
+        }
+    }
+
+    fn relink(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation, key: &JobKey) {
+        let s = &mut *self.state;
+        if let Some(o) = old {
+            if o.node_id != new.node_id {
+                s.allocs_by_node.remove(&(o.node_id, o.id));
+            }
+            if o.eval_id != new.eval_id {
+                s.allocs_by_eval.remove(&(o.eval_id, o.id));
+            }
+            if o.deployment_id != new.deployment_id {
+                s.allocs_by_deployment.remove(&(o.deployment_id, o.id));
+            }
+        } else {
+            s.allocs_by_job.insert((key.clone(), new.id));
+        }
+        if old.is_none_or(|o| o.node_id != new.node_id) {
+            s.allocs_by_node.insert((new.node_id, new.id));
+        }
+        if old.is_none_or(|o| o.eval_id != new.eval_id) {
+            s.allocs_by_eval.insert((new.eval_id, new.id));
+        }
+        if !new.deployment_id.is_nil() && old.is_none_or(|o| o.deployment_id != new.deployment_id) {
+            s.allocs_by_deployment.insert((new.deployment_id, new.id));
+        }
+    }
+
+    /// Room is taken from the first write to the end on the node, whatever is desired: a stopping task still has its memory.
+    fn retake(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
+        let old = old.filter(|o| o.occupies());
+        if let Some(o) = old
+            && new.occupies()
+            && o.node_id == new.node_id
+            && Arc::ptr_eq(&o.resources, &new.resources)
+        {
+            return;
+        }
+        if let Some(o) = old {
+            self.state.fleet.release(o);
+        }
+        if new.occupies() {
+            self.state.fleet.take(new);
+        }
+    }
+
+    pub(super) fn delete_alloc(&mut self, id: AllocId) {
+        let Some(entry) = self.state.allocs.remove(&id) else { return };
+        let a = entry.alloc;
+        let key = a.job_key();
+        let s = &mut *self.state;
+        s.allocs_by_job.remove(&(key.clone(), id));
+        s.allocs_by_node.remove(&(a.node_id, id));
+        s.allocs_by_eval.remove(&(a.eval_id, id));
+        s.allocs_by_deployment.remove(&(a.deployment_id, id));
+        if a.occupies() {
+            s.fleet.release(&a);
+        }
+        if !a.client_terminal()
+            && let Some(s) = self.group_summary(&key, &a.task_group)
+        {
+            *counter(s, a.client_status) -= 1;
+        }
+        self.edit_counts(&key, |c| {
+            c.allocs = c.allocs.saturating_sub(1);
+            c.live_allocs = c.live_allocs.saturating_sub(u32::from(!a.terminal()));
+        });
+        self.release_shared(entry.resources_ref);
+        self.release_shared(entry.metrics_ref);
+        if let Some(j) = &a.job {
+            self.release_retained(&key, j.create_index, a.job_version);
+        }
+        self.set.delete(Cause::Collected, Object::Alloc(a));
+    }
+
+    /// Makes a shared row of a value that several rows of this batch refer to.
+    pub(super) fn share(&mut self, value: Shared) -> u64 {
+        // Unique and growing: the batch's index above, a counter below.
+        let base = self.index << 20;
+        let newest = self.state.shared.get_max().map_or(0, |(k, _)| *k);
+        let id = (newest + 1).max(base);
+        self.state.shared.insert(id, crate::tables::SharedValue { users: 0, value });
+        self.set.tables.insert(crate::Table::Shared);
+        self.set.shared.push((id, true));
+        id
+    }
+
+    pub(super) fn use_shared(&mut self, id: u64) {
+        if let Some(v) = self.state.shared.get_mut(&id) {
+            v.users += 1;
+        }
+    }
+
+    fn release_shared(&mut self, id: u64) {
+        if id == 0 {
+            return;
+        }
+        let Some(v) = self.state.shared.get_mut(&id) else { return };
+        v.users = v.users.saturating_sub(1);
+        if v.users == 0 {
+            self.state.shared.remove(&id);
+            self.set.tables.insert(crate::Table::Shared);
+            self.set.shared.push((id, false));
+        }
+    }
+}

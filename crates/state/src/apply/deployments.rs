@@ -1,0 +1,144 @@
+//! Deployments: counters follow the allocations.
+
+use std::sync::Arc;
+
+use model::{
+    alloc::Allocation,
+    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    ids::{AllocId, DeploymentId, TimestampNs},
+    plan::DeploymentUpdate,
+};
+
+use super::{Applier, rfc3339};
+use crate::applied::{Cause, Object};
+
+fn progress_until(group: &mut DeploymentGroup, at: TimestampNs) {
+    group.require_progress_by_ns = at;
+    group.require_progress_by = if at == 0 { String::new() } else { rfc3339(at) };
+}
+
+impl Applier<'_> {
+    pub(super) fn upsert_deployment(&mut self, deployment: &Deployment) {
+        let mut d = deployment.clone();
+        if let Some(before) = self.state.deployments.get(&d.id) {
+            d.create_index = before.create_index;
+            d.create_time = before.create_time;
+            // Counters belong to the allocations: a plan made on an older snapshot must not take them back.
+            for (name, g) in &mut d.groups {
+                if let Some(b) = before.groups.get(name) {
+                    g.placed_allocs = b.placed_allocs;
+                    g.healthy_allocs = b.healthy_allocs;
+                    g.unhealthy_allocs = b.unhealthy_allocs;
+                    g.placed_canaries.clone_from(&b.placed_canaries);
+                    g.require_progress_by.clone_from(&b.require_progress_by);
+                    g.require_progress_by_ns = b.require_progress_by_ns;
+                    g.promoted |= b.promoted;
+                }
+            }
+        } else {
+            d.create_index = self.index;
+            d.create_time = self.now;
+            for g in d.groups.values_mut() {
+                if g.progress_deadline.nanos() > 0 && g.require_progress_by_ns == 0 {
+                    progress_until(g, self.now + g.progress_deadline.nanos());
+                }
+            }
+        }
+        self.put_deployment(d, Cause::DeploymentStatusUpdate);
+    }
+
+    pub(super) fn deployment_status(&mut self, u: &DeploymentUpdate) {
+        let Some(before) = self.state.deployments.get(&u.id) else { return };
+        let mut d = Deployment::clone(before);
+        d.status = u.status;
+        d.status_description.clone_from(&u.description);
+        let (key, version) = (d.job_key(), d.job_version);
+        let created = d.job_create_index;
+        self.put_deployment(d, Cause::DeploymentStatusUpdate);
+        if u.status == DeploymentStatus::Successful && self.state.job(&key).is_some_and(|j| j.create_index == created) {
+            self.job_stability(&key, version, true);
+        }
+    }
+
+    pub(super) fn deployment_health(&mut self, id: DeploymentId, healthy: &[AllocId], unhealthy: &[AllocId]) {
+        for (ids, health) in [(healthy, true), (unhealthy, false)] {
+            for alloc in ids {
+                let Some(entry) = self.state.allocs.get(alloc) else { continue };
+                if entry.alloc.deployment_id != id {
+                    continue;
+                }
+                let mut a = Allocation::clone(&entry.alloc);
+                let own = a.deployment_status.get_or_insert_default();
+                own.healthy = Some(health);
+                own.timestamp = rfc3339(self.now);
+                own.modify_index = self.index;
+                a.modify_time = self.now;
+                self.put_alloc(a, Cause::DeploymentAllocHealth);
+            }
+        }
+    }
+
+    pub(super) fn deployment_progress(&mut self, id: DeploymentId, at: TimestampNs) {
+        let Some(before) = self.state.deployments.get(&id) else { return };
+        let mut d = Deployment::clone(before);
+        for g in d.groups.values_mut() {
+            progress_until(g, at);
+        }
+        self.put_deployment(d, Cause::DeploymentStatusUpdate);
+    }
+
+    pub(super) fn delete_deployment(&mut self, id: DeploymentId) {
+        if let Some(d) = self.state.deployments.remove(&id) {
+            self.state.deployments_by_job.remove(&(d.job_key(), id));
+            self.set.delete(Cause::Collected, Object::Deployment(d));
+        }
+    }
+
+    /// Placed and healthy allocations of a deployment, counted as they are written.
+    pub(super) fn count_in_deployment(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
+        if new.deployment_id.is_nil() {
+            return;
+        }
+        let old = old.filter(|o| o.deployment_id == new.deployment_id);
+        let (was, is) = (old.and_then(|o| o.healthy()), new.healthy());
+        if old.is_some() && was == is {
+            return;
+        }
+        let now = self.now;
+        // Changed in place: 10,000 placements of one plan are one change of their deployment.
+        let Some(d) = self.state.deployments.get_mut(&new.deployment_id) else { return };
+        if !d.groups.contains_key(&new.task_group) {
+            return;
+        }
+        let Some(g) = Arc::make_mut(d).groups.get_mut(&new.task_group) else { return };
+        self.counted.insert(new.deployment_id);
+        if old.is_none() {
+            g.placed_allocs += 1;
+            if new.deployment_status.as_ref().is_some_and(|s| s.canary) {
+                g.placed_canaries.push(new.id);
+            }
+        }
+        let delta = |value: bool| i32::from(is == Some(value)) - i32::from(was == Some(value));
+        g.healthy_allocs += delta(true);
+        g.unhealthy_allocs += delta(false);
+        if is == Some(true) && was != is && g.progress_deadline.nanos() > 0 {
+            progress_until(g, now + g.progress_deadline.nanos());
+        }
+    }
+
+    /// Writes a deployment whose counters have changed.
+    pub(super) fn settle_deployment(&mut self, id: DeploymentId) {
+        if let Some(d) = self.state.deployments.get(&id).cloned() {
+            self.put_deployment(Deployment::clone(&d), Cause::DeploymentAllocHealth);
+        }
+    }
+
+    fn put_deployment(&mut self, mut d: Deployment, cause: Cause) {
+        d.modify_index = self.index;
+        d.modify_time = self.now;
+        let d = Arc::new(d);
+        self.state.deployments_by_job.insert((d.job_key(), d.id));
+        self.state.deployments.insert(d.id, d.clone());
+        self.set.put(cause, Object::Deployment(d));
+    }
+}

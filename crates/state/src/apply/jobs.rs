@@ -1,0 +1,265 @@
+//! Jobs: registration, versions, status, counts.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use model::{
+    ids::JobKey,
+    job::{Job, VersionTag, job_status, job_type},
+};
+
+use super::Applier;
+use crate::{
+    JOB_VERSIONS_KEPT,
+    applied::{Cause, Object},
+    records::{GroupSummary, JobSummary, Submission},
+    tables::JobCounts,
+};
+
+/// Would registering `new` over `old` change what the user has asked for?
+fn specification_differs(old: &Job, new: &Job) -> bool {
+    let mut new = new.clone();
+    new.version = old.version;
+    new.version_tag.clone_from(&old.version_tag);
+    new.stable = old.stable;
+    new.status.clone_from(&old.status);
+    new.status_description.clone_from(&old.status_description);
+    new.submit_time = old.submit_time;
+    new.create_index = old.create_index;
+    new.modify_index = old.modify_index;
+    new.job_modify_index = old.job_modify_index;
+    new != *old
+}
+
+impl Applier<'_> {
+    pub(super) fn upsert_job(&mut self, job: &Job, submission: Option<&Submission>) {
+        let key = job.key();
+        let mut job = job.clone();
+        let before = self.state.jobs.get(&key).cloned();
+        job.version_tag = None;
+        job.stable = false;
+        match &before {
+            Some(old) if !specification_differs(old, &job) => {
+                // Nothing new: the version stays, and so does everything that is known about it.
+                self.touched.insert(key);
+                return;
+            }
+            Some(old) => {
+                job.create_index = old.create_index;
+                job.version = old.version + 1;
+                job.status.clone_from(&old.status);
+            }
+            None => {
+                job.create_index = self.index;
+                job.version = 0;
+                job_status::PENDING.clone_into(&mut job.status);
+            }
+        }
+        job.job_modify_index = self.index;
+        if job.submit_time == 0 {
+            job.submit_time = self.now;
+        }
+        let groups: Vec<_> = job.task_groups.iter().map(|g| g.name.clone()).collect();
+        if let Some(s) = submission {
+            let s = Submission {
+                namespace: key.namespace.clone(),
+                job_id: key.id.clone(),
+                version: job.version,
+                job_modify_index: self.index,
+                ..s.clone()
+            };
+            let s = Arc::new(s);
+            self.state.submissions.insert((key.clone(), job.version), s.clone());
+            self.set.put(Cause::Derived, Object::Submission(s));
+        }
+        self.put_new_version(&key, job, Cause::JobRegistered);
+        let summary = self.summary(&key);
+        for g in groups {
+            summary.summary.entry(g).or_default();
+        }
+    }
+
+    pub(super) fn stop_job(&mut self, key: &JobKey) {
+        let Some(old) = self.state.jobs.get(key) else { return };
+        if old.stop {
+            return;
+        }
+        let mut job = Job::clone(old);
+        job.stop = true;
+        job.version += 1;
+        job.version_tag = None;
+        job.stable = false;
+        job.job_modify_index = self.index;
+        job.submit_time = self.now;
+        self.put_new_version(key, job, Cause::JobDeregistered);
+    }
+
+    pub(super) fn delete_job(&mut self, key: &JobKey) {
+        let Some(job) = self.state.jobs.remove(key) else { return };
+        let versions: Vec<_> = self.state.job_versions(key).map(|j| j.version).collect();
+        for v in versions {
+            self.drop_version(key, v);
+        }
+        self.summaries.remove(key);
+        if let Some(s) = self.state.summaries.remove(key) {
+            self.set.delete(Cause::Derived, Object::Summary(s));
+        }
+        self.set.delete(Cause::JobDeregistered, Object::Job(job));
+    }
+
+    pub(super) fn job_stability(&mut self, key: &JobKey, version: u64, stable: bool) {
+        self.edit_version(key, version, |j| j.stable = stable);
+    }
+
+    pub(super) fn job_tag(&mut self, key: &JobKey, version: u64, tag: Option<&VersionTag>) {
+        self.edit_version(key, version, |j| j.version_tag = tag.cloned());
+    }
+
+    fn edit_version(&mut self, key: &JobKey, version: u64, edit: impl FnOnce(&mut Job)) {
+        let Some(old) = self.state.job_version(key, version) else { return };
+        let mut job = Job::clone(old);
+        edit(&mut job);
+        if job == **old {
+            return;
+        }
+        job.modify_index = self.index;
+        if self.state.jobs.get(key).is_some_and(|j| j.version == version) {
+            self.put_job(key, job, Cause::Derived);
+        } else {
+            let job = Arc::new(job);
+            self.state.versions.insert((key.clone(), version), job.clone());
+            self.set.put(Cause::Derived, Object::JobVersion(job));
+        }
+    }
+
+    /// The current version has no row of its own among the versions: the job's row is it. A version gets one when it is superseded.
+    fn put_new_version(&mut self, key: &JobKey, job: Job, cause: Cause) {
+        if let Some(old) = self.state.jobs.get(key) {
+            self.set.put(Cause::Derived, Object::JobVersion(old.clone()));
+        }
+        self.put_job(key, job, cause);
+        self.prune_versions(key);
+        self.touched.insert(key.clone());
+    }
+
+    fn put_job(&mut self, key: &JobKey, mut job: Job, cause: Cause) {
+        job.modify_index = self.index;
+        let job = Arc::new(job);
+        self.state.versions.insert((key.clone(), job.version), job.clone());
+        self.state.jobs.insert(key.clone(), job.clone());
+        self.set.put(cause, Object::Job(job));
+    }
+
+    fn prune_versions(&mut self, key: &JobKey) {
+        let versions: Vec<_> = self.state.job_versions(key).cloned().collect();
+        let last_stable = versions.iter().find(|j| j.stable).map(|j| j.version);
+        let plain = versions.iter().filter(|j| j.version_tag.is_none());
+        let surplus: Vec<_> = plain.skip(JOB_VERSIONS_KEPT).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
+        for v in surplus {
+            self.drop_version(key, v);
+        }
+    }
+
+    /// Forgets a version; what allocations still run is kept aside for them.
+    fn drop_version(&mut self, key: &JobKey, version: u64) {
+        let Some(job) = self.state.versions.remove(&(key.clone(), version)) else { return };
+        if let Some(s) = self.state.submissions.remove(&(key.clone(), version)) {
+            self.set.delete(Cause::Derived, Object::Submission(s));
+        }
+        if self.state.runs_version(key, job.create_index, version) {
+            self.state.retained.insert((key.clone(), job.create_index, version), job.clone());
+            self.set.put(Cause::Derived, Object::RetainedJob(job.clone()));
+        }
+        self.set.delete(Cause::Derived, Object::JobVersion(job));
+    }
+
+    /// The summary of a job, for changing. Made when there is none.
+    pub(super) fn summary(&mut self, key: &JobKey) -> &mut JobSummary {
+        let state = &*self.state;
+        self.summaries.entry(key.clone()).or_insert_with(|| {
+            state.summaries.get(key).map_or_else(
+                || JobSummary { job_id: key.id.clone(), namespace: key.namespace.clone(), ..JobSummary::default() },
+                |s| JobSummary::clone(s),
+            )
+        })
+    }
+
+    /// The counts of a group, for changing; None for jobs that are forgotten.
+    pub(super) fn group_summary(&mut self, key: &JobKey, group: &Arc<str>) -> Option<&mut GroupSummary> {
+        if !self.state.jobs.contains_key(key) {
+            return None;
+        }
+        Some(self.summary(key).summary.entry(group.clone()).or_default())
+    }
+
+    pub(super) fn edit_counts(&mut self, key: &JobKey, edit: impl FnOnce(&mut JobCounts)) {
+        let mut counts = self.state.counts.get(key).copied().unwrap_or_default();
+        edit(&mut counts);
+        if counts == JobCounts::default() {
+            self.state.counts.remove(key);
+        } else {
+            self.state.counts.insert(key.clone(), counts);
+        }
+        self.touched.insert(key.clone());
+    }
+
+    pub(super) fn settle_job_status(&mut self, key: &JobKey) {
+        let Some(job) = self.state.jobs.get(key) else { return };
+        let counts = self.state.counts.get(key).copied().unwrap_or_default();
+        let status = status_of(job, counts, job.job_modify_index == self.index);
+        if job.status == status {
+            return;
+        }
+        let mut job = Job::clone(job);
+        status.clone_into(&mut job.status);
+        let seen = self.set.changes.iter().rev().find_map(|c| match &c.object {
+            Object::Job(j) if !c.deleted && j.key() == *key => Some(c.cause),
+            _ => None,
+        });
+        self.put_job(key, job, seen.unwrap_or(Cause::Derived));
+    }
+
+    /// Versions that no allocation runs any more and no list shows are of no use.
+    pub(super) fn release_retained(&mut self, key: &JobKey, created: u64, version: u64) {
+        let at = (key.clone(), created, version);
+        if self.state.retained.contains_key(&at)
+            && !self.state.runs_version(key, created, version)
+            && let Some(job) = self.state.retained.remove(&at)
+        {
+            self.set.delete(Cause::Derived, Object::RetainedJob(job));
+        }
+    }
+}
+
+/// Running while something of it is alive, pending while something is to be decided, else dead.
+fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str {
+    let template = job.parameterized_job.is_some() && !job.dispatched;
+    if template || job.periodic.is_some() {
+        return if job.stop { job_status::DEAD } else { job_status::RUNNING };
+    }
+    if counts.live_allocs > 0 {
+        return job_status::RUNNING;
+    }
+    if counts.open_evals > 0 {
+        return job_status::PENDING;
+    }
+    if job.stop {
+        return job_status::DEAD;
+    }
+    // A system job without nodes waits for nodes.
+    if job.kind == job_type::SYSTEM {
+        return job_status::RUNNING;
+    }
+    if registered_now || (counts.allocs == 0 && counts.evals == 0) { job_status::PENDING } else { job_status::DEAD }
+}
+
+impl crate::State {
+    /// Does an allocation run this version?
+    pub(crate) fn runs_version(&self, key: &JobKey, created: u64, version: u64) -> bool {
+        self.allocs_by_job(key).any(|a| a.job_version == version && a.job.as_ref().is_some_and(|j| j.create_index == created))
+    }
+    /// The versions of jobs of that name that allocations run, as create index and version.
+    #[must_use]
+    pub fn versions_in_use(&self, key: &JobKey) -> BTreeSet<(u64, u64)> {
+        self.allocs_by_job(key).filter_map(|a| a.job.as_ref().map(|j| (j.create_index, a.job_version))).collect()
+    }
+}

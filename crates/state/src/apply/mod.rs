@@ -1,0 +1,188 @@
+//! Applying batches: the one place where a state changes.
+
+mod allocs;
+mod deployments;
+mod evals;
+mod jobs;
+mod nodes;
+mod plan;
+mod settings;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use model::{
+    ids::{DeploymentId, JobKey, StoreIndex, TimestampNs},
+    remote::RemoteTask,
+};
+
+use crate::{
+    applied::{AppliedSet, Cause, Object},
+    batch::{ApplyError, Batch, Change, Expect},
+    records::JobSummary,
+    tables::State,
+};
+
+/// One batch being applied.
+struct Applier<'a> {
+    state: &'a mut State,
+    index: StoreIndex,
+    now: TimestampNs,
+    set: AppliedSet,
+    /// Jobs whose status may follow.
+    touched: BTreeSet<JobKey>,
+    /// Deployments whose counters have changed.
+    counted: BTreeSet<DeploymentId>,
+    /// Summaries being changed; written once at the end.
+    summaries: BTreeMap<JobKey, JobSummary>,
+}
+
+impl State {
+    /// Applies a batch. The state moves to `index`, which must be greater than its own.
+    ///
+    /// # Errors
+    /// When a condition of the batch does not hold, or the index is not new; the state is then as before.
+    pub fn apply(&mut self, index: StoreIndex, now: TimestampNs, batch: &Batch) -> Result<AppliedSet, ApplyError> {
+        if index <= self.index {
+            return Err(ApplyError::StaleIndex { given: index, current: self.index });
+        }
+        for e in &batch.expect {
+            self.check(e)?;
+        }
+        let set = AppliedSet { index, now, ..AppliedSet::default() };
+        let mut a =
+            Applier { state: self, index, now, set, touched: BTreeSet::new(), counted: BTreeSet::new(), summaries: BTreeMap::new() };
+        for change in &batch.changes {
+            a.change(change);
+        }
+        a.settle();
+        let set = a.set;
+        self.index = index;
+        for t in set.tables.iter() {
+            self.table_index[t.slot()] = index;
+        }
+        Ok(set)
+    }
+
+    fn check(&self, expect: &Expect) -> Result<(), ApplyError> {
+        let conflict = |expected: String, found: String| Err(ApplyError::Conflict { expected, found, expect: expect.clone() });
+        let at = |i: StoreIndex, what: &str| if i == 0 { format!("no {what}") } else { format!("{what} at index {i}") };
+        let same = |wanted: StoreIndex, found: StoreIndex, what: String| {
+            if wanted == found { Ok(()) } else { conflict(at(wanted, &what), at(found, &what)) }
+        };
+        match expect {
+            Expect::JobModifyIndex(key, i) => same(*i, self.job(key).map_or(0, |j| j.job_modify_index), format!("job {key}")),
+            Expect::JobExists(key) if self.job(key).is_none() => conflict(format!("job {key}"), "none".into()),
+            Expect::NodeExists(id) if self.node(*id).is_none() => conflict(format!("node {id}"), "none".into()),
+            Expect::NodeModifyIndex(id, i) => same(*i, self.node(*id).map_or(0, |n| n.modify_index), format!("node {id}")),
+            Expect::DeploymentActive(id) => match self.deployment(*id) {
+                Some(d) if d.status.active() => Ok(()),
+                Some(d) => conflict(format!("deployment {id} in progress"), format!("status {:?}", d.status)),
+                None => conflict(format!("deployment {id} in progress"), "none".into()),
+            },
+            Expect::RemoteModifyIndex(slot, i) => {
+                same(*i, self.remote_task(slot).map_or(0, |r| r.modify_index), format!("remote task {slot}"))
+            }
+            Expect::SchedulerConfigIndex(i) => same(*i, self.scheduler_config.modify_index, "scheduler settings".into()),
+            Expect::JobExists(_) | Expect::NodeExists(_) => Ok(()),
+        }
+    }
+}
+
+impl Applier<'_> {
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::RegisterNode(node) => self.register_node(node),
+            Change::NodeStatus { id, status, description, event } => self.node_status(*id, *status, description, event.as_ref()),
+            Change::NodeDrain { id, drain, mark_eligible, last_drain, event } => {
+                self.node_drain(*id, drain.as_ref(), *mark_eligible, last_drain.as_ref(), event.as_ref());
+            }
+            Change::NodeEligibility { id, eligibility, event } => self.node_eligibility(*id, *eligibility, event.as_ref()),
+            Change::NodeEvents(id, events) => self.node_events(*id, events),
+            Change::DeleteNode(id) => self.delete_node(*id),
+            Change::UpsertJob { job, submission } => self.upsert_job(job, submission.as_deref()),
+            Change::StopJob(key) => self.stop_job(key),
+            Change::DeleteJob(key) => self.delete_job(key),
+            Change::JobStability { key, version, stable } => self.job_stability(key, *version, *stable),
+            Change::JobVersionTag { key, version, tag } => self.job_tag(key, *version, tag.as_ref()),
+            Change::UpsertEvals(evals) => evals.iter().for_each(|e| self.upsert_eval(e)),
+            Change::DeleteEvals(ids) => ids.iter().for_each(|id| self.delete_eval(*id)),
+            Change::ApplyPlan(plan) => self.apply_plan(plan),
+            Change::UpdateAllocsFromClient(updates) => updates.iter().for_each(|u| self.update_from_client(u)),
+            Change::AllocTransitions(transitions) => transitions.iter().for_each(|(id, t)| self.transition(*id, t)),
+            Change::UpsertAllocs(allocs) => allocs.iter().for_each(|a| self.upsert_alloc(a)),
+            Change::DeleteAllocs(ids) => ids.iter().for_each(|id| self.delete_alloc(*id)),
+            Change::UpsertDeployment(d) => self.upsert_deployment(d),
+            Change::DeploymentStatus(u) => self.deployment_status(u),
+            Change::DeploymentHealth { id, healthy, unhealthy } => self.deployment_health(*id, healthy, unhealthy),
+            Change::DeploymentProgress { id, require_progress_by } => self.deployment_progress(*id, *require_progress_by),
+            Change::DeleteDeployments(ids) => ids.iter().for_each(|id| self.delete_deployment(*id)),
+            Change::PutRemoteTask(r) => self.put_remote(r),
+            Change::DeleteRemoteTask(slot) => self.delete_remote(slot),
+            Change::PutNamespace(n) => self.put_namespace(n),
+            Change::DeleteNamespace(n) => self.delete_namespace(n),
+            Change::PutNodePool(p) => self.put_pool(p),
+            Change::DeleteNodePool(p) => self.delete_pool(p),
+            Change::SetSchedulerConfig(c) => self.set_scheduler_config(c),
+            Change::SetClusterMeta(m) => {
+                self.state.cluster = *m;
+                self.set.put(Cause::SettingsUpdated, Object::ClusterMeta(*m));
+            }
+        }
+    }
+
+    /// What follows from the changes as a whole: status of jobs, then their counts.
+    fn settle(&mut self) {
+        for id in std::mem::take(&mut self.counted) {
+            self.settle_deployment(id);
+        }
+        for key in std::mem::take(&mut self.touched) {
+            self.settle_job_status(&key);
+        }
+        for (key, mut summary) in std::mem::take(&mut self.summaries) {
+            summary.modify_index = self.index;
+            if summary.create_index == 0 {
+                summary.create_index = self.index;
+            }
+            let summary = Arc::new(summary);
+            self.state.summaries.insert(key, summary.clone());
+            self.set.put(Cause::Derived, Object::Summary(summary));
+        }
+    }
+
+    fn put_remote(&mut self, record: &RemoteTask) {
+        let mut record = record.clone();
+        let before = self.state.remote.get(&record.slot).cloned();
+        record.create_index = before.as_ref().map_or(self.index, |b| b.create_index);
+        record.modify_index = self.index;
+        if let Some(before) = before {
+            unlink_managers(self.state, &before);
+        }
+        for m in record.manager.iter().chain(&record.successor) {
+            self.state.remote_by_manager.insert((m.node_id, record.slot.clone()));
+        }
+        let record = Arc::new(record);
+        self.state.remote.insert(record.slot.clone(), record.clone());
+        self.set.put(Cause::RemoteTaskUpdated, Object::RemoteTask(record));
+    }
+
+    fn delete_remote(&mut self, slot: &model::ids::SlotKey) {
+        if let Some(before) = self.state.remote.remove(slot) {
+            unlink_managers(self.state, &before);
+            self.set.delete(Cause::RemoteTaskUpdated, Object::RemoteTask(before));
+        }
+    }
+}
+
+fn unlink_managers(state: &mut State, record: &RemoteTask) {
+    for m in record.manager.iter().chain(&record.successor) {
+        state.remote_by_manager.remove(&(m.node_id, record.slot.clone()));
+    }
+}
+
+/// An instant as the API writes it.
+pub(crate) fn rfc3339(now: TimestampNs) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(now)).map_or_else(|_| String::new(), |t| t.to_string())
+}

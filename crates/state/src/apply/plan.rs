@@ -1,0 +1,122 @@
+//! Committing a plan.
+
+use std::{collections::HashMap, sync::Arc};
+
+use model::{
+    alloc::{Allocation, ClientStatus, DesiredStatus},
+    plan::{Plan, PlannedStop},
+};
+
+use super::Applier;
+use crate::{applied::Cause, tables::Shared};
+
+impl Applier<'_> {
+    pub(super) fn apply_plan(&mut self, plan: &Plan) {
+        // First, so that placements find the deployment they are counted in.
+        if let Some(d) = &plan.deployment {
+            self.upsert_deployment(d);
+        }
+        for u in &plan.deployment_updates {
+            self.deployment_status(u);
+        }
+        for stop in &plan.stops {
+            self.stop_alloc(stop);
+        }
+        for a in &plan.attribute_updates {
+            self.place(plan, a);
+        }
+        for a in plan.placements.values().flatten() {
+            self.place(plan, a);
+        }
+        self.share_values(plan);
+    }
+
+    fn stop_alloc(&mut self, stop: &PlannedStop) {
+        let Some(entry) = self.state.allocs.get(&stop.id) else { return };
+        let mut alloc = Allocation::clone(&entry.alloc);
+        alloc.desired_status = DesiredStatus::Stop;
+        alloc.desired_description.clone_from(&stop.description);
+        if let Some(status) = stop.client_status {
+            alloc.client_status = status;
+            alloc.client_description.clone_from(&stop.description);
+        }
+        if !stop.followup_eval_id.is_nil() {
+            alloc.followup_eval_id = stop.followup_eval_id;
+        }
+        alloc.alloc_modify_index = self.index;
+        alloc.modify_time = self.now;
+        self.put_alloc(alloc, Cause::PlanResult);
+    }
+
+    /// A new allocation, or the servers' fields of an existing one: what the node has reported since the snapshot stays.
+    fn place(&mut self, plan: &Plan, planned: &Allocation) {
+        let mut alloc = planned.clone();
+        if alloc.job.is_none() {
+            alloc.job = plan.job.clone().filter(|j| j.version == alloc.job_version && j.id == alloc.job_id);
+        }
+        if let Some(now) = self.state.allocs.get(&alloc.id).map(|e| &e.alloc) {
+            // The status is the node's, but for nodes that are cut off.
+            if alloc.client_status != ClientStatus::Unknown || now.client_terminal() {
+                alloc.client_status = now.client_status;
+            }
+            alloc.client_description.clone_from(&now.client_description);
+            alloc.task_states.clone_from(&now.task_states);
+            alloc.network_status.clone_from(&now.network_status);
+            alloc.next_allocation = now.next_allocation;
+            if alloc.deployment_id == now.deployment_id {
+                alloc.deployment_status.clone_from(&now.deployment_status);
+            }
+            if alloc.resources == now.resources {
+                alloc.resources = now.resources.clone();
+            }
+        } else if !alloc.previous_allocation.is_nil()
+            && let Some(previous) = self.state.allocs.get(&alloc.previous_allocation)
+        {
+            let mut previous = Allocation::clone(&previous.alloc);
+            previous.next_allocation = alloc.id;
+            previous.modify_time = self.now;
+            self.put_alloc(previous, Cause::PlanResult);
+        }
+        alloc.alloc_modify_index = self.index;
+        alloc.modify_time = self.now;
+        self.put_alloc(alloc, Cause::PlanResult);
+    }
+
+    /// Values that several placements of the plan have in common get rows of their own, so that 10,000 equal allocations do not write 10,000 copies.
+    fn share_values(&mut self, plan: &Plan) {
+        let mut users: HashMap<usize, (u32, u64)> = HashMap::new();
+        let placed = || plan.placements.values().flatten();
+        for a in placed() {
+            users.entry(Arc::as_ptr(&a.resources).addr()).or_default().0 += 1;
+            if let Some(m) = &a.metrics {
+                users.entry(Arc::as_ptr(m).addr()).or_default().0 += 1;
+            }
+        }
+        for a in placed() {
+            let mut id_of = |addr: usize, value: Shared, s: &mut Self| match users.get_mut(&addr) {
+                Some((n, id)) if *n > 1 => {
+                    if *id == 0 {
+                        *id = s.share(value);
+                    }
+                    *id
+                }
+                _ => 0,
+            };
+            let Some(entry) = self.state.allocs.get(&a.id).cloned() else { continue };
+            let (mut resources, mut metrics) = (entry.resources_ref, entry.metrics_ref);
+            if resources == 0 && Arc::ptr_eq(&entry.alloc.resources, &a.resources) {
+                resources = id_of(Arc::as_ptr(&a.resources).addr(), Shared::Resources(a.resources.clone()), self);
+                self.use_shared(resources);
+            }
+            if metrics == 0
+                && let Some(m) = &a.metrics
+            {
+                metrics = id_of(Arc::as_ptr(m).addr(), Shared::Metrics(m.clone()), self);
+                self.use_shared(metrics);
+            }
+            if let Some(e) = self.state.allocs.get_mut(&a.id) {
+                (e.resources_ref, e.metrics_ref) = (resources, metrics);
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Namespaces, node pools and settings.
+
+use std::sync::Arc;
+
+use model::{ids::Namespace, scheduler_config::SchedulerConfig};
+
+use super::Applier;
+use crate::{
+    ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    applied::{Cause, Object},
+    records::{NamespaceRecord, NodePool},
+};
+
+impl Applier<'_> {
+    pub(super) fn put_namespace(&mut self, record: &NamespaceRecord) {
+        let before = self.state.namespaces.get(&record.name).map_or(self.index, |b| b.create_index);
+        let record = Arc::new(NamespaceRecord { create_index: before, modify_index: self.index, ..record.clone() });
+        self.state.namespaces.insert(record.name.clone(), record.clone());
+        self.set.put(Cause::NamespaceUpserted, Object::Namespace(record));
+    }
+
+    pub(super) fn delete_namespace(&mut self, name: &Namespace) {
+        if *name == *DEFAULT_NAMESPACE {
+            return;
+        }
+        if let Some(record) = self.state.namespaces.remove(name) {
+            self.set.delete(Cause::NamespaceDeleted, Object::Namespace(record));
+        }
+    }
+
+    pub(super) fn put_pool(&mut self, pool: &NodePool) {
+        let before = self.state.pools.get(&pool.name).map_or(self.index, |b| b.create_index);
+        let pool = Arc::new(NodePool { create_index: before, modify_index: self.index, ..pool.clone() });
+        self.state.pools.insert(pool.name.clone(), pool.clone());
+        self.set.put(Cause::NodePoolUpserted, Object::NodePool(pool));
+    }
+
+    pub(super) fn delete_pool(&mut self, name: &Arc<str>) {
+        if [ALL_NODE_POOL, DEFAULT_NODE_POOL].contains(&&**name) {
+            return;
+        }
+        if let Some(pool) = self.state.pools.remove(name) {
+            self.set.delete(Cause::NodePoolDeleted, Object::NodePool(pool));
+        }
+    }
+
+    pub(super) fn set_scheduler_config(&mut self, config: &SchedulerConfig) {
+        let create_index = self.state.scheduler_config.create_index;
+        let config = Arc::new(SchedulerConfig { create_index, modify_index: self.index, ..config.clone() });
+        self.state.scheduler_config = config.clone();
+        self.set.put(Cause::SettingsUpdated, Object::SchedulerConfig(config));
+    }
+}

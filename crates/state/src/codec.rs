@@ -1,0 +1,289 @@
+//! How objects are written: JSON, but allocations as tagged fields, since a plan may write ten thousand of them.
+//!
+//! An allocation's row begins with a version; then each field that is not at its default follows as tag, length, bytes. The job is named by its
+//! create index and version. Resources and metrics that many rows have in common stand in rows of their own.
+
+use std::{collections::HashSet, sync::Arc};
+
+use model::{
+    alloc::{Allocation, ClientStatus, DesiredStatus},
+    ids::{JobKey, SlotKey},
+};
+use serde::Serialize;
+
+use crate::{
+    applied::{AppliedSet, Object},
+    row::Row,
+    table::Table,
+    tables::{AllocEntry, Shared, State},
+};
+
+/// Version of the allocation rows.
+pub(crate) const ALLOC_FORMAT: u8 = 1;
+
+/// Fields of an allocation's row. Numbers are never used again for something else.
+pub(crate) mod tag {
+    pub(crate) const NAMESPACE: u8 = 1;
+    pub(crate) const EVAL_ID: u8 = 2;
+    pub(crate) const NAME: u8 = 3;
+    pub(crate) const NODE_ID: u8 = 4;
+    pub(crate) const NODE_NAME: u8 = 5;
+    pub(crate) const JOB_ID: u8 = 6;
+    pub(crate) const JOB_VERSION: u8 = 7;
+    pub(crate) const JOB_CREATED: u8 = 8;
+    pub(crate) const GROUP: u8 = 9;
+    pub(crate) const RESOURCES: u8 = 10;
+    pub(crate) const RESOURCES_REF: u8 = 11;
+    pub(crate) const METRICS: u8 = 12;
+    pub(crate) const METRICS_REF: u8 = 13;
+    pub(crate) const DESIRED_STATUS: u8 = 14;
+    pub(crate) const DESIRED_DESCRIPTION: u8 = 15;
+    pub(crate) const DESIRED_TRANSITION: u8 = 16;
+    pub(crate) const CLIENT_STATUS: u8 = 17;
+    pub(crate) const CLIENT_DESCRIPTION: u8 = 18;
+    pub(crate) const TASK_STATES: u8 = 19;
+    pub(crate) const DEPLOYMENT_ID: u8 = 20;
+    pub(crate) const DEPLOYMENT_STATUS: u8 = 21;
+    pub(crate) const PREVIOUS: u8 = 22;
+    pub(crate) const NEXT: u8 = 23;
+    pub(crate) const FOLLOWUP: u8 = 24;
+    pub(crate) const RESCHEDULE: u8 = 25;
+    pub(crate) const NETWORK_STATUS: u8 = 26;
+    pub(crate) const REMOTE: u8 = 27;
+    pub(crate) const CREATE_INDEX: u8 = 28;
+    pub(crate) const MODIFY_INDEX: u8 = 29;
+    pub(crate) const ALLOC_MODIFY_INDEX: u8 = 30;
+    pub(crate) const CREATE_TIME: u8 = 31;
+    pub(crate) const MODIFY_TIME: u8 = 32;
+}
+
+pub(crate) const DESIRED: [DesiredStatus; 3] = [DesiredStatus::Run, DesiredStatus::Stop, DesiredStatus::Evict];
+pub(crate) const CLIENT: [ClientStatus; 6] =
+    [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed, ClientStatus::Lost, ClientStatus::Unknown];
+
+/// Our records are plain data with text keys: writing them as JSON cannot fail.
+fn json<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("records are plain data with text keys")
+}
+
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn put(&mut self, tag: u8, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.0.push(tag);
+        let mut n = bytes.len();
+        while n >= 0x80 {
+            #[allow(clippy::cast_possible_truncation, reason = "seven bits at a time")]
+            self.0.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "less than 0x80")]
+        self.0.push(n as u8);
+        self.0.extend_from_slice(bytes);
+    }
+    fn id(&mut self, tag: u8, id: uuid::Uuid) {
+        if !id.is_nil() {
+            self.put(tag, id.as_bytes());
+        }
+    }
+    /// Without leading zero bytes; zero is the default of every number.
+    fn number(&mut self, tag: u8, n: u64) {
+        let bytes = n.to_be_bytes();
+        self.put(tag, &bytes[n.leading_zeros() as usize / 8..]);
+    }
+    fn json<T: Serialize + Default + PartialEq>(&mut self, tag: u8, value: &T) {
+        if *value != T::default() {
+            self.put(tag, &json(value));
+        }
+    }
+}
+
+fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
+    // Exhaustive: a new field of the model must be given a tag here.
+    let Allocation {
+        id: _,
+        namespace,
+        eval_id,
+        name,
+        node_id,
+        node_name,
+        job_id,
+        job_version,
+        job,
+        task_group,
+        resources,
+        metrics,
+        desired_status,
+        desired_description,
+        desired_transition,
+        client_status,
+        client_description,
+        task_states,
+        deployment_id,
+        deployment_status,
+        previous_allocation,
+        next_allocation,
+        followup_eval_id,
+        reschedule_tracker,
+        network_status,
+        remote,
+        create_index,
+        modify_index,
+        alloc_modify_index,
+        create_time,
+        modify_time,
+    } = &*entry.alloc;
+    let mut f = Fields(Vec::with_capacity(256));
+    f.0.push(ALLOC_FORMAT);
+    f.put(tag::NAMESPACE, namespace.as_str().as_bytes());
+    f.id(tag::EVAL_ID, eval_id.0);
+    f.put(tag::NAME, name.as_bytes());
+    f.id(tag::NODE_ID, node_id.0);
+    f.put(tag::NODE_NAME, node_name.as_bytes());
+    f.put(tag::JOB_ID, job_id.as_str().as_bytes());
+    f.number(tag::JOB_VERSION, *job_version);
+    f.number(tag::JOB_CREATED, job.as_ref().map_or(0, |j| j.create_index));
+    f.put(tag::GROUP, task_group.as_bytes());
+    match entry.resources_ref {
+        0 => f.json(tag::RESOURCES, &**resources),
+        n => f.number(tag::RESOURCES_REF, n),
+    }
+    match (entry.metrics_ref, metrics) {
+        (0, Some(m)) => f.put(tag::METRICS, &json(m)),
+        (0, None) => {}
+        (n, _) => f.number(tag::METRICS_REF, n),
+    }
+    let place = |n: Option<usize>| n.unwrap_or(0) as u64;
+    f.number(tag::DESIRED_STATUS, place(DESIRED.iter().position(|s| s == desired_status)));
+    f.put(tag::DESIRED_DESCRIPTION, desired_description.as_bytes());
+    f.json(tag::DESIRED_TRANSITION, desired_transition);
+    f.number(tag::CLIENT_STATUS, place(CLIENT.iter().position(|s| s == client_status)));
+    f.put(tag::CLIENT_DESCRIPTION, client_description.as_bytes());
+    f.json(tag::TASK_STATES, task_states);
+    f.id(tag::DEPLOYMENT_ID, deployment_id.0);
+    f.json(tag::DEPLOYMENT_STATUS, deployment_status);
+    f.id(tag::PREVIOUS, previous_allocation.0);
+    f.id(tag::NEXT, next_allocation.0);
+    f.id(tag::FOLLOWUP, followup_eval_id.0);
+    f.json(tag::RESCHEDULE, reschedule_tracker);
+    f.json(tag::NETWORK_STATUS, network_status);
+    f.json(tag::REMOTE, remote);
+    f.number(tag::CREATE_INDEX, *create_index);
+    f.number(tag::MODIFY_INDEX, *modify_index);
+    f.number(tag::ALLOC_MODIFY_INDEX, *alloc_modify_index);
+    f.number(tag::CREATE_TIME, create_time.cast_unsigned());
+    f.number(tag::MODIFY_TIME, modify_time.cast_unsigned());
+    f.0
+}
+
+/// Names cannot hold NUL, which therefore separates the parts of keys.
+fn job_key(key: &JobKey) -> Vec<u8> {
+    [key.namespace.as_str().as_bytes(), key.id.as_str().as_bytes()].join(&0)
+}
+
+fn versioned(key: &JobKey, numbers: &[u64]) -> Vec<u8> {
+    let mut k = job_key(key);
+    for n in numbers {
+        k.push(0);
+        k.extend_from_slice(&n.to_be_bytes());
+    }
+    k
+}
+
+fn slot_key(s: &SlotKey) -> Vec<u8> {
+    let index = s.index.to_be_bytes();
+    [s.namespace.as_str().as_bytes(), s.job_id.as_str().as_bytes(), s.group.as_bytes(), &index, s.task.as_bytes()].join(&0)
+}
+
+fn object_key(object: &Object) -> Vec<u8> {
+    match object {
+        Object::Node(n) => n.id.0.as_bytes().to_vec(),
+        Object::Job(j) => job_key(&j.key()),
+        Object::JobVersion(j) => versioned(&j.key(), &[j.version]),
+        Object::RetainedJob(j) => versioned(&j.key(), &[j.create_index, j.version]),
+        Object::Submission(s) => versioned(&JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }, &[s.version]),
+        Object::Summary(s) => job_key(&JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
+        Object::Eval(e) => e.id.0.as_bytes().to_vec(),
+        Object::Alloc(a) => a.id.0.as_bytes().to_vec(),
+        Object::Deployment(d) => d.id.0.as_bytes().to_vec(),
+        Object::RemoteTask(r) => slot_key(&r.slot),
+        Object::Namespace(n) => n.name.as_str().as_bytes().to_vec(),
+        Object::NodePool(p) => p.name.as_bytes().to_vec(),
+        Object::SchedulerConfig(_) => b"config".to_vec(),
+        Object::ClusterMeta(_) => b"cluster".to_vec(),
+    }
+}
+
+fn object_value(state: &State, object: &Object) -> Option<Vec<u8>> {
+    Some(match object {
+        Object::Node(n) => json(n),
+        Object::Job(j) | Object::JobVersion(j) | Object::RetainedJob(j) => json(j),
+        Object::Submission(s) => json(s),
+        Object::Summary(s) => json(s),
+        Object::Eval(e) => json(e),
+        Object::Alloc(a) => alloc_row(state.allocs.get(&a.id)?),
+        Object::Deployment(d) => json(d),
+        Object::RemoteTask(r) => json(r),
+        Object::Namespace(n) => json(n),
+        Object::NodePool(p) => json(p),
+        Object::SchedulerConfig(c) => json(c),
+        Object::ClusterMeta(m) => json(m),
+    })
+}
+
+/// Key of the row that holds the index of a table.
+fn index_key(table: Table) -> Vec<u8> {
+    format!("index/{table}").into_bytes()
+}
+
+impl AppliedSet {
+    /// The rows to make durable before `state` – the one that the batch was applied to – is published. Each row appears once.
+    #[must_use]
+    pub fn rows(&self, state: &State) -> Vec<Row> {
+        if self.tables == crate::TableSet::EMPTY {
+            return Vec::new();
+        }
+        let mut seen: HashSet<(Table, Vec<u8>)> = HashSet::with_capacity(self.changes.len());
+        let mut rows = Vec::with_capacity(self.changes.len() + 8);
+        // From the last change backwards: only the final form of an object counts.
+        for c in self.changes.iter().rev() {
+            let (table, key) = (c.object.table(), object_key(&c.object));
+            if !seen.insert((table, key.clone())) {
+                continue;
+            }
+            let value = if c.deleted { None } else { object_value(state, &c.object) };
+            rows.push(Row { table, key, value });
+        }
+        for (id, came) in &self.shared {
+            let value = if *came { state.shared.get(id) } else { None };
+            let value = value.map(|v| match &v.value {
+                Shared::Resources(r) => [b"r".as_slice(), &json(r)].concat(),
+                Shared::Metrics(m) => [b"m".as_slice(), &json(m)].concat(),
+            });
+            rows.push(Row { table: Table::Shared, key: id.to_be_bytes().to_vec(), value });
+        }
+        for t in self.tables.iter() {
+            rows.push(Row { table: Table::Meta, key: index_key(t), value: Some(self.index.to_string().into_bytes()) });
+        }
+        rows.reverse();
+        rows
+    }
+}
+
+/// One copy of equal texts.
+#[derive(Default)]
+pub(crate) struct Interner(HashSet<Arc<str>>);
+
+impl Interner {
+    pub(crate) fn get(&mut self, text: &str) -> Arc<str> {
+        if let Some(t) = self.0.get(text) {
+            return t.clone();
+        }
+        let t: Arc<str> = Arc::from(text);
+        self.0.insert(t.clone());
+        t
+    }
+}

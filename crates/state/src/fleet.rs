@@ -1,0 +1,294 @@
+//! Nodes as the scheduler reads them: one slot per node, one array per quantity, so that looking at all nodes is a walk over memory.
+//!
+//! The view belongs to the state and is kept up to date by every applied batch; nothing is rebuilt per evaluation. Static facts and use are
+//! separate, since use changes with every plan and facts hardly ever: a plan copies three arrays of numbers at most.
+
+use std::{collections::HashMap, sync::Arc};
+
+use model::{alloc::Allocation, ids::NodeId, node::Node};
+
+use crate::{
+    class::computed_class,
+    usage::{NodeUse, PortSet},
+};
+
+/// Position of a node in the arrays of a [`Fleet`]; stays while the node is registered.
+pub type NodeSlot = u32;
+
+/// What a node can give, worked out once per registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCapacity {
+    /// MHz without the reserved.
+    pub cpu: i64,
+    /// MiB without the reserved.
+    pub memory_mb: i64,
+    /// MiB without the reserved.
+    pub disk_mb: i64,
+    /// Ports that are never given out, on any address, as inclusive ranges.
+    pub reserved_ports: Vec<(u16, u16)>,
+    /// Host networks: name, address, ports never given out there.
+    pub networks: Vec<(Box<str>, Box<str>, Vec<(u16, u16)>)>,
+    /// Ports given dynamically, inclusive.
+    pub dynamic_ports: (u16, u16),
+}
+
+/// Reads ranges such as `22,80,8500-8600`; parts that are not ports are passed over.
+#[must_use]
+pub fn parse_ports(text: &str) -> Vec<(u16, u16)> {
+    let one = |s: &str| s.trim().parse::<u16>().ok();
+    text.split(',')
+        .filter_map(|part| match part.split_once('-') {
+            Some((a, b)) => one(a).zip(one(b)).filter(|(a, b)| a <= b),
+            None => one(part).map(|p| (p, p)),
+        })
+        .collect()
+}
+
+/// The address of a node that names no networks.
+fn fallback_address(node: &Node) -> Option<&str> {
+    let listed = node.resources.networks.iter().map(|n| n.ip.as_str()).find(|ip| !ip.is_empty());
+    listed
+        .or_else(|| node.attributes.get("unique.network.ip-address").map(String::as_str))
+        .or_else(|| node.http_addr.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']'])))
+        .filter(|ip| !ip.is_empty())
+}
+
+impl NodeCapacity {
+    /// Of a node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let (r, kept) = (&node.resources, &node.reserved);
+        let mut networks: Vec<(Box<str>, Box<str>, Vec<(u16, u16)>)> = Vec::new();
+        for a in r.node_networks.iter().flat_map(|n| &n.addresses) {
+            let alias = if a.alias.is_empty() { "default" } else { &a.alias };
+            networks.push((alias.into(), a.address.as_str().into(), parse_ports(&a.reserved_ports)));
+        }
+        if networks.is_empty()
+            && let Some(ip) = fallback_address(node)
+        {
+            networks.push(("default".into(), ip.into(), Vec::new()));
+        }
+        let port = |p: i32, default: u16| u16::try_from(p).ok().filter(|p| *p > 0).unwrap_or(default);
+        let low = port(r.min_dynamic_port, 20_000);
+        Self {
+            cpu: r.cpu.cpu_shares - kept.cpu.cpu_shares,
+            memory_mb: r.memory.memory_mb - kept.memory.memory_mb,
+            disk_mb: r.disk.disk_mb - kept.disk.disk_mb,
+            reserved_ports: parse_ports(&kept.networks.reserved_host_ports),
+            networks,
+            dynamic_ports: (low, port(r.max_dynamic_port, 32_000).max(low)),
+        }
+    }
+    /// The address of a host network; the empty name is `default`.
+    #[must_use]
+    pub fn address(&self, network: &str) -> Option<&str> {
+        let network = if network.is_empty() { "default" } else { network };
+        self.networks.iter().find(|(alias, ..)| **alias == *network).map(|(_, ip, _)| &**ip)
+    }
+    /// Is the port kept from allocations at the address?
+    #[must_use]
+    pub fn port_reserved(&self, ip: &str, port: u16) -> bool {
+        let within = |ranges: &[(u16, u16)]| ranges.iter().any(|(a, b)| (*a..=*b).contains(&port));
+        within(&self.reserved_ports) || self.networks.iter().any(|(_, i, ranges)| **i == *ip && within(ranges))
+    }
+}
+
+/// Facts of nodes by slot.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    slots: HashMap<NodeId, NodeSlot>,
+    free: Vec<NodeSlot>,
+    nodes: Vec<Option<Arc<Node>>>,
+    capacity: Vec<Arc<NodeCapacity>>,
+    ready: Vec<bool>,
+    class: Vec<u32>,
+    class_names: Vec<Arc<str>>,
+    class_ids: HashMap<Arc<str>, u32>,
+    cpu: Vec<i64>,
+    memory_mb: Vec<i64>,
+    disk_mb: Vec<i64>,
+}
+
+/// What is taken, by slot.
+#[derive(Clone, Debug, Default)]
+struct Taken {
+    cpu: Vec<i64>,
+    memory_mb: Vec<i64>,
+    disk_mb: Vec<i64>,
+    allocs: Vec<u32>,
+}
+
+/// The view of all nodes; see the module. Slots of forgotten nodes are empty: their node is None and they are never ready.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    facts: Arc<Facts>,
+    taken: Arc<Taken>,
+    ports: imbl::Vector<Arc<PortSet>>,
+}
+
+impl Fleet {
+    /// Number of slots, empty ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.facts.nodes.len()
+    }
+    /// No slot at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.facts.nodes.is_empty()
+    }
+    /// The slot of a node.
+    #[must_use]
+    pub fn slot(&self, node: NodeId) -> Option<NodeSlot> {
+        self.facts.slots.get(&node).copied()
+    }
+    /// Nodes by slot.
+    #[must_use]
+    pub fn nodes(&self) -> &[Option<Arc<Node>>] {
+        &self.facts.nodes
+    }
+    /// Capacity by slot.
+    #[must_use]
+    pub fn capacity(&self) -> &[Arc<NodeCapacity>] {
+        &self.facts.capacity
+    }
+    /// May be placed on, by slot.
+    #[must_use]
+    pub fn ready(&self) -> &[bool] {
+        &self.facts.ready
+    }
+    /// Class by slot; names in [`Self::class_names`].
+    #[must_use]
+    pub fn class(&self) -> &[u32] {
+        &self.facts.class
+    }
+    /// Names of classes; classes of which no node is left keep theirs.
+    #[must_use]
+    pub fn class_names(&self) -> &[Arc<str>] {
+        &self.facts.class_names
+    }
+    /// MHz that can be given, by slot.
+    #[must_use]
+    pub fn cpu(&self) -> &[i64] {
+        &self.facts.cpu
+    }
+    /// MiB of memory that can be given, by slot.
+    #[must_use]
+    pub fn memory_mb(&self) -> &[i64] {
+        &self.facts.memory_mb
+    }
+    /// MiB of disk that can be given, by slot.
+    #[must_use]
+    pub fn disk_mb(&self) -> &[i64] {
+        &self.facts.disk_mb
+    }
+    /// MHz taken, by slot.
+    #[must_use]
+    pub fn cpu_taken(&self) -> &[i64] {
+        &self.taken.cpu
+    }
+    /// MiB of memory taken, by slot.
+    #[must_use]
+    pub fn memory_mb_taken(&self) -> &[i64] {
+        &self.taken.memory_mb
+    }
+    /// MiB of disk taken, by slot.
+    #[must_use]
+    pub fn disk_mb_taken(&self) -> &[i64] {
+        &self.taken.disk_mb
+    }
+    /// Ports taken of a slot.
+    #[must_use]
+    pub fn ports(&self, slot: NodeSlot) -> Arc<PortSet> {
+        self.ports.get(slot as usize).cloned().unwrap_or_default()
+    }
+    /// All that is taken of a slot.
+    #[must_use]
+    pub fn usage(&self, slot: NodeSlot) -> NodeUse {
+        let i = slot as usize;
+        let t = &self.taken;
+        if i >= t.cpu.len() {
+            return NodeUse::default();
+        }
+        NodeUse { cpu: t.cpu[i], memory_mb: t.memory_mb[i], disk_mb: t.disk_mb[i], allocs: t.allocs[i], ports: self.ports(slot) }
+    }
+
+    /// Adds a node or takes over its changed facts. True when it is new.
+    pub(crate) fn put_node(&mut self, node: &Arc<Node>) -> bool {
+        let facts = Arc::make_mut(&mut self.facts);
+        let class: Arc<str> =
+            if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
+        let class = if let Some(id) = facts.class_ids.get(&class) {
+            *id
+        } else {
+            let id = u32::try_from(facts.class_names.len()).unwrap_or(u32::MAX);
+            facts.class_names.push(class.clone());
+            facts.class_ids.insert(class, id);
+            id
+        };
+        let capacity = NodeCapacity::of(node);
+        let known = facts.slots.get(&node.id).copied();
+        let slot = known.or_else(|| facts.free.pop());
+        let i = if let Some(s) = slot {
+            s as usize
+        } else {
+            let taken = Arc::make_mut(&mut self.taken);
+            facts.nodes.push(None);
+            facts.capacity.push(Arc::default());
+            facts.ready.push(false);
+            facts.class.push(0);
+            for v in [&mut facts.cpu, &mut facts.memory_mb, &mut facts.disk_mb, &mut taken.cpu, &mut taken.memory_mb, &mut taken.disk_mb] {
+                v.push(0);
+            }
+            taken.allocs.push(0);
+            self.ports.push_back(Arc::default());
+            facts.nodes.len() - 1
+        };
+        facts.nodes[i] = Some(node.clone());
+        facts.ready[i] = node.ready();
+        facts.class[i] = class;
+        facts.cpu[i] = capacity.cpu;
+        facts.memory_mb[i] = capacity.memory_mb;
+        facts.disk_mb[i] = capacity.disk_mb;
+        facts.capacity[i] = Arc::new(capacity);
+        #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
+        facts.slots.insert(node.id, i as NodeSlot);
+        known.is_none()
+    }
+
+    pub(crate) fn remove_node(&mut self, id: NodeId) {
+        let facts = Arc::make_mut(&mut self.facts);
+        let Some(slot) = facts.slots.remove(&id) else { return };
+        let i = slot as usize;
+        facts.nodes[i] = None;
+        facts.ready[i] = false;
+        facts.free.push(slot);
+        self.set(slot, NodeUse::default());
+    }
+
+    fn set(&mut self, slot: NodeSlot, u: NodeUse) {
+        let i = slot as usize;
+        let t = Arc::make_mut(&mut self.taken);
+        (t.cpu[i], t.memory_mb[i], t.disk_mb[i], t.allocs[i]) = (u.cpu, u.memory_mb, u.disk_mb, u.allocs);
+        let same = self.ports.get(i).is_some_and(|p| Arc::ptr_eq(p, &u.ports));
+        if !same {
+            self.ports.set(i, u.ports);
+        }
+    }
+
+    /// An allocation starts to take room. Allocations of nodes that are not registered take none until their node comes.
+    pub(crate) fn take(&mut self, alloc: &Allocation) {
+        let Some(slot) = self.slot(alloc.node_id) else { return };
+        let mut u = self.usage(slot);
+        u.add(alloc);
+        self.set(slot, u);
+    }
+
+    /// An allocation takes no room any more.
+    pub(crate) fn release(&mut self, alloc: &Allocation) {
+        let Some(slot) = self.slot(alloc.node_id) else { return };
+        let mut u = self.usage(slot);
+        u.remove(alloc);
+        self.set(slot, u);
+    }
+}

@@ -1,0 +1,110 @@
+//! The tables, by name: what indexes, watches and durable rows are kept by.
+
+use std::fmt;
+
+macro_rules! tables {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A table.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Table { $($(#[$doc])* $name,)* }
+        impl Table {
+            /// Every table.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+            /// Its stable name, as durable rows carry it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+            /// The table of that name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name { $($text => Some(Self::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+tables! {
+    /// Position of each table and cluster-wide settings.
+    Meta = "meta",
+    /// Nodes.
+    Nodes = "nodes",
+    /// Jobs, newest version.
+    Jobs = "jobs",
+    /// Earlier and current versions of jobs.
+    JobVersions = "job_versions",
+    /// Versions that are no longer listed but that allocations still run.
+    RetainedJobs = "retained_jobs",
+    /// Source texts of jobs.
+    JobSubmissions = "job_submissions",
+    /// Counts of allocations by job and group.
+    JobSummaries = "job_summaries",
+    /// Evaluations.
+    Evals = "evals",
+    /// Allocations.
+    Allocs = "allocs",
+    /// Values that several allocation rows refer to.
+    Shared = "shared",
+    /// Deployments.
+    Deployments = "deployments",
+    /// Remote tasks.
+    RemoteTasks = "remote_tasks",
+    /// Namespaces.
+    Namespaces = "namespaces",
+    /// Node pools.
+    NodePools = "node_pools",
+    /// Scheduler settings: one row.
+    SchedulerConfig = "scheduler_config",
+}
+
+impl Table {
+    /// How many tables there are.
+    pub const COUNT: usize = Self::ALL.len();
+    /// Position in arrays of [`Self::COUNT`] entries.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A set of tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableSet(u32);
+
+impl TableSet {
+    /// No table.
+    pub const EMPTY: Self = Self(0);
+    /// Adds one.
+    pub fn insert(&mut self, table: Table) {
+        self.0 |= 1 << table.slot();
+    }
+    /// Is it in there?
+    #[must_use]
+    pub const fn contains(self, table: Table) -> bool {
+        self.0 & (1 << table.slot()) != 0
+    }
+    /// Have they one in common?
+    #[must_use]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+    /// All members, in the order of [`Table::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Table> {
+        Table::ALL.iter().copied().filter(move |t| self.contains(*t))
+    }
+}
+
+impl FromIterator<Table> for TableSet {
+    fn from_iter<I: IntoIterator<Item = Table>>(tables: I) -> Self {
+        let mut set = Self::EMPTY;
+        tables.into_iter().for_each(|t| set.insert(t));
+        set
+    }
+}

@@ -1,0 +1,368 @@
+//! The tables and their secondary indexes, and every way to read them.
+
+use std::{ops::RangeInclusive, sync::Arc};
+
+use imbl::{OrdMap, OrdSet};
+use model::{
+    alloc::Allocation,
+    deployment::Deployment,
+    eval::Evaluation,
+    ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex},
+    job::Job,
+    node::Node,
+    remote::RemoteTask,
+    scheduler_config::SchedulerConfig,
+};
+
+use crate::{
+    ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    fleet::Fleet,
+    records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
+    table::{Table, TableSet},
+    usage::NodeUse,
+};
+
+/// Index at which the built-in objects stand.
+pub(crate) const FIRST_INDEX: StoreIndex = 1;
+
+/// Numbers of a job that its status follows from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JobCounts {
+    pub(crate) allocs: u32,
+    pub(crate) live_allocs: u32,
+    pub(crate) evals: u32,
+    pub(crate) open_evals: u32,
+}
+
+/// An allocation with the shared rows that its own row refers to.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocEntry {
+    pub(crate) alloc: Arc<Allocation>,
+    /// Ids of shared rows; 0 = written in place.
+    pub(crate) resources_ref: u64,
+    pub(crate) metrics_ref: u64,
+}
+
+/// An immutable snapshot of everything that the servers know. Cloning costs a few dozen reference counts.
+#[derive(Clone)]
+pub struct State {
+    pub(crate) index: StoreIndex,
+    pub(crate) table_index: [StoreIndex; Table::COUNT],
+    pub(crate) nodes: OrdMap<NodeId, Arc<Node>>,
+    pub(crate) jobs: OrdMap<JobKey, Arc<Job>>,
+    pub(crate) versions: OrdMap<(JobKey, u64), Arc<Job>>,
+    /// By job, create index and version: what no longer is in `versions` but still has allocations.
+    pub(crate) retained: OrdMap<(JobKey, StoreIndex, u64), Arc<Job>>,
+    pub(crate) submissions: OrdMap<(JobKey, u64), Arc<Submission>>,
+    pub(crate) summaries: OrdMap<JobKey, Arc<JobSummary>>,
+    pub(crate) counts: OrdMap<JobKey, JobCounts>,
+    pub(crate) evals: OrdMap<EvalId, Arc<Evaluation>>,
+    pub(crate) evals_by_job: OrdSet<(JobKey, EvalId)>,
+    pub(crate) allocs: OrdMap<AllocId, AllocEntry>,
+    pub(crate) allocs_by_job: OrdSet<(JobKey, AllocId)>,
+    pub(crate) allocs_by_node: OrdSet<(NodeId, AllocId)>,
+    pub(crate) allocs_by_eval: OrdSet<(EvalId, AllocId)>,
+    pub(crate) allocs_by_deployment: OrdSet<(DeploymentId, AllocId)>,
+    /// Users of each shared row.
+    pub(crate) shared: OrdMap<u64, SharedValue>,
+    pub(crate) deployments: OrdMap<DeploymentId, Arc<Deployment>>,
+    pub(crate) deployments_by_job: OrdSet<(JobKey, DeploymentId)>,
+    pub(crate) remote: OrdMap<SlotKey, Arc<RemoteTask>>,
+    pub(crate) remote_by_manager: OrdSet<(NodeId, SlotKey)>,
+    pub(crate) namespaces: OrdMap<Namespace, Arc<NamespaceRecord>>,
+    pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
+    pub(crate) scheduler_config: Arc<SchedulerConfig>,
+    pub(crate) cluster: ClusterMeta,
+    pub(crate) fleet: Fleet,
+}
+
+/// A value that several allocation rows refer to.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedValue {
+    pub(crate) users: u32,
+    pub(crate) value: Shared,
+}
+
+/// What may be shared.
+#[derive(Clone, Debug)]
+pub(crate) enum Shared {
+    Resources(Arc<model::resources::AllocatedResources>),
+    Metrics(Arc<model::metrics::AllocMetric>),
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "State(index {}, {} nodes, {} jobs, {} allocs)", self.index, self.nodes.len(), self.jobs.len(), self.allocs.len())
+    }
+}
+
+fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
+    (k.clone(), I::from(uuid::Uuid::nil()))..=(k.clone(), I::from(uuid::Uuid::max()))
+}
+
+impl State {
+    /// The state of a cluster that has just been made: a namespace, two node pools, default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        let pool = |name: &str, description: &str| {
+            Arc::new(NodePool {
+                name: name.into(),
+                description: description.into(),
+                create_index: FIRST_INDEX,
+                modify_index: FIRST_INDEX,
+                ..NodePool::default()
+            })
+        };
+        let namespace = NamespaceRecord {
+            name: DEFAULT_NAMESPACE.into(),
+            description: "Default shared namespace".into(),
+            create_index: FIRST_INDEX,
+            modify_index: FIRST_INDEX,
+            ..NamespaceRecord::default()
+        };
+        let pools = [pool(ALL_NODE_POOL, "Holds all nodes."), pool(DEFAULT_NODE_POOL, "Nodes that name no other pool.")];
+        Self {
+            index: FIRST_INDEX,
+            table_index: [FIRST_INDEX; Table::COUNT],
+            nodes: OrdMap::new(),
+            jobs: OrdMap::new(),
+            versions: OrdMap::new(),
+            retained: OrdMap::new(),
+            submissions: OrdMap::new(),
+            summaries: OrdMap::new(),
+            counts: OrdMap::new(),
+            evals: OrdMap::new(),
+            evals_by_job: OrdSet::new(),
+            allocs: OrdMap::new(),
+            allocs_by_job: OrdSet::new(),
+            allocs_by_node: OrdSet::new(),
+            allocs_by_eval: OrdSet::new(),
+            allocs_by_deployment: OrdSet::new(),
+            shared: OrdMap::new(),
+            deployments: OrdMap::new(),
+            deployments_by_job: OrdSet::new(),
+            remote: OrdMap::new(),
+            remote_by_manager: OrdSet::new(),
+            namespaces: std::iter::once((namespace.name.clone(), Arc::new(namespace))).collect(),
+            pools: pools.into_iter().map(|p| (p.name.clone(), p)).collect(),
+            scheduler_config: Arc::new(SchedulerConfig {
+                create_index: FIRST_INDEX,
+                modify_index: FIRST_INDEX,
+                ..SchedulerConfig::default()
+            }),
+            cluster: ClusterMeta::default(),
+            fleet: Fleet::default(),
+        }
+    }
+
+    /// Index of the last applied batch; at least 1.
+    #[must_use]
+    pub fn latest_index(&self) -> StoreIndex {
+        self.index
+    }
+    /// Index of the last batch that changed the table; it never goes back. At least 1.
+    #[must_use]
+    pub fn index(&self, table: Table) -> StoreIndex {
+        self.table_index[table.slot()]
+    }
+    /// The newest index of several tables.
+    #[must_use]
+    pub fn index_of(&self, tables: TableSet) -> StoreIndex {
+        tables.iter().map(|t| self.index(t)).max().unwrap_or(FIRST_INDEX)
+    }
+
+    /// A node.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Arc<Node>> {
+        self.nodes.get(&id)
+    }
+    /// All nodes, by id.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+    /// What allocations take of a node.
+    #[must_use]
+    pub fn usage(&self, id: NodeId) -> NodeUse {
+        self.fleet.slot(id).map(|s| self.fleet.usage(s)).unwrap_or_default()
+    }
+    /// The nodes as the scheduler reads them.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// A job, newest version.
+    #[must_use]
+    pub fn job(&self, key: &JobKey) -> Option<&Arc<Job>> {
+        self.jobs.get(key)
+    }
+    /// All jobs, by namespace and id.
+    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &Arc<Job>> {
+        self.jobs.values()
+    }
+    /// How many jobs there are.
+    #[must_use]
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+    /// The jobs of a namespace whose id begins with `prefix`, by id.
+    pub fn jobs_in<'a>(&'a self, namespace: &'a Namespace, prefix: &'a str) -> impl Iterator<Item = &'a Arc<Job>> {
+        let from = JobKey { namespace: namespace.clone(), id: JobId::from(prefix) };
+        self.jobs.range(from..).map(|(_, j)| j).take_while(move |j| j.namespace == *namespace && j.id.as_str().starts_with(prefix))
+    }
+    /// A version of a job that is still known.
+    #[must_use]
+    pub fn job_version(&self, key: &JobKey, version: u64) -> Option<&Arc<Job>> {
+        self.versions.get(&(key.clone(), version))
+    }
+    /// The known versions of a job, newest first.
+    pub fn job_versions(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Job>> {
+        self.versions.range((key.clone(), 0)..=(key.clone(), u64::MAX)).rev().map(|(_, j)| j)
+    }
+    /// The text that a job version was registered from.
+    #[must_use]
+    pub fn job_submission(&self, key: &JobKey, version: u64) -> Option<&Arc<Submission>> {
+        self.submissions.get(&(key.clone(), version))
+    }
+    /// Counts of a job's allocations.
+    #[must_use]
+    pub fn job_summary(&self, key: &JobKey) -> Option<&Arc<JobSummary>> {
+        self.summaries.get(key)
+    }
+
+    /// An evaluation.
+    #[must_use]
+    pub fn eval(&self, id: EvalId) -> Option<&Arc<Evaluation>> {
+        self.evals.get(&id)
+    }
+    /// All evaluations, by id.
+    pub fn evals(&self) -> impl DoubleEndedIterator<Item = &Arc<Evaluation>> {
+        self.evals.values()
+    }
+    /// How many evaluations there are.
+    #[must_use]
+    pub fn eval_count(&self) -> usize {
+        self.evals.len()
+    }
+    /// The evaluations of a job, by id.
+    pub fn evals_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> {
+        self.evals_by_job.range(ids::<_, EvalId>(key)).filter_map(|(_, id)| self.evals.get(id))
+    }
+
+    /// An allocation.
+    #[must_use]
+    pub fn alloc(&self, id: AllocId) -> Option<&Arc<Allocation>> {
+        self.allocs.get(&id).map(|e| &e.alloc)
+    }
+    /// All allocations, by id.
+    pub fn allocs(&self) -> impl DoubleEndedIterator<Item = &Arc<Allocation>> {
+        self.allocs.values().map(|e| &e.alloc)
+    }
+    /// The allocations with an id from this one on.
+    pub fn allocs_from(&self, id: AllocId) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocs.range(id..).map(|(_, e)| &e.alloc)
+    }
+    /// How many allocations there are.
+    #[must_use]
+    pub fn alloc_count(&self) -> usize {
+        self.allocs.len()
+    }
+    /// The allocations of a job (of all jobs that ever had its name), by id.
+    pub fn allocs_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocs_by_job.range(ids::<_, AllocId>(key)).filter_map(|(_, id)| self.alloc(*id))
+    }
+    /// The allocations of a node, by id.
+    pub fn allocs_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocs_by_node.range(ids::<_, AllocId>(&node)).filter_map(|(_, id)| self.alloc(*id))
+    }
+    /// The allocations that an evaluation placed or last changed, by id.
+    pub fn allocs_by_eval(&self, eval: EvalId) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocs_by_eval.range(ids::<_, AllocId>(&eval)).filter_map(|(_, id)| self.alloc(*id))
+    }
+    /// The allocations of a deployment, by id.
+    pub fn allocs_by_deployment(&self, deployment: DeploymentId) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocs_by_deployment.range(ids::<_, AllocId>(&deployment)).filter_map(|(_, id)| self.alloc(*id))
+    }
+
+    /// A deployment.
+    #[must_use]
+    pub fn deployment(&self, id: DeploymentId) -> Option<&Arc<Deployment>> {
+        self.deployments.get(&id)
+    }
+    /// All deployments, by id.
+    pub fn deployments(&self) -> impl DoubleEndedIterator<Item = &Arc<Deployment>> {
+        self.deployments.values()
+    }
+    /// The deployments of a job, by id.
+    pub fn deployments_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Deployment>> {
+        self.deployments_by_job.range(ids::<_, DeploymentId>(key)).filter_map(|(_, id)| self.deployments.get(id))
+    }
+    /// The newest deployment of the job that now has this name.
+    #[must_use]
+    pub fn latest_deployment(&self, key: &JobKey) -> Option<&Arc<Deployment>> {
+        let created = self.job(key).map(|j| j.create_index);
+        let current = |d: &&Arc<Deployment>| created.is_none_or(|c| d.job_create_index == c);
+        self.deployments_by_job(key).filter(current).max_by_key(|d| (d.create_index, d.id))
+    }
+
+    /// The record of a slot.
+    #[must_use]
+    pub fn remote_task(&self, slot: &SlotKey) -> Option<&Arc<RemoteTask>> {
+        self.remote.get(slot)
+    }
+    /// All records, by slot.
+    pub fn remote_tasks(&self) -> impl DoubleEndedIterator<Item = &Arc<RemoteTask>> {
+        self.remote.values()
+    }
+    /// The records of a job's slots.
+    pub fn remote_tasks_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<RemoteTask>> {
+        let from = SlotKey { namespace: key.namespace.clone(), job_id: key.id.clone(), group: "".into(), index: 0, task: "".into() };
+        let key = key.clone();
+        self.remote.range(from..).take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id).map(|(_, r)| r)
+    }
+    /// The records that a node has to do with, as manager or as the next one.
+    pub fn remote_tasks_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<RemoteTask>> {
+        let from = SlotKey { namespace: "".into(), job_id: "".into(), group: "".into(), index: 0, task: "".into() };
+        self.remote_by_manager.range((node, from)..).take_while(move |(n, _)| *n == node).filter_map(|(_, s)| self.remote.get(s))
+    }
+
+    /// A namespace.
+    #[must_use]
+    pub fn namespace(&self, name: &Namespace) -> Option<&Arc<NamespaceRecord>> {
+        self.namespaces.get(name)
+    }
+    /// All namespaces, by name.
+    pub fn namespaces(&self) -> impl DoubleEndedIterator<Item = &Arc<NamespaceRecord>> {
+        self.namespaces.values()
+    }
+    /// A node pool.
+    #[must_use]
+    pub fn node_pool(&self, name: &str) -> Option<&Arc<NodePool>> {
+        self.pools.get(name)
+    }
+    /// All node pools, by name.
+    pub fn node_pools(&self) -> impl DoubleEndedIterator<Item = &Arc<NodePool>> {
+        self.pools.values()
+    }
+    /// The scheduler settings.
+    #[must_use]
+    pub fn scheduler_config(&self) -> &Arc<SchedulerConfig> {
+        &self.scheduler_config
+    }
+    /// What the cluster is; a nil id until it was set.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterMeta {
+        &self.cluster
+    }
+}
