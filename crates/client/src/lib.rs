@@ -1,1 +1,36 @@
-//! client
+//! The node: it runs what servers place on it and manages what lives in remote runtimes.
+//!
+//! [`Client::start`] takes the data directory, restores what a former run left (the normal start, not a special one), looks at the machine,
+//! launches the drivers and opens a session with a server. From then on:
+//!
+//! ```text
+//! session ──► node loop ──► one loop per allocation ──► driver host ──► plugins
+//!    ▲             └──────► remote loop (slots, by server order only) ──┘
+//!    └── outbox ◄── allocation states, remote reports, fingerprints
+//! ```
+//!
+//! Decisions (task order, restarts, health, what a remote order means) are in `lifecycle`; here are the effects. Records are in `store`, written before
+//! the effect that they announce.
+//!
+//! Must never know: the scheduler, the servers' state, how a driver does its work. Begin reading at [`client`], then `alloc`.
+
+pub mod cgroup;
+pub mod client;
+pub mod config;
+pub mod dirs;
+pub mod env;
+pub mod error;
+pub mod events;
+pub mod fingerprint;
+pub mod http;
+mod identity;
+mod interpolate;
+pub mod lease;
+mod lock;
+mod outbox;
+mod session;
+mod store;
+
+pub use client::{Client, ClientHandle};
+pub use config::{ClientConfig, GcConfig, HostNetwork, PluginCommand, PluginSettings, Reserved};
+pub use error::{RequestError, StartError, StoreError};

@@ -1,0 +1,192 @@
+//! Directories of an allocation.
+//!
+//! ```text
+//! <alloc_dir>/<alloc id>/alloc/{logs,tmp,data}
+//! <alloc_dir>/<alloc id>/<task>/{local,secrets,private,tmp}
+//! ```
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use model::AllocId;
+
+/// Paths of one allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocDirs {
+    /// `<alloc_dir>/<alloc id>`.
+    pub root: PathBuf,
+}
+
+/// Paths of one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskDirs {
+    /// `<alloc_dir>/<alloc id>/<task>`.
+    pub root: PathBuf,
+    /// Shared by the tasks.
+    pub alloc: PathBuf,
+    /// `local`.
+    pub local: PathBuf,
+    /// `secrets`, mode 0700.
+    pub secrets: PathBuf,
+}
+
+impl AllocDirs {
+    /// Names the paths; nothing is made yet.
+    #[must_use]
+    pub fn new(alloc_dir: &Path, alloc: AllocId) -> Self {
+        Self {
+            root: alloc_dir.join(alloc.to_string()),
+        }
+    }
+
+    /// Shared directory.
+    #[must_use]
+    pub fn shared(&self) -> PathBuf {
+        self.root.join("alloc")
+    }
+
+    /// Rotated log files.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("alloc/logs")
+    }
+
+    /// Paths of a task.
+    #[must_use]
+    pub fn task(&self, task: &str) -> TaskDirs {
+        let root = self.root.join(task);
+        TaskDirs {
+            alloc: self.shared(),
+            local: root.join("local"),
+            secrets: root.join("secrets"),
+            root,
+        }
+    }
+
+    /// Makes the shared directories. Blocking, idempotent.
+    ///
+    /// # Errors
+    /// When the file system refuses; the error names the path.
+    pub fn create(&self) -> io::Result<()> {
+        make(&self.root, 0o755)?;
+        make(&self.shared(), 0o777)?;
+        for (name, mode) in [("logs", 0o777), ("tmp", 0o1777), ("data", 0o777)] {
+            make(&self.shared().join(name), mode)?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything, also below directories that a task has made unreadable. Blocking, idempotent.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub fn destroy(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.root) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                open_up(&self.root);
+                fs::remove_dir_all(&self.root)
+            }
+            other => other,
+        }
+    }
+}
+
+impl TaskDirs {
+    /// Makes the directories; secrets belong to `owner` alone. Blocking, idempotent.
+    ///
+    /// # Errors
+    /// When the file system refuses; the error names the path.
+    pub fn create(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
+        make(&self.root, 0o777)?;
+        make(&self.local, 0o777)?;
+        make(&self.secrets, 0o700)?;
+        make(&self.root.join("private"), 0o700)?;
+        make(&self.root.join("tmp"), 0o1777)?;
+        if let Some((uid, gid)) = owner {
+            std::os::unix::fs::chown(&self.secrets, Some(uid), Some(gid))
+                .map_err(named("give away", &self.secrets))?;
+        }
+        Ok(())
+    }
+}
+
+fn named(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    let path = path.to_owned();
+    move |e| io::Error::new(e.kind(), format!("{doing} {}: {e}", path.display()))
+}
+
+fn make(path: &Path, mode: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {
+            // The umask has cut the mode.
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))
+                .map_err(named("set the mode of", path))
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(e) => Err(named("create the directory", path)(e)),
+    }
+}
+
+/// Gives the owner back the right to list and to delete. Errors show up at the removal that follows.
+fn open_up(dir: &Path) {
+    let _ = fs::set_permissions(dir, fs::Permissions::from_mode(0o700));
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}
+
+/// Numbers of a user in /etc/passwd; the name may be a number itself.
+#[must_use]
+pub fn find_user(name: &str) -> Option<(u32, u32)> {
+    let passwd = fs::read_to_string("/etc/passwd").ok()?;
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (user, uid, gid) = (fields.first()?, fields.get(2)?, fields.get(3)?);
+        if *user == name || *uid == name {
+            Some((uid.parse().ok()?, gid.parse().ok()?))
+        } else {
+            None
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_and_modes() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dirs = AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4()));
+        let task = dirs.task("web");
+        for _ in 0..2 {
+            dirs.create().expect("alloc");
+            task.create(None).expect("task");
+        }
+        let mode = |p: &Path| fs::metadata(p).expect("exists").permissions().mode() & 0o7777;
+        assert_eq!(mode(&dirs.logs()), 0o777);
+        assert_eq!(mode(&dirs.shared().join("tmp")), 0o1777);
+        assert_eq!(mode(&dirs.shared().join("data")), 0o777);
+        assert_eq!(mode(&task.local), 0o777);
+        assert_eq!(mode(&task.secrets), 0o700);
+        assert_eq!(mode(&task.root.join("private")), 0o700);
+        dirs.destroy().expect("destroy");
+        dirs.destroy().expect("destroy is idempotent");
+        assert!(!dirs.root.exists());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dirs = AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4()));
+        fs::write(&dirs.root, b"").expect("file");
+        let error = dirs.create().expect_err("refused").to_string();
+        assert!(error.contains(&dirs.root.display().to_string()), "{error}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Events of tasks: kinds, details and texts that clients of the API know.
+
+use std::collections::BTreeMap;
+
+use model::{GoDuration, TaskEvent, TaskState, TimestampNs};
+
+/// Kinds by name.
+pub mod kind {
+    /// The node has it.
+    pub const RECEIVED: &str = "Received";
+    /// Preparation.
+    pub const SETUP: &str = "Task Setup";
+    /// Preparation failed.
+    pub const SETUP_FAILURE: &str = "Setup Failure";
+    /// The configuration makes no sense to the driver.
+    pub const FAILED_VALIDATION: &str = "Failed Validation";
+    /// It runs.
+    pub const STARTED: &str = "Started";
+    /// It has ended.
+    pub const TERMINATED: &str = "Terminated";
+    /// It will be started again.
+    pub const RESTARTING: &str = "Restarting";
+    /// It will not.
+    pub const NOT_RESTARTING: &str = "Not Restarting";
+    /// It is being stopped.
+    pub const KILLING: &str = "Killing";
+    /// It was stopped.
+    pub const KILLED: &str = "Killed";
+    /// The driver could not start it.
+    pub const DRIVER_FAILURE: &str = "Driver Failure";
+    /// A message of the driver.
+    pub const DRIVER: &str = "Driver";
+    /// A signal is sent.
+    pub const SIGNALING: &str = "Signaling";
+    /// Somebody asked for a restart.
+    pub const RESTART_SIGNALED: &str = "Restart Signaled";
+    /// The leader has ended.
+    pub const LEADER_DEAD: &str = "Leader Task Dead";
+    /// Another task has failed.
+    pub const SIBLING_FAILED: &str = "Sibling Task Failed";
+    /// Nothing is left to accompany.
+    pub const MAIN_DEAD: &str = "Main Tasks Dead";
+    /// It could not be found again.
+    pub const RESTORE_FAILED: &str = "Failed Restoring Task";
+    /// The allocation did not become healthy.
+    pub const ALLOC_UNHEALTHY: &str = "Alloc Unhealthy";
+    /// The wait before the stop is left out.
+    pub const SKIP_SHUTDOWN_DELAY: &str = "Skipping shutdown_delay";
+}
+
+const KEPT: usize = 10;
+
+/// Adds an event; the oldest go.
+pub fn push(state: &mut TaskState, event: TaskEvent) {
+    if event.fails_task {
+        state.failed = true;
+    }
+    state.events.push(event);
+    let surplus = state.events.len().saturating_sub(KEPT);
+    state.events.drain(..surplus);
+}
+
+fn event(kind: &str, now: TimestampNs, text: impl Into<String>) -> TaskEvent {
+    TaskEvent {
+        kind: kind.to_owned(),
+        time: now,
+        display_message: text.into(),
+        ..TaskEvent::default()
+    }
+}
+
+fn with(
+    mut event: TaskEvent,
+    details: impl IntoIterator<Item = (&'static str, String)>,
+) -> TaskEvent {
+    event
+        .details
+        .extend(details.into_iter().map(|(k, v)| (k.to_owned(), v)));
+    event
+}
+
+/// The node has the task.
+pub fn received(now: TimestampNs) -> TaskEvent {
+    event(kind::RECEIVED, now, "Task received by client")
+}
+
+/// Preparation, named.
+pub fn setup(now: TimestampNs, what: &str) -> TaskEvent {
+    let mut e = with(
+        event(kind::SETUP, now, what),
+        [("message", what.to_owned())],
+    );
+    e.message = what.to_owned();
+    e
+}
+
+/// Preparation failed.
+pub fn setup_failure(now: TimestampNs, why: &str, fails_task: bool) -> TaskEvent {
+    let mut e = with(
+        event(kind::SETUP_FAILURE, now, why),
+        [("setup_error", why.to_owned())],
+    );
+    e.fails_task = fails_task;
+    with(e, fails_task.then(|| ("fails_task", "true".to_owned())))
+}
+
+/// The configuration makes no sense to the driver.
+pub fn failed_validation(now: TimestampNs, why: &str) -> TaskEvent {
+    let mut e = with(
+        event(kind::FAILED_VALIDATION, now, why),
+        [
+            ("validation_error", why.to_owned()),
+            ("fails_task", "true".to_owned()),
+        ],
+    );
+    e.fails_task = true;
+    e
+}
+
+/// It runs.
+pub fn started(now: TimestampNs) -> TaskEvent {
+    event(kind::STARTED, now, "Task started by client")
+}
+
+/// It has ended.
+pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: &str) -> TaskEvent {
+    let mut text = format!("Exit Code: {code}");
+    if signal != 0 {
+        text.push_str(&format!(", Signal: {signal}"));
+    }
+    if !message.is_empty() {
+        text.push_str(&format!(", Exit Message: {message:?}"));
+    }
+    let mut e = with(
+        event(kind::TERMINATED, now, text),
+        [
+            ("exit_code", code.to_string()),
+            ("signal", signal.to_string()),
+            ("oom_killed", oom.to_string()),
+        ],
+    );
+    if !message.is_empty() {
+        e.details.insert("exit_message".into(), message.to_owned());
+    }
+    e.message = message.to_owned();
+    e.exit_code = code;
+    e.signal = signal;
+    e
+}
+
+/// It will be started again.
+pub fn restarting(now: TimestampNs, delay: GoDuration, reason: &str) -> TaskEvent {
+    let text = format!("Task restarting in {delay}");
+    let text = if reason.is_empty() || reason == "Restart within policy" {
+        text
+    } else {
+        format!("{reason} - {text}")
+    };
+    let mut e = with(
+        event(kind::RESTARTING, now, text),
+        [
+            ("start_delay", delay.nanos().to_string()),
+            ("restart_reason", reason.to_owned()),
+        ],
+    );
+    e.restart_reason = reason.to_owned();
+    e
+}
+
+/// It will not be started again.
+pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
+    let text = if reason.is_empty() {
+        "Task exceeded restart policy"
+    } else {
+        reason
+    };
+    let mut e = with(
+        event(kind::NOT_RESTARTING, now, text),
+        [
+            ("restart_reason", reason.to_owned()),
+            ("fails_task", "true".to_owned()),
+        ],
+    );
+    e.restart_reason = reason.to_owned();
+    e.fails_task = true;
+    e
+}
+
+/// It is being stopped.
+pub fn killing(now: TimestampNs, timeout: GoDuration, reason: &str) -> TaskEvent {
+    let text = if reason.is_empty() {
+        format!("Sent interrupt. Waiting {timeout} before force killing")
+    } else {
+        reason.to_owned()
+    };
+    let e = with(
+        event(kind::KILLING, now, text),
+        [("kill_timeout", timeout.to_string())],
+    );
+    with(
+        e,
+        (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())),
+    )
+}
+
+/// It was stopped.
+pub fn killed(now: TimestampNs, error: &str) -> TaskEvent {
+    let text = if error.is_empty() {
+        "Task successfully killed"
+    } else {
+        error
+    };
+    with(
+        event(kind::KILLED, now, text),
+        (!error.is_empty()).then(|| ("kill_error", error.to_owned())),
+    )
+}
+
+/// The driver could not start it.
+pub fn driver_failure(now: TimestampNs, why: &str) -> TaskEvent {
+    let mut e = with(
+        event(kind::DRIVER_FAILURE, now, why),
+        [("driver_error", why.to_owned())],
+    );
+    e.driver_error = why.to_owned();
+    e
+}
+
+/// A message of the driver.
+pub fn driver(
+    now: TimestampNs,
+    message: &str,
+    annotations: &BTreeMap<String, String>,
+) -> TaskEvent {
+    let mut e = event(kind::DRIVER, now, message);
+    e.details.extend(annotations.clone());
+    e.details
+        .insert("driver_message".into(), message.to_owned());
+    e
+}
+
+/// A signal is sent.
+pub fn signaling(now: TimestampNs, signal: &str) -> TaskEvent {
+    with(
+        event(
+            kind::SIGNALING,
+            now,
+            format!("Task being sent signal {signal}"),
+        ),
+        [("task_signal", signal.to_owned())],
+    )
+}
+
+/// Somebody asked for a restart.
+pub fn restart_signaled(now: TimestampNs) -> TaskEvent {
+    let why = "User requested task to restart";
+    with(
+        event(kind::RESTART_SIGNALED, now, why),
+        [("restart_reason", why.to_owned())],
+    )
+}
+
+/// The leader has ended.
+pub fn leader_dead(now: TimestampNs) -> TaskEvent {
+    event(kind::LEADER_DEAD, now, "Leader Task in Group dead")
+}
+
+/// Another task has failed.
+pub fn sibling_failed(now: TimestampNs, sibling: &str) -> TaskEvent {
+    with(
+        event(
+            kind::SIBLING_FAILED,
+            now,
+            format!("Task's sibling {sibling:?} failed"),
+        ),
+        [("failed_sibling", sibling.to_owned())],
+    )
+}
+
+/// Nothing is left to accompany.
+pub fn main_dead(now: TimestampNs) -> TaskEvent {
+    event(kind::MAIN_DEAD, now, "Main tasks in the group died")
+}
+
+/// It could not be found again.
+pub fn restore_failed(now: TimestampNs, why: &str) -> TaskEvent {
+    with(
+        event(
+            kind::RESTORE_FAILED,
+            now,
+            format!("Task could not be found again: {why}"),
+        ),
+        [("driver_error", why.to_owned())],
+    )
+}
+
+/// The allocation did not become healthy.
+pub fn alloc_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
+    with(
+        event(kind::ALLOC_UNHEALTHY, now, why),
+        [("message", why.to_owned())],
+    )
+}
+
+/// The wait before the stop is left out.
+pub fn skip_shutdown_delay(now: TimestampNs) -> TaskEvent {
+    event(kind::SKIP_SHUTDOWN_DELAY, now, "Skipping shutdown_delay")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_people_know() {
+        for (event, expected) in [
+            (terminated(1, 0, 0, false, ""), "Exit Code: 0"),
+            (
+                terminated(1, 137, 9, true, "gone"),
+                "Exit Code: 137, Signal: 9, Exit Message: \"gone\"",
+            ),
+            (
+                restarting(1, GoDuration::from_secs(15), "Restart within policy"),
+                "Task restarting in 15s",
+            ),
+            (
+                restarting(1, GoDuration::from_millis(1500), "x"),
+                "x - Task restarting in 1.5s",
+            ),
+            (
+                killing(1, GoDuration::from_secs(5), ""),
+                "Sent interrupt. Waiting 5s before force killing",
+            ),
+            (killed(1, ""), "Task successfully killed"),
+            (not_restarting(1, ""), "Task exceeded restart policy"),
+        ] {
+            assert_eq!(event.display_message, expected, "{}", event.kind);
+        }
+    }
+
+    #[test]
+    fn ten_events_are_kept_and_failures_stick() {
+        let mut state = TaskState::default();
+        push(&mut state, not_restarting(0, "r"));
+        for n in 1..=11 {
+            push(&mut state, received(n));
+        }
+        assert_eq!(state.events.len(), 10);
+        assert_eq!(state.events[0].time, 2);
+        assert!(state.failed);
+    }
+}

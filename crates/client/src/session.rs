@@ -1,0 +1,415 @@
+//! The session with a server: connect, say hello, keep the lease, carry messages both ways.
+//!
+//! ```text
+//! connecting ──► hello sent ──► welcomed ──► lost ──► (next server, back-off) ──► connecting
+//! ```
+//! The session knows nothing of allocations; what arrives is decoded and handed on, what waits in the outbox is sent at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use api::node_rpc::{
+    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, NodeUpdate, ToNode, ToNodeMessage,
+    node_service_client::NodeServiceClient,
+};
+use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
+
+use crate::{
+    lease::{BootInstant, Lease},
+    outbox::Outbox,
+    store::StoredJob,
+};
+
+/// What a server says.
+#[derive(Debug)]
+pub(crate) enum FromServer {
+    /// A session stands.
+    Welcome { cluster: ClusterId },
+    /// Allocations; `full` = exactly these.
+    Allocs {
+        full: bool,
+        allocs: Vec<Placed>,
+        removed: Vec<AllocId>,
+    },
+    /// Orders; `full` = exactly these.
+    Orders {
+        full: bool,
+        orders: Vec<RemoteOrder>,
+        released: Vec<String>,
+    },
+    /// The session is over.
+    Lost,
+}
+
+/// An allocation with its job.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) alloc: Arc<Allocation>,
+    pub(crate) job: Arc<Job>,
+    pub(crate) stored: Arc<StoredJob>,
+}
+
+/// State of the session, for people.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SessionStatus {
+    pub(crate) server: String,
+    pub(crate) connected: bool,
+    pub(crate) lease: Duration,
+    pub(crate) last_ack: Option<BootInstant>,
+    pub(crate) last_error: String,
+}
+
+/// Everything that a session needs.
+pub(crate) struct Session {
+    pub(crate) region: String,
+    pub(crate) servers: watch::Receiver<Vec<String>>,
+    pub(crate) node: watch::Receiver<Arc<Node>>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) lease: Lease,
+    pub(crate) to_node: mpsc::UnboundedSender<FromServer>,
+    pub(crate) status: Arc<Mutex<SessionStatus>>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("connect to {server}: {why}")]
+    Connect { server: String, why: String },
+    #[error("no answer from {0} within {1:?}")]
+    Silent(String, Duration),
+    #[error("{server} ended the session: {why}")]
+    Closed { server: String, why: String },
+    #[error("{server} refused the session: {why}")]
+    Refused {
+        server: String,
+        why: String,
+        retry: bool,
+    },
+    #[error("{0}")]
+    Unreadable(#[from] node_rpc::Unreadable),
+    #[error("an allocation refers to version {version} of job {job}, which was not sent")]
+    MissingJob { job: JobKey, version: u64 },
+    #[error("the list of servers has changed")]
+    ServersChanged,
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A server that refuses our identity will not change its mind soon.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Jobs that the server has sent in this session, by name and version.
+type Jobs = HashMap<(JobKey, u64), (Arc<Job>, Arc<StoredJob>)>;
+
+impl Session {
+    /// Runs until the node stops.
+    pub(crate) async fn run(mut self) {
+        let mut failures = 0_u32;
+        let mut turn = 0_usize;
+        loop {
+            let servers = self.servers.borrow_and_update().clone();
+            if servers.is_empty() {
+                tokio::select! {
+                    () = self.stop.cancelled() => return,
+                    changed = self.servers.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                }
+            }
+            let server = servers[turn % servers.len()].clone();
+            let mut welcomed = false;
+            let ended = self.once(&server, &mut welcomed).await;
+            if welcomed {
+                failures = 0;
+                self.outbox.session_ended();
+                if self.to_node.send(FromServer::Lost).is_err() {
+                    return;
+                }
+            }
+            self.set_status(|s| {
+                s.connected = false;
+                s.last_error = ended.to_string();
+            });
+            let pause = match &ended {
+                Ended::Stopping => return,
+                Ended::ServersChanged => Duration::ZERO,
+                Ended::Refused { retry: false, .. } => REFUSED_PAUSE,
+                _ => {
+                    let grown = BACKOFF_FIRST
+                        .saturating_mul(1 << failures.min(7))
+                        .min(BACKOFF_MAX);
+                    // Nodes that lost the same server must not come back in step.
+                    let spread = uuid::Uuid::new_v4().as_u128() % 1000;
+                    grown.mul_f64(0.75 + 0.25 * spread as f64 / 1000.0)
+                }
+            };
+            // Servers that answer "not me" are left behind at once; so is one that went away.
+            turn += 1;
+            failures = failures.saturating_add(1);
+            tracing::warn!(server, reason = %ended, retry_in = ?pause, "no session with a server");
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+                _ = self.servers.changed() => {}
+            }
+        }
+    }
+
+    fn set_status(&self, change: impl FnOnce(&mut SessionStatus)) {
+        change(
+            &mut self
+                .status
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+    }
+
+    async fn once(&mut self, server: &str, welcomed: &mut bool) -> Ended {
+        match self.talk(server, welcomed).await {
+            Ok(never) => match never {},
+            Err(ended) => ended,
+        }
+    }
+
+    async fn talk(
+        &mut self,
+        server: &str,
+        welcomed: &mut bool,
+    ) -> Result<std::convert::Infallible, Ended> {
+        let connect = |why: String| Ended::Connect {
+            server: server.to_owned(),
+            why,
+        };
+        let closed = |why: String| Ended::Closed {
+            server: server.to_owned(),
+            why,
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{server}"))
+            .map_err(|e| connect(format!("not an address: {e}")))?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true);
+        let stop = self.stop.clone();
+        let channel = tokio::select! {
+            () = stop.cancelled() => return Err(Ended::Stopping),
+            channel = endpoint.connect() => channel.map_err(|e| connect(chain(&e)))?,
+        };
+        let mut service = NodeServiceClient::new(channel)
+            .max_decoding_message_size(node_rpc::MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(node_rpc::MAX_MESSAGE_BYTES);
+
+        let (out, outgoing) = mpsc::channel::<FromNode>(64);
+        let node = self.node.borrow_and_update().clone();
+        let hello = Hello {
+            node_id: node.id.to_string(),
+            secret_id: node.secret_id.clone(),
+            node_json: node_rpc::to_json(&*node),
+            region: self.region.clone(),
+            protocol: node_rpc::PROTOCOL,
+        };
+        // The lease counts from here: before the message can have left.
+        let hello_sent = BootInstant::now();
+        out.try_send(FromNodeMessage::Hello(hello).into())
+            .map_err(|e| closed(e.to_string()))?;
+        let opening = service.session(ReceiverStream::new(outgoing));
+        let opened = tokio::select! {
+            () = stop.cancelled() => return Err(Ended::Stopping),
+            opened = tokio::time::timeout(CONNECT_TIMEOUT, opening) => opened,
+        };
+        let mut incoming = opened
+            .map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?
+            .map_err(|s| closed(s.message().to_owned()))?
+            .into_inner();
+        let first = tokio::select! {
+            () = stop.cancelled() => return Err(Ended::Stopping),
+            first = tokio::time::timeout(CONNECT_TIMEOUT, incoming.message()) => first,
+        };
+        let first = first
+            .map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?
+            .map_err(|s| closed(s.message().to_owned()))?;
+        let welcome = match first.and_then(|m| m.message) {
+            Some(ToNodeMessage::Welcome(w)) => w,
+            Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
+            Some(_) => return Err(closed("its first message was no welcome".into())),
+            None => return Err(closed("it said nothing".into())),
+        };
+        let lease = Duration::from_millis(welcome.lease_ms);
+        let interval = Duration::from_millis(welcome.heartbeat_interval_ms.max(10));
+        self.lease.granted(hello_sent, lease);
+        *welcomed = true;
+        tracing::info!(
+            server,
+            version = welcome.server_version,
+            lease_ms = welcome.lease_ms,
+            "session with a server"
+        );
+        self.set_status(|s| {
+            *s = SessionStatus {
+                server: server.to_owned(),
+                connected: true,
+                lease,
+                last_ack: Some(BootInstant::now()),
+                last_error: String::new(),
+            };
+        });
+        let cluster = welcome.cluster_id.parse().unwrap_or(ClusterId::NIL);
+        self.hand_on(FromServer::Welcome { cluster })?;
+
+        let mut beats = BTreeMap::<u64, BootInstant>::new();
+        let mut beat = 0_u64;
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.reset();
+        // Without any answer for this long the connection is taken for dead, early enough to find another server within the lease.
+        let patience = (interval * 3).max(lease / 3);
+        let mut jobs = Jobs::new();
+        loop {
+            // Every arm is cancel safe: channels, a timer, a notification that is kept, and a stream whose decoder keeps partial messages.
+            tokio::select! {
+                () = self.stop.cancelled() => return Err(Ended::Stopping),
+                _ = ticks.tick() => {
+                    if let Some((_, sent)) = beats.first_key_value() {
+                        let waited = sent.until(BootInstant::now());
+                        if waited > patience {
+                            return Err(Ended::Silent(server.to_owned(), waited));
+                        }
+                    }
+                    beat += 1;
+                    let sent = BootInstant::now();
+                    // A full channel means that nothing leaves; the patience above decides.
+                    if out.try_send(FromNodeMessage::Heartbeat(Heartbeat { seq: beat }).into()).is_ok() {
+                        beats.insert(beat, sent);
+                    }
+                }
+                () = self.outbox.ready() => {
+                    for message in self.outbox.take() {
+                        out.send(message).await.map_err(|_| closed("the stream is closed".into()))?;
+                    }
+                }
+                changed = self.node.changed() => {
+                    if changed.is_err() {
+                        return Err(Ended::Stopping);
+                    }
+                    let node_json = node_rpc::to_json(&**self.node.borrow_and_update());
+                    out.send(FromNodeMessage::Node(NodeUpdate { node_json }).into()).await.map_err(|_| closed("the stream is closed".into()))?;
+                }
+                changed = self.servers.changed() => {
+                    if changed.is_err() {
+                        return Err(Ended::Stopping);
+                    }
+                    if !self.servers.borrow_and_update().iter().any(|s| s == server) {
+                        return Err(Ended::ServersChanged);
+                    }
+                }
+                message = incoming.message() => {
+                    let message = message.map_err(|s| closed(s.message().to_owned()))?.and_then(|m: ToNode| m.message);
+                    match message {
+                        None => return Err(closed("the stream has ended".into())),
+                        Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
+                        Some(ToNodeMessage::HeartbeatAck(ack)) => {
+                            if let Some(sent) = beats.remove(&ack.seq) {
+                                let lease = Duration::from_millis(ack.lease_ms);
+                                self.lease.granted(sent, lease);
+                                self.set_status(|s| {
+                                    s.lease = lease;
+                                    s.last_ack = Some(BootInstant::now());
+                                });
+                            }
+                            beats.retain(|seq, _| *seq > ack.seq);
+                        }
+                        Some(ToNodeMessage::UpdatesStored(stored)) => self.outbox.stored(stored.seq),
+                        Some(ToNodeMessage::Allocs(allocs)) => {
+                            let decoded = decode_allocs(allocs, &mut jobs)?;
+                            self.hand_on(decoded)?;
+                        }
+                        Some(ToNodeMessage::RemoteOrders(orders)) => {
+                            let decoded = orders
+                                .orders_json
+                                .iter()
+                                .map(|j| node_rpc::from_json::<RemoteOrder>("a remote order", j))
+                                .collect::<Result<_, _>>()?;
+                            self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })?;
+                        }
+                        Some(ToNodeMessage::Welcome(_)) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn hand_on(&self, message: FromServer) -> Result<(), Ended> {
+        self.to_node.send(message).map_err(|_| Ended::Stopping)
+    }
+}
+
+fn refused(server: &str, goodbye: Goodbye) -> Ended {
+    Ended::Refused {
+        server: server.to_owned(),
+        why: goodbye.reason,
+        retry: goodbye.retry,
+    }
+}
+
+/// The whole chain: tonic's own text says only "transport error".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServer, Ended> {
+    for json in message.jobs_json {
+        let job: Job = node_rpc::from_json("a job", &json)?;
+        let stored = Arc::new(StoredJob::new(json));
+        jobs.insert((job.key(), job.version), (Arc::new(job), stored));
+    }
+    let allocs = message
+        .allocs_json
+        .iter()
+        .map(|json| {
+            let mut alloc: Allocation = node_rpc::from_json("an allocation", json)?;
+            let key = (alloc.job_key(), alloc.job_version);
+            let Some((job, stored)) = jobs.get(&key) else {
+                // A new session makes the server send it again.
+                return Err(Ended::MissingJob {
+                    job: key.0,
+                    version: key.1,
+                });
+            };
+            alloc.job = Some(job.clone());
+            Ok(Placed {
+                alloc: Arc::new(alloc),
+                job: job.clone(),
+                stored: stored.clone(),
+            })
+        })
+        .collect::<Result<_, Ended>>()?;
+    let removed = message
+        .removed
+        .iter()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    Ok(FromServer::Allocs {
+        full: message.full,
+        allocs,
+        removed,
+    })
+}

@@ -1,0 +1,393 @@
+//! The node's own records: identity, allocations, tasks, and a ledger of what was made outside the records.
+//!
+//! One thread owns the database and commits everything that has arrived while it was busy as one transaction. A record is written before the
+//! effect that it announces; a reader of [`LocalStore::commit`] may rely on the record having survived the agent's death. Surviving a loss of power
+//! is asked of the identity only: after one, no local process is left that a lost record could have described, and what was reported to
+//! the servers is merged back from there.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender},
+    },
+};
+
+use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::oneshot;
+
+use crate::error::StoreError;
+
+/// Format of the database.
+const FORMAT: i64 = 1;
+
+/// One change.
+#[derive(Clone, Debug)]
+pub(crate) enum Write {
+    /// A small fact by name.
+    Meta(&'static str, String),
+    /// An allocation; its job is stored once under its hash.
+    Alloc {
+        id: String,
+        job: Arc<StoredJob>,
+        record: Vec<u8>,
+    },
+    /// A task of an allocation.
+    Task {
+        alloc: String,
+        task: String,
+        record: Vec<u8>,
+    },
+    /// Everything about an allocation goes.
+    Forget(String),
+    /// Something outside the records is about to be made.
+    Claim { kind: &'static str, key: String },
+    /// It is gone.
+    Release { kind: &'static str, key: String },
+}
+
+/// A job as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredJob {
+    /// Hash of the text.
+    pub(crate) hash: String,
+    /// model::Job as JSON.
+    pub(crate) json: Vec<u8>,
+}
+
+impl StoredJob {
+    /// Takes the text and hashes it.
+    pub(crate) fn new(json: Vec<u8>) -> Self {
+        use sha2::{Digest, Sha256};
+        let digest = Sha256::digest(&json);
+        Self {
+            hash: digest.iter().map(|b| format!("{b:02x}")).collect(),
+            json,
+        }
+    }
+}
+
+/// What a start finds.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    pub(crate) allocs: Vec<RestoredAlloc>,
+    pub(crate) ledger: Vec<(String, String)>,
+}
+
+/// One allocation of a former run.
+#[derive(Debug)]
+pub(crate) struct RestoredAlloc {
+    pub(crate) id: String,
+    pub(crate) record: Vec<u8>,
+    pub(crate) job: StoredJob,
+    pub(crate) tasks: Vec<(String, Vec<u8>)>,
+}
+
+struct Batch {
+    writes: Vec<Write>,
+    done: Option<oneshot::Sender<Result<(), StoreError>>>,
+}
+
+/// Handle of the store's thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalStore {
+    to_thread: Sender<Batch>,
+}
+
+impl LocalStore {
+    /// Opens or makes the database and reads everything. Blocking.
+    pub(crate) fn open(dir: &Path) -> Result<(Self, Restored), StoreError> {
+        let path = dir.join("node.sqlite");
+        let failed = |doing: &'static str| {
+            let path = path.clone();
+            move |e: rusqlite::Error| StoreError::Database {
+                doing,
+                path,
+                why: e.to_string(),
+            }
+        };
+        let connection = Connection::open(&path).map_err(failed("open"))?;
+        prepare(&connection).map_err(failed("prepare"))?;
+        let found: Option<String> = connection
+            .query_row("SELECT value FROM meta WHERE name = 'format'", [], |r| {
+                r.get(0)
+            })
+            .optional()
+            .map_err(failed("read the format"))?;
+        match found.and_then(|f| f.parse::<i64>().ok()) {
+            None => {
+                connection
+                    .execute(
+                        "INSERT OR REPLACE INTO meta VALUES ('format', ?1)",
+                        [FORMAT.to_string()],
+                    )
+                    .map_err(failed("write the format"))?;
+            }
+            Some(found) if found > FORMAT => {
+                return Err(StoreError::TooNew {
+                    path,
+                    found,
+                    known: FORMAT,
+                });
+            }
+            Some(_) => {}
+        }
+        let restored = read_all(&connection).map_err(failed("read"))?;
+        let (to_thread, batches) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .name("node-store".into())
+            .stack_size(256 * 1024)
+            .spawn(move || run(connection, &path, &batches))
+            .map_err(|e| StoreError::Database {
+                doing: "start the thread",
+                path: dir.join("node.sqlite"),
+                why: e.to_string(),
+            })?;
+        Ok((Self { to_thread }, restored))
+    }
+
+    /// Commits; when it returns the records survive the agent.
+    pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
+        let (done, answer) = oneshot::channel();
+        self.to_thread
+            .send(Batch {
+                writes,
+                done: Some(done),
+            })
+            .map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// A small fact by name, read before the thread had anything to do.
+    pub(crate) fn read_meta(dir: &Path, name: &str) -> Option<String> {
+        let connection = Connection::open(dir.join("node.sqlite")).ok()?;
+        connection
+            .query_row("SELECT value FROM meta WHERE name = ?1", [name], |r| {
+                r.get(0)
+            })
+            .optional()
+            .ok()?
+    }
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    connection.execute_batch(
+        "PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = NORMAL;
+         PRAGMA cache_size = -512;
+         CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS jobs (hash TEXT PRIMARY KEY, json BLOB NOT NULL);
+         CREATE TABLE IF NOT EXISTS allocs (id TEXT PRIMARY KEY, job TEXT NOT NULL, record BLOB NOT NULL);
+         CREATE INDEX IF NOT EXISTS allocs_by_job ON allocs (job);
+         CREATE TABLE IF NOT EXISTS tasks (alloc TEXT NOT NULL, task TEXT NOT NULL, record BLOB NOT NULL, PRIMARY KEY (alloc, task));
+         CREATE TABLE IF NOT EXISTS ledger (kind TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;",
+    )
+}
+
+fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
+    let mut tasks = std::collections::HashMap::<String, Vec<(String, Vec<u8>)>>::new();
+    let mut statement = connection.prepare("SELECT alloc, task, record FROM tasks")?;
+    for row in statement.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get(1)?, r.get(2)?)))? {
+        let (alloc, task, record) = row?;
+        tasks.entry(alloc).or_default().push((task, record));
+    }
+    let mut statement = connection.prepare(
+        "SELECT a.id, a.record, j.hash, j.json FROM allocs a JOIN jobs j ON j.hash = a.job",
+    )?;
+    let allocs = statement
+        .query_map([], |r| {
+            let id: String = r.get(0)?;
+            Ok(RestoredAlloc {
+                tasks: tasks.remove(&id).unwrap_or_default(),
+                id,
+                record: r.get(1)?,
+                job: StoredJob {
+                    hash: r.get(2)?,
+                    json: r.get(3)?,
+                },
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut statement = connection.prepare("SELECT kind, key FROM ledger")?;
+    let ledger = statement
+        .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Restored { allocs, ledger })
+}
+
+fn run(mut connection: Connection, path: &PathBuf, batches: &Receiver<Batch>) {
+    while let Ok(first) = batches.recv() {
+        let mut group = vec![first];
+        while group.len() < 512 {
+            match batches.try_recv() {
+                Ok(more) => group.push(more),
+                Err(_) => break,
+            }
+        }
+        let result = apply(&mut connection, &group).map_err(|e| {
+            let error = StoreError::Database {
+                doing: "commit",
+                path: path.clone(),
+                why: e.to_string(),
+            };
+            tracing::error!(%error, "local records were not written");
+            error
+        });
+        for batch in group {
+            if let Some(done) = batch.done {
+                // Nobody waits any more when the caller was cancelled.
+                let _ = done.send(result.clone());
+            }
+        }
+    }
+}
+
+fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
+    let durable = group
+        .iter()
+        .flat_map(|b| &b.writes)
+        .any(|w| matches!(w, Write::Meta(..)));
+    if durable {
+        connection.pragma_update(None, "synchronous", "FULL")?;
+    }
+    let transaction = connection.transaction()?;
+    let mut forgot = false;
+    for write in group.iter().flat_map(|b| &b.writes) {
+        match write {
+            Write::Meta(name, value) => {
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?
+                    .execute(params![name, value])?;
+            }
+            Write::Alloc { id, job, record } => {
+                transaction
+                    .prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?
+                    .execute(params![job.hash, job.json])?;
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO allocs VALUES (?1, ?2, ?3)")?
+                    .execute(params![id, job.hash, record])?;
+            }
+            Write::Task {
+                alloc,
+                task,
+                record,
+            } => {
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO tasks VALUES (?1, ?2, ?3)")?
+                    .execute(params![alloc, task, record])?;
+            }
+            Write::Forget(id) => {
+                transaction
+                    .prepare_cached("DELETE FROM tasks WHERE alloc = ?1")?
+                    .execute([id])?;
+                transaction
+                    .prepare_cached("DELETE FROM allocs WHERE id = ?1")?
+                    .execute([id])?;
+                forgot = true;
+            }
+            Write::Claim { kind, key } => {
+                transaction
+                    .prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2)")?
+                    .execute(params![kind, key])?;
+            }
+            Write::Release { kind, key } => {
+                transaction
+                    .prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?
+                    .execute(params![kind, key])?;
+            }
+        }
+    }
+    if forgot {
+        transaction.execute(
+            "DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)",
+            [],
+        )?;
+    }
+    transaction.commit()?;
+    if durable {
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(hash: &str) -> Arc<StoredJob> {
+        Arc::new(StoredJob {
+            hash: hash.into(),
+            json: b"{}".to_vec(),
+        })
+    }
+
+    #[tokio::test]
+    async fn what_was_committed_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (store, restored) = LocalStore::open(dir.path()).expect("open");
+        assert!(restored.allocs.is_empty());
+        let task = |t: &str| Write::Task {
+            alloc: "a".into(),
+            task: t.into(),
+            record: t.as_bytes().to_vec(),
+        };
+        store
+            .commit(vec![
+                Write::Alloc {
+                    id: "a".into(),
+                    job: job("h"),
+                    record: b"1".to_vec(),
+                },
+                task("x"),
+                task("y"),
+            ])
+            .await
+            .expect("commit");
+        store
+            .commit(vec![Write::Alloc {
+                id: "b".into(),
+                job: job("h"),
+                record: b"2".to_vec(),
+            }])
+            .await
+            .expect("commit");
+        store
+            .commit(vec![
+                Write::Forget("b".into()),
+                Write::Meta("node_id", "n".into()),
+            ])
+            .await
+            .expect("commit");
+        store
+            .commit(vec![Write::Claim {
+                kind: "cgroup",
+                key: "k".into(),
+            }])
+            .await
+            .expect("commit");
+        drop(store);
+        let (_store, restored) = LocalStore::open(dir.path()).expect("open again");
+        assert_eq!(restored.allocs.len(), 1);
+        assert_eq!(restored.allocs[0].tasks.len(), 2);
+        assert_eq!(restored.ledger, [("cgroup".to_owned(), "k".to_owned())]);
+        assert_eq!(
+            LocalStore::read_meta(dir.path(), "node_id").as_deref(),
+            Some("n")
+        );
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        drop(LocalStore::open(dir.path()).expect("open"));
+        let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
+        connection
+            .execute("UPDATE meta SET value = '99' WHERE name = 'format'", [])
+            .expect("update");
+        assert!(matches!(
+            LocalStore::open(dir.path()),
+            Err(StoreError::TooNew { found: 99, .. })
+        ));
+    }
+}
