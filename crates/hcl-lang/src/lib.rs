@@ -1,1 +1,46 @@
-//! hcl-lang
+//! The configuration language: HCL2 values, types, evaluation and diagnostics; its JSON form; HCL1 as agent
+//! configurations use it; driver schemas.
+//!
+//! **What it is for.** A text becomes a [`body::Body`]; a body is read by a [`body::Schema`]; what stands
+//! behind `=` is an [`eval::Expression`] that yields a [`Value`] in a [`eval::Context`]. Whatever is wrong
+//! becomes a [`Diagnostic`] with its place, and [`render`] shows it. [`hclspec`] checks a task's `config`
+//! against the schema of its driver and writes the bytes the driver expects.
+//!
+//! **What it must never know.** Jobs, groups, tasks: no word of the job specification occurs here, the
+//! crate `jobspec` holds them. It has no clock; files and randomness come through [`functions::Host`], and
+//! only [`functions::DiskHost`] touches the machine.
+//!
+//! **No input** – text, schema, variables – may panic, hang or take memory without bound: texts have a
+//! largest size, nesting a largest depth, evaluation an [`eval::Budget`].
+//!
+//! **Where to begin reading.** `value.rs`, then `eval.rs`. The parser is the crate `hcl-edit`; only `parse.rs`
+//! knows it. A new function is one row in `functions/table.rs` and one `fn` in the file of its family.
+
+pub mod ast;
+pub mod body;
+mod convert;
+mod diag;
+mod duration;
+pub mod eval;
+pub mod functions;
+pub mod hclspec;
+pub mod json;
+mod number;
+mod operators;
+mod parse;
+mod source;
+mod suggest;
+mod types;
+mod value;
+mod vars;
+
+pub use convert::{ConvertError, convert};
+pub use diag::{Diagnostic, Severity, render};
+pub use duration::{DurationError, parse_duration};
+pub use number::Number;
+pub use parse::{SOURCE_MAX, parse_body, parse_expr};
+pub use source::{Location, Source, Span};
+pub use suggest::{did_you_mean, nearest};
+pub use types::{Type, type_from_expr, unify};
+pub use value::{VALUE_DEPTH_MAX, Value};
+pub use vars::{Vars, interpolate};
