@@ -1,0 +1,194 @@
+//! The event stream: what committed batches changed, kept for late subscribers in a ring of batches.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use model::{Namespace, StoreIndex};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// One event, as `/v1/event/stream` shows it.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask.
+    pub topic: Topic,
+    /// What happened, such as `JobRegistered`.
+    pub kind: &'static str,
+    /// Id of the object.
+    pub key: Arc<str>,
+    /// Its namespace; empty for nodes.
+    pub namespace: Namespace,
+    /// Further names under which a filter finds it.
+    pub filter_keys: Vec<Arc<str>>,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// The object in JSON under the name of its kind (`{"Job": …}`), made when first asked for.
+    pub payload: Payload,
+}
+
+/// The object of an event.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// A job.
+    Job(Arc<model::Job>),
+    /// An evaluation.
+    Evaluation(Arc<model::Evaluation>),
+    /// An allocation.
+    Allocation(Arc<model::Allocation>),
+    /// A deployment.
+    Deployment(Arc<model::Deployment>),
+    /// A node; the API leaves the secret out.
+    Node(Arc<model::Node>),
+    /// A remote task.
+    RemoteTask(Arc<model::RemoteTask>),
+}
+
+/// Kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topic {
+    /// Jobs.
+    Job,
+    /// Evaluations.
+    Evaluation,
+    /// Allocations.
+    Allocation,
+    /// Deployments.
+    Deployment,
+    /// Nodes.
+    Node,
+    /// Remote tasks.
+    RemoteTask,
+}
+
+impl Topic {
+    /// Every topic.
+    pub const ALL: [Self; 6] = [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask];
+
+    /// The name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Job => "Job",
+            Self::Evaluation => "Evaluation",
+            Self::Allocation => "Allocation",
+            Self::Deployment => "Deployment",
+            Self::Node => "Node",
+            Self::RemoteTask => "RemoteTask",
+        }
+    }
+}
+
+/// The events of one commit.
+#[derive(Clone, Debug)]
+pub struct EventBatch {
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// What it changed.
+    pub events: Vec<Event>,
+}
+
+/// What a subscriber wants to hear of: by topic the keys, `*` for all of them. An empty filter wants everything.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// By topic.
+    pub topics: BTreeMap<Topic, Vec<String>>,
+    /// Only this namespace; None = all of them. Nodes belong to every namespace.
+    pub namespace: Option<Namespace>,
+}
+
+impl EventFilter {
+    /// Does the subscriber want this event?
+    #[must_use]
+    pub fn wants(&self, event: &Event) -> bool {
+        if let Some(namespace) = &self.namespace
+            && !event.namespace.is_empty()
+            && *namespace != event.namespace
+        {
+            return false;
+        }
+        if self.topics.is_empty() {
+            return true;
+        }
+        self.topics.get(&event.topic).is_some_and(|keys| {
+            keys.iter().any(|key| key == "*" || **key == *event.key || event.filter_keys.iter().any(|other| **other == **key))
+        })
+    }
+}
+
+/// The ring of the newest batches with the signal that a new one has come.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    ring: Mutex<VecDeque<Arc<EventBatch>>>,
+    capacity: usize,
+    newest: watch::Sender<StoreIndex>,
+}
+
+impl EventLog {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { ring: Mutex::new(VecDeque::new()), capacity: capacity.max(1), newest: watch::Sender::new(0) }
+    }
+
+    /// Adds a batch and forgets the oldest beyond the capacity.
+    pub(crate) fn push(&self, batch: EventBatch) {
+        if batch.events.is_empty() {
+            return;
+        }
+        let index = batch.index;
+        {
+            let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            if ring.len() == self.capacity {
+                ring.pop_front();
+            }
+            ring.push_back(Arc::new(batch));
+        }
+        self.newest.send_replace(index);
+    }
+
+    fn after(&self, index: StoreIndex) -> Vec<Arc<EventBatch>> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = ring.partition_point(|batch| batch.index <= index);
+        ring.range(start..).cloned().collect()
+    }
+}
+
+/// One subscription. A subscriber that falls behind further than the ring reaches goes on at the oldest batch kept.
+#[derive(Debug)]
+pub struct EventSubscription {
+    log: Arc<EventLog>,
+    changed: watch::Receiver<StoreIndex>,
+    filter: EventFilter,
+    seen: StoreIndex,
+    queue: VecDeque<Arc<EventBatch>>,
+    stopping: CancellationToken,
+}
+
+impl EventSubscription {
+    /// From `index` on (that one included); 0 = all that is kept.
+    pub(crate) fn new(log: Arc<EventLog>, filter: EventFilter, index: StoreIndex, stopping: CancellationToken) -> Self {
+        let changed = log.newest.subscribe();
+        Self { log, changed, filter, seen: index.saturating_sub(1), queue: VecDeque::new(), stopping }
+    }
+
+    /// The next batch with the wanted events of it; None when the server has stopped. Cancel safe.
+    pub async fn next(&mut self) -> Option<EventBatch> {
+        loop {
+            while let Some(batch) = self.queue.pop_front() {
+                self.seen = batch.index;
+                let events: Vec<Event> = batch.events.iter().filter(|event| self.filter.wants(event)).cloned().collect();
+                if !events.is_empty() {
+                    return Some(EventBatch { index: batch.index, events });
+                }
+            }
+            self.changed.mark_unchanged();
+            self.queue = self.log.after(self.seen).into();
+            if self.queue.is_empty() {
+                tokio::select! {
+                    changed = self.changed.changed() => changed.ok()?,
+                    () = self.stopping.cancelled() => return None,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The exclusive right to a data directory.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+/// Why a data directory could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process uses it.
+    #[error("the data directory {} is used by another agent ({}); stop that one or choose another directory", .dir.display(), holder(*.pid))]
+    Held {
+        /// The directory.
+        dir: PathBuf,
+        /// The process that holds it, when it could be read.
+        pid: Option<u32>,
+    },
+    /// The lock file could not be made or read.
+    #[error("locking the data directory {} failed: {source}; check that the agent may write there", .dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "its process id could not be read".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// The exclusive right to a data directory, until it is dropped or the process ends in whatever way.
+#[derive(Debug)]
+pub struct DataDirLock {
+    // The lock belongs to the open file.
+    _file: File,
+}
+
+impl DataDirLock {
+    /// Name of the lock file.
+    pub const FILE: &str = "agent.lock";
+
+    /// Makes the directory when needed and locks it.
+    ///
+    /// # Errors
+    /// When another process holds it, naming that process, or the directory cannot be used.
+    pub fn acquire(dir: &Path) -> Result<Self, LockError> {
+        let io = |source| LockError::Io { dir: dir.to_owned(), source };
+        make_private_dir(dir).map_err(io)?;
+        let path = dir.join(Self::FILE);
+        // Never truncated on open: the content belongs to whoever holds the lock.
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                return Err(LockError::Held { dir: dir.to_owned(), pid });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        file.set_len(0).map_err(io)?;
+        file.rewind().map_err(io)?;
+        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// State holds secrets of nodes: nobody else may read it.
+fn make_private_dir(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
