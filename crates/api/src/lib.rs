@@ -2,13 +2,17 @@
 //!
 //! This crate must never know: the server's state, schedulers, plugins. It turns bytes into values and back.
 //!
-//! Begin reading at [`go_json`], then [`query`], [`paging`] and [`filter`]. Node RPC: [`node_rpc`], generated from `proto/node.proto`.
+//! Begin reading at [`go_json`], then [`shapes`] and [`client`]; list queries are in [`query`], [`paging`] and [`filter`].
+//! Node RPC: [`node_rpc`], generated from `proto/node.proto`.
 
+pub mod client;
 pub mod filter;
 pub mod go_json;
 pub mod node_rpc;
 pub mod paging;
 pub mod query;
+pub mod shapes;
 pub mod with;
 
+pub use client::{ApiClient, ClientError, ClientOptions, RequestOptions};
 pub use with::With;

@@ -1,0 +1,181 @@
+//! The agent about itself: health, members, metrics.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/agent/self`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentSelf {
+    /// Settings in Go's field names, secrets as `<redacted>`.
+    pub config: serde_json::Value,
+    /// The server as a member.
+    pub member: Member,
+    /// Numbers by group.
+    pub stats: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A server as the others see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Member {
+    /// `name.region`.
+    pub name: String,
+    /// Host.
+    pub addr: String,
+    /// Port of the membership protocol; ours is the RPC port.
+    pub port: u16,
+    /// role, region, dc, build, id …
+    pub tags: BTreeMap<String, String>,
+    /// `alive`.
+    pub status: String,
+    /// Protocol versions.
+    pub protocol_min: u8,
+    /// Protocol versions.
+    pub protocol_max: u8,
+    /// Protocol versions.
+    pub protocol_cur: u8,
+    /// Protocol versions.
+    pub delegate_min: u8,
+    /// Protocol versions.
+    pub delegate_max: u8,
+    /// Protocol versions.
+    pub delegate_cur: u8,
+}
+
+/// `GET /v1/agent/members`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Members {
+    /// The server that answers.
+    #[serde(rename = "ServerName")]
+    pub server_name: String,
+    /// Its region.
+    #[serde(rename = "ServerRegion")]
+    pub server_region: String,
+    /// Its datacenter.
+    #[serde(rename = "ServerDC")]
+    pub server_dc: String,
+    /// All servers.
+    #[serde(rename = "Members")]
+    pub members: Vec<Member>,
+}
+
+/// `GET /v1/agent/health`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// The server part, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<HealthPart>,
+    /// The node part, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<HealthPart>,
+}
+
+/// Health of a part of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HealthPart {
+    /// It works.
+    pub ok: bool,
+    /// `ok`, or why not.
+    pub message: String,
+}
+
+/// `GET /v1/metrics`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Metrics {
+    /// `2026-01-02 15:04:05 +0000 UTC`.
+    pub timestamp: String,
+    /// Values.
+    pub gauges: Vec<Gauge>,
+    /// Plain points.
+    pub points: Vec<serde_json::Value>,
+    /// Counters.
+    pub counters: Vec<Sampled>,
+    /// Distributions.
+    pub samples: Vec<Sampled>,
+}
+
+/// A value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Gauge {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: f64,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A counter or distribution over an interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Sampled {
+    /// Name.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// Per second.
+    pub rate: f64,
+    /// Sum.
+    pub sum: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Spread.
+    pub stddev: f64,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// `GET /v1/namespaces`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NamespaceView {
+    /// Name.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// Enterprise.
+    pub quota: String,
+    /// Limits.
+    pub capabilities: Option<serde_json::Value>,
+    /// Enterprise.
+    pub node_pool_configuration: Option<serde_json::Value>,
+    /// Enterprise.
+    pub vault_configuration: Option<serde_json::Value>,
+    /// Enterprise.
+    pub consul_configuration: Option<serde_json::Value>,
+    /// Free metadata.
+    pub meta: BTreeMap<String, String>,
+    /// Index of its creation.
+    pub create_index: u64,
+    /// Index of its last change.
+    pub modify_index: u64,
+}
+
+/// `GET /v1/node/pools`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodePoolView {
+    /// Name.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// Free metadata.
+    pub meta: BTreeMap<String, String>,
+    /// Overrides of the scheduler's settings.
+    pub scheduler_configuration: Option<serde_json::Value>,
+    /// Index of its creation.
+    pub create_index: u64,
+    /// Index of its last change.
+    pub modify_index: u64,
+}

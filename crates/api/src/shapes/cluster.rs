@@ -1,0 +1,277 @@
+//! Nodes, node pools, operator settings, search, events.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    DrainSpec, Eligibility, EvalId, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex,
+    node::{DriverInfo, HostVolume},
+    resources::{NodeReserved, NodeResources},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::With;
+
+/// A row of `GET /v1/nodes`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeListStub {
+    /// Host part of the HTTP address.
+    pub address: String,
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: NodeId,
+    /// Only with `os=true`: `os.name`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attributes: BTreeMap<String, String>,
+    /// Datacenter.
+    pub datacenter: String,
+    /// Name.
+    pub name: Arc<str>,
+    /// Pool.
+    pub node_pool: String,
+    /// Class.
+    pub node_class: String,
+    /// Version of its agent.
+    pub version: String,
+    /// A drain is under way.
+    pub drain: bool,
+    /// May allocations be placed?
+    pub scheduling_eligibility: Eligibility,
+    /// Liveness.
+    pub status: NodeStatus,
+    /// Why.
+    pub status_description: String,
+    /// By name.
+    pub drivers: BTreeMap<String, DriverInfo>,
+    /// By name.
+    pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Only with `resources=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_resources: Option<NodeResources>,
+    /// Only with `resources=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved_resources: Option<NodeReserved>,
+    /// What became of the last drain.
+    pub last_drain: Option<serde_json::Value>,
+    /// Index of the registration.
+    pub create_index: StoreIndex,
+    /// Index of the last change.
+    pub modify_index: StoreIndex,
+}
+
+/// `GET /v1/node/:id`.
+pub type NodeDetail = With<Node, NodeExtra>;
+
+/// What the API adds to a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeExtra {
+    /// A drain is under way (legacy).
+    pub drain: bool,
+}
+
+/// A node as the API shows it: without its secret.
+#[must_use]
+pub fn node_detail(node: &Node) -> NodeDetail {
+    let drain = node.drain.is_some();
+    With::new(
+        Node {
+            secret_id: String::new(),
+            ..node.clone()
+        },
+        NodeExtra { drain },
+    )
+}
+
+/// `PUT /v1/node/:id/drain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeDrainRequest {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// What to do; null ends the drain.
+    pub drain_spec: Option<DrainSpec>,
+    /// Usable again after the end of the drain.
+    pub mark_eligible: bool,
+    /// Free metadata.
+    pub meta: BTreeMap<String, String>,
+}
+
+/// `PUT /v1/node/:id/eligibility`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeEligibilityRequest {
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// `eligible` or `ineligible`.
+    pub eligibility: String,
+}
+
+/// The answer to a change of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeUpdateResponse {
+    /// Evaluations that follow.
+    #[serde(rename = "EvalIDs")]
+    pub eval_ids: Vec<EvalId>,
+    /// Their index.
+    pub eval_create_index: StoreIndex,
+    /// Index of the node.
+    pub node_modify_index: StoreIndex,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// Always 0 on writes.
+    pub last_contact: i64,
+    /// Always false on writes.
+    pub known_leader: bool,
+    /// Always empty on writes.
+    pub next_token: String,
+}
+
+/// `GET /v1/operator/scheduler/configuration`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct SchedulerConfigResponse {
+    /// The settings.
+    pub scheduler_config: SchedulerConfig,
+    /// Index that was looked at.
+    pub index: StoreIndex,
+    /// Age of the answer, nanoseconds.
+    pub last_contact: i64,
+    /// There is a leader.
+    pub known_leader: bool,
+    /// Always empty.
+    pub next_token: String,
+}
+
+/// The answer to changing the settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct SchedulerConfigUpdate {
+    /// False when `cas` did not match.
+    pub updated: bool,
+    /// Index of the commit.
+    pub index: StoreIndex,
+}
+
+/// `GET /v1/operator/raft/configuration`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RaftConfiguration {
+    /// Index of the configuration.
+    pub index: StoreIndex,
+    /// The servers.
+    pub servers: Vec<RaftServer>,
+}
+
+/// A server of [`RaftConfiguration`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RaftServer {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Name.
+    pub node: String,
+    /// RPC address.
+    pub address: String,
+    /// It leads.
+    pub leader: bool,
+    /// It has a vote.
+    pub voter: bool,
+    /// Protocol version.
+    pub raft_protocol: String,
+}
+
+/// `PUT /v1/search` and `/v1/search/fuzzy`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct SearchRequest {
+    /// Beginning of ids.
+    pub prefix: String,
+    /// Part of names (fuzzy).
+    pub text: String,
+    /// Kind of object, or `all`.
+    pub context: String,
+}
+
+/// The answer to a prefix search.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct SearchResponse {
+    /// Ids by kind; null when none.
+    pub matches: BTreeMap<String, Option<Vec<String>>>,
+    /// Kinds of which there are more.
+    pub truncations: BTreeMap<String, bool>,
+    /// Index that was looked at.
+    pub index: StoreIndex,
+    /// Age of the answer.
+    pub last_contact: i64,
+    /// There is a leader.
+    pub known_leader: bool,
+    /// Always empty.
+    pub next_token: String,
+}
+
+/// The answer to a fuzzy search.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct FuzzySearchResponse {
+    /// Finds by kind.
+    pub matches: BTreeMap<String, Vec<FuzzyMatch>>,
+    /// Kinds of which there are more.
+    pub truncations: BTreeMap<String, bool>,
+    /// Index that was looked at.
+    pub index: StoreIndex,
+    /// Age of the answer.
+    pub last_contact: i64,
+    /// There is a leader.
+    pub known_leader: bool,
+    /// Always empty.
+    pub next_token: String,
+}
+
+/// A find of a fuzzy search.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FuzzyMatch {
+    /// What was found.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Where: namespace, job, group …
+    #[serde(rename = "Scope")]
+    pub scope: Vec<String>,
+}
+
+/// A line of `GET /v1/event/stream`; `{}` is a heartbeat.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EventBatch {
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// What happened.
+    pub events: Vec<Event>,
+}
+
+/// An event.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Event {
+    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask.
+    pub topic: String,
+    /// What happened, such as `JobRegistered`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Id of the object.
+    pub key: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Further names under which a filter finds it.
+    pub filter_keys: Vec<String>,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// The object under the name of its kind.
+    pub payload: serde_json::Value,
+}

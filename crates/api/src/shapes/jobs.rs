@@ -1,0 +1,580 @@
+//! Jobs: lists, registration, plans, versions, scaling, dispatch, evaluations.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs,
+    job::{Meta, VersionTag},
+    plan::DesiredUpdates,
+};
+use serde::{Deserialize, Serialize};
+
+use super::RemoteTaskView;
+use crate::With;
+
+/// A row of `GET /v1/jobs`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobListStub {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: JobId,
+    /// The job that launched it.
+    #[serde(rename = "ParentID")]
+    pub parent_id: String,
+    /// Display name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Globs of datacenters.
+    pub datacenters: Vec<String>,
+    /// Node pool.
+    pub node_pool: String,
+    /// Kind.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Priority.
+    pub priority: i32,
+    /// Launched by the clock.
+    pub periodic: bool,
+    /// A template for dispatched jobs.
+    pub parameterized_job: bool,
+    /// Stopped by the user.
+    pub stop: bool,
+    /// Status.
+    pub status: String,
+    /// Why.
+    pub status_description: String,
+    /// Counts.
+    pub job_summary: Option<JobSummary>,
+    /// Version.
+    pub version: u64,
+    /// Index of the first registration.
+    pub create_index: StoreIndex,
+    /// Index of the last change.
+    pub modify_index: StoreIndex,
+    /// Index of the last change by a user.
+    pub job_modify_index: StoreIndex,
+    /// When it was submitted.
+    pub submit_time: TimestampNs,
+    /// Only when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Meta>,
+}
+
+/// Counts of a job's allocations, `GET /v1/job/:id/summary`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobSummary {
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// By group.
+    pub summary: BTreeMap<Arc<str>, GroupSummary>,
+    /// Launched and dispatched jobs.
+    pub children: Option<JobChildren>,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+}
+
+/// Counts of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct GroupSummary {
+    /// Wait for room.
+    pub queued: i64,
+    /// Ended well.
+    pub complete: i64,
+    /// Ended badly.
+    pub failed: i64,
+    /// Run.
+    pub running: i64,
+    /// Placed, not running yet.
+    pub starting: i64,
+    /// On nodes that are gone.
+    pub lost: i64,
+    /// On nodes that are cut off.
+    pub unknown: i64,
+}
+
+/// Counts of launched and dispatched jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobChildren {
+    /// Not running yet.
+    pub pending: i64,
+    /// Run.
+    pub running: i64,
+    /// Ended.
+    pub dead: i64,
+}
+
+/// `GET /v1/job/:id`.
+pub type JobDetail = With<Arc<Job>, JobExtra>;
+
+/// What the API adds to a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobExtra {
+    /// The records of its remote tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remote_tasks: Vec<RemoteTaskView>,
+}
+
+/// `PUT /v1/jobs`, `PUT /v1/job/:id`. Region, Namespace and SecretID of the body are history: query parameters and headers say these.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobRegisterRequest {
+    /// The job.
+    pub job: Option<Job>,
+    /// The job must be at `job_modify_index`.
+    pub enforce_index: bool,
+    /// See `enforce_index`; 0 = it must not exist.
+    pub job_modify_index: StoreIndex,
+    /// Enterprise; without effect.
+    pub policy_override: bool,
+    /// Keep the counts of groups that exist.
+    pub preserve_counts: bool,
+    /// Priority of the evaluation; 0 = the job's.
+    pub eval_priority: i32,
+    /// The source text.
+    pub submission: Option<JobSubmission>,
+}
+
+/// The source text of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobSubmission {
+    /// The text.
+    pub source: String,
+    /// `hcl2` or `json`.
+    pub format: String,
+    /// Variables given as flags.
+    pub variable_flags: BTreeMap<String, String>,
+    /// Text of variable files.
+    pub variables: String,
+}
+
+/// The answer to a registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobRegisterResponse {
+    /// The evaluation; empty when none was needed.
+    #[serde(rename = "EvalID")]
+    pub eval_id: EvalId,
+    /// Its index.
+    pub eval_create_index: StoreIndex,
+    /// Index of the job's specification.
+    pub job_modify_index: StoreIndex,
+    /// Things that work but deserve a look.
+    pub warnings: String,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// Always 0 on writes.
+    pub last_contact: i64,
+    /// Always false on writes.
+    pub known_leader: bool,
+    /// Always empty on writes.
+    pub next_token: String,
+}
+
+/// The answer to a deregistration and to other writes that make an evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalResponse {
+    /// The evaluation; empty when none was needed.
+    #[serde(rename = "EvalID")]
+    pub eval_id: EvalId,
+    /// Its index.
+    pub eval_create_index: StoreIndex,
+    /// Index of the job's specification.
+    pub job_modify_index: StoreIndex,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// Always 0 on writes.
+    pub last_contact: i64,
+    /// Always false on writes.
+    pub known_leader: bool,
+    /// Always empty on writes.
+    pub next_token: String,
+}
+
+/// `PUT /v1/job/:id/plan`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobPlanRequest {
+    /// The job.
+    pub job: Option<Job>,
+    /// Compare with the registered version.
+    pub diff: bool,
+    /// Enterprise; without effect.
+    pub policy_override: bool,
+}
+
+/// The answer to a plan. `D` is the difference: the model's on the server, JSON for whoever only shows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(
+    default,
+    rename_all = "PascalCase",
+    bound(deserialize = "D: Deserialize<'de> + Default")
+)]
+pub struct JobPlanResponse<D = serde_json::Value> {
+    /// What would be done.
+    pub annotations: Option<PlanAnnotations>,
+    /// Groups that would find no room.
+    #[serde(rename = "FailedTGAllocs")]
+    pub failed_tg_allocs: BTreeMap<Arc<str>, AllocMetric>,
+    /// Next launch of a periodic job.
+    pub next_periodic_launch: Option<String>,
+    /// Index of the registered job; 0 = it is new.
+    pub job_modify_index: StoreIndex,
+    /// Evaluations that would follow.
+    pub created_evals: Vec<EvalDetail>,
+    /// The difference, when asked for.
+    pub diff: Option<D>,
+    /// Things that work but deserve a look.
+    pub warnings: String,
+    /// Index that was looked at.
+    pub index: StoreIndex,
+    /// Always 0 on writes.
+    pub last_contact: i64,
+    /// Always false on writes.
+    pub known_leader: bool,
+    /// Always empty on writes.
+    pub next_token: String,
+}
+
+/// What a plan would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanAnnotations {
+    /// Counts by group.
+    #[serde(rename = "DesiredTGUpdates")]
+    pub desired_tg_updates: BTreeMap<Arc<str>, DesiredUpdates>,
+    /// Allocations that would be displaced.
+    #[serde(rename = "PreemptedAllocs")]
+    pub preempted_allocs: Vec<String>,
+}
+
+/// `PUT /v1/jobs/parse`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobParseRequest {
+    /// The text.
+    #[serde(rename = "JobHCL")]
+    pub job_hcl: String,
+    /// Text of a variable file.
+    #[serde(rename = "Variables")]
+    pub variables: String,
+    /// Fill in the defaults.
+    #[serde(rename = "Canonicalize")]
+    pub canonicalize: bool,
+    /// Refused: the old language.
+    #[serde(rename = "HCLv1", alias = "hclv1")]
+    pub hcl_v1: bool,
+}
+
+/// `PUT /v1/validate/job`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobValidateRequest {
+    /// The job.
+    pub job: Option<Job>,
+}
+
+/// The verdict on a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobValidateResponse {
+    /// Driver configurations are checked on the nodes, not here.
+    pub driver_config_validated: bool,
+    /// Each rule that it breaks.
+    pub validation_errors: Vec<String>,
+    /// All of them as one text; empty for a valid job.
+    pub error: String,
+    /// Things that work but deserve a look.
+    pub warnings: String,
+}
+
+/// `PUT /v1/job/:id/evaluate`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobEvaluateRequest {
+    /// Must be the job of the path, when given.
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    /// Options.
+    pub eval_options: EvalOptions,
+}
+
+/// Options of [`JobEvaluateRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalOptions {
+    /// Also replace failed allocations whose policy has given up.
+    pub force_reschedule: bool,
+}
+
+/// `GET /v1/job/:id/versions`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(
+    default,
+    rename_all = "PascalCase",
+    bound(deserialize = "D: Deserialize<'de> + Default")
+)]
+pub struct JobVersions<D = serde_json::Value> {
+    /// Newest first.
+    pub versions: Vec<Arc<Job>>,
+    /// Differences between neighbours, when asked for.
+    pub diffs: Vec<D>,
+}
+
+/// `PUT /v1/job/:id/revert`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobRevertRequest {
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    /// Version to return to.
+    pub job_version: u64,
+    /// The current version must be this one.
+    pub enforce_prior_version: Option<u64>,
+}
+
+/// `PUT /v1/job/:id/stable`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobStabilityRequest {
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    /// Version.
+    pub job_version: u64,
+    /// Is it stable?
+    pub stable: bool,
+}
+
+/// Answer with nothing but an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct IndexResponse {
+    /// Index of the commit.
+    pub index: StoreIndex,
+}
+
+/// `PUT /v1/job/:id/scale`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ScaleRequest {
+    /// `Job` and `Group`.
+    pub target: BTreeMap<String, String>,
+    /// New count; none = the message only.
+    pub count: Option<i64>,
+    /// Why.
+    pub message: String,
+    /// The message reports a failure; nothing is changed.
+    pub error: bool,
+    /// Free metadata.
+    pub meta: BTreeMap<String, serde_json::Value>,
+    /// Enterprise; without effect.
+    pub policy_override: bool,
+}
+
+/// `GET /v1/job/:id/scale`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobScaleStatus {
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Index of the job's creation.
+    pub job_create_index: StoreIndex,
+    /// Index of the job's last change.
+    pub job_modify_index: StoreIndex,
+    /// Stopped by the user.
+    pub job_stopped: bool,
+    /// By group.
+    pub task_groups: BTreeMap<Arc<str>, GroupScaleStatus>,
+}
+
+/// How a group stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct GroupScaleStatus {
+    /// Wanted.
+    pub desired: i64,
+    /// Placed by the current version.
+    pub placed: i64,
+    /// Running.
+    pub running: i64,
+    /// Healthy in the deployment.
+    pub healthy: i64,
+    /// Unhealthy in the deployment.
+    pub unhealthy: i64,
+    /// Scaling events.
+    pub events: Vec<serde_json::Value>,
+}
+
+/// `PUT /v1/job/:id/dispatch`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobDispatchRequest {
+    /// Payload.
+    #[serde(with = "super::base64_bytes")]
+    pub payload: Vec<u8>,
+    /// Metadata.
+    pub meta: Meta,
+    /// Beginning of the child's id.
+    pub id_prefix_template: String,
+}
+
+/// `PUT /v1/job/:id/versions/:name/tag`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct TagRequest {
+    /// The tag.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// Version; none = the newest.
+    pub version: Option<u64>,
+}
+
+/// The tag of a version.
+pub type Tag = VersionTag;
+
+/// `GET /v1/job/:id/submission`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobSubmissionDetail {
+    /// The text.
+    pub source: String,
+    /// `hcl2` or `json`.
+    pub format: String,
+    /// Variables given as flags.
+    pub variable_flags: BTreeMap<String, String>,
+    /// Text of variable files.
+    pub variables: String,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Version.
+    pub version: u64,
+    /// Index of the version.
+    pub job_modify_index: StoreIndex,
+}
+
+/// `GET /v1/evaluation/:id`, and rows of lists.
+pub type EvalDetail = With<Arc<Evaluation>, EvalExtra>;
+
+/// What the API adds to an evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalExtra {
+    /// Not before this time; Go's zero time = at once.
+    pub wait_until: String,
+    /// Evaluations of the same chain, when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub related_evals: Option<Vec<EvalStub>>,
+}
+
+/// A related evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EvalStub {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: EvalId,
+    /// Priority.
+    pub priority: i32,
+    /// Kind of the job.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// What caused it.
+    pub triggered_by: model::Trigger,
+    /// Namespace.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// Node.
+    #[serde(rename = "NodeID")]
+    pub node_id: model::NodeId,
+    /// Deployment.
+    #[serde(rename = "DeploymentID")]
+    pub deployment_id: model::DeploymentId,
+    /// Status.
+    pub status: model::EvalStatus,
+    /// Why.
+    pub status_description: String,
+    /// Not before this time.
+    pub wait_until: String,
+    /// Follows.
+    pub next_eval: EvalId,
+    /// Precedes.
+    pub previous_eval: EvalId,
+    /// Holds what found no room.
+    pub blocked_eval: EvalId,
+    /// Index of its creation.
+    pub create_index: StoreIndex,
+    /// Index of its last change.
+    pub modify_index: StoreIndex,
+    /// When it was created.
+    pub create_time: TimestampNs,
+    /// When it was last changed.
+    pub modify_time: TimestampNs,
+}
+
+impl From<&Arc<Evaluation>> for EvalStub {
+    fn from(e: &Arc<Evaluation>) -> Self {
+        Self {
+            id: e.id,
+            priority: e.priority,
+            kind: e.kind.clone(),
+            triggered_by: e.trigger,
+            namespace: e.namespace.clone(),
+            job_id: e.job_id.clone(),
+            node_id: e.node_id,
+            deployment_id: e.deployment_id,
+            status: e.status,
+            status_description: e.status_description.clone(),
+            wait_until: super::go_time(e.wait_until),
+            next_eval: e.next_eval,
+            previous_eval: e.previous_eval,
+            blocked_eval: e.blocked_eval,
+            create_index: e.create_index,
+            modify_index: e.modify_index,
+            create_time: e.create_time,
+            modify_time: e.modify_time,
+        }
+    }
+}
+
+/// An evaluation as the API shows it.
+#[must_use]
+pub fn eval_detail(eval: &Arc<Evaluation>) -> EvalDetail {
+    With::new(
+        eval.clone(),
+        EvalExtra {
+            wait_until: super::go_time(eval.wait_until),
+            related_evals: None,
+        },
+    )
+}
+
+/// A count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Count {
+    /// How many.
+    pub count: usize,
+}
