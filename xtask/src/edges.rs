@@ -24,8 +24,30 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("store", &["model", "state"]),
     ("driver-host", &["driver-proto", "hcl-lang"]),
-    ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
-    ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
+    (
+        "client",
+        &[
+            "api",
+            "driver-host",
+            "driver-proto",
+            "executor-client",
+            "hcl-lang",
+            "lifecycle",
+            "model",
+        ],
+    ),
+    (
+        "server",
+        &[
+            "api",
+            "jobspec",
+            "lifecycle",
+            "model",
+            "scheduler",
+            "state",
+            "store",
+        ],
+    ),
     (
         "cli",
         &[
@@ -49,10 +71,28 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Crates that may link neither a runtime nor a network stack, at any depth of their manifests.
 #[cfg(test)]
-const PURE: &[&str] = &["model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle"];
+const PURE: &[&str] = &[
+    "model",
+    "hcl-lang",
+    "jobspec",
+    "state",
+    "scheduler",
+    "lifecycle",
+];
 
 #[cfg(test)]
-const IMPURE_DEPENDENCIES: &[&str] = &["tokio", "tonic", "hyper", "axum", "rusqlite", "rustix", "libc", "rand", "reqwest", "async-trait"];
+const IMPURE_DEPENDENCIES: &[&str] = &[
+    "tokio",
+    "tonic",
+    "hyper",
+    "axum",
+    "rusqlite",
+    "rustix",
+    "libc",
+    "rand",
+    "reqwest",
+    "async-trait",
+];
 
 #[cfg(test)]
 mod tests {
@@ -63,7 +103,10 @@ mod tests {
     use super::{ALLOWED, IMPURE_DEPENDENCIES, PURE};
     use crate::workspace;
 
-    fn names<'a>(package: &'a Value, kinds: &'a [Option<&'a str>]) -> impl Iterator<Item = &'a str> {
+    fn names<'a>(
+        package: &'a Value,
+        kinds: &'a [Option<&'a str>],
+    ) -> impl Iterator<Item = &'a str> {
         package["dependencies"]
             .as_array()
             .into_iter()
@@ -95,7 +138,10 @@ mod tests {
                 wrong.push(format!("{name} is in the list but not in the workspace"));
             }
         }
-        assert!(wrong.is_empty(), "edges that xtask/src/edges.rs does not allow: {wrong:#?}");
+        assert!(
+            wrong.is_empty(),
+            "edges that xtask/src/edges.rs does not allow: {wrong:#?}"
+        );
     }
 
     #[test]
@@ -105,9 +151,16 @@ mod tests {
         for package in metadata["packages"].as_array().expect("packages") {
             let name = package["name"].as_str().expect("name");
             if PURE.contains(&name) {
-                wrong.extend(names(package, &[None]).filter(|d| IMPURE_DEPENDENCIES.contains(d)).map(|d| format!("{name} -> {d}")));
+                wrong.extend(
+                    names(package, &[None])
+                        .filter(|d| IMPURE_DEPENDENCIES.contains(d))
+                        .map(|d| format!("{name} -> {d}")),
+                );
             }
         }
-        assert!(wrong.is_empty(), "pure crates must not depend on: {wrong:#?}");
+        assert!(
+            wrong.is_empty(),
+            "pure crates must not depend on: {wrong:#?}"
+        );
     }
 }

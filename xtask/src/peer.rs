@@ -15,11 +15,17 @@ const NOMAD: (&str, &str) = ("v1.9.4", "v0.0.0-20241218080744-e3ac00f30eec");
 
 /// Directory of a downloaded module.
 fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
-    let json = Run::new("go", ["mod", "download", "-json", module]).dir(dir).output()?;
-    let value: Value = serde_json::from_str(&json).context("go mod download printed something that is not JSON")?;
+    let json = Run::new("go", ["mod", "download", "-json", module])
+        .dir(dir)
+        .output()?;
+    let value: Value = serde_json::from_str(&json)
+        .context("go mod download printed something that is not JSON")?;
     match value["Dir"].as_str() {
         Some(d) => Ok(PathBuf::from(d)),
-        None => bail!("the Go module registry does not serve {module}: {}", value["Error"]),
+        None => bail!(
+            "the Go module registry does not serve {module}: {}",
+            value["Error"]
+        ),
     }
 }
 
@@ -76,7 +82,17 @@ pub(crate) fn nomad(out: &Path) -> Result<()> {
     let out = absolute(out)?;
     let scratch = Scratch::new("nomad")?;
     let source = nomad_source(&scratch.0)?;
-    Run::new("go", ["build".as_ref(), "-o".as_ref(), out.as_os_str(), ".".as_ref()]).dir(source).run()
+    Run::new(
+        "go",
+        [
+            "build".as_ref(),
+            "-o".as_ref(),
+            out.as_os_str(),
+            ".".as_ref(),
+        ],
+    )
+    .dir(source)
+    .run()
 }
 
 /// Builds Nomad's raw_exec as an external plugin to `out`: its driver package, served by the small main in `xtask/interop/go-raw-exec`.
@@ -86,7 +102,20 @@ pub(crate) fn raw_exec(out: &Path) -> Result<()> {
     let source = nomad_source(&scratch.0)?;
     let place = source.join("drover-raw-exec");
     fs::create_dir_all(&place)?;
-    fs::copy(workspace::root().join("xtask/interop/go-raw-exec/main.go"), place.join("main.go"))
-        .context("xtask/interop/go-raw-exec/main.go is missing")?;
-    Run::new("go", ["build".as_ref(), "-o".as_ref(), out.as_os_str(), "./drover-raw-exec".as_ref()]).dir(source).run()
+    fs::copy(
+        workspace::root().join("xtask/interop/go-raw-exec/main.go"),
+        place.join("main.go"),
+    )
+    .context("xtask/interop/go-raw-exec/main.go is missing")?;
+    Run::new(
+        "go",
+        [
+            "build".as_ref(),
+            "-o".as_ref(),
+            out.as_os_str(),
+            "./drover-raw-exec".as_ref(),
+        ],
+    )
+    .dir(source)
+    .run()
 }

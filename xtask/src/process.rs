@@ -13,23 +13,25 @@ pub(crate) struct Run {
     program: OsString,
     args: Vec<OsString>,
     dir: Option<PathBuf>,
-    env: Vec<(OsString, OsString)>,
     quiet: bool,
 }
 
 impl Run {
     /// A program with its arguments.
-    pub(crate) fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
-        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, env: Vec::new(), quiet: false }
+    pub(crate) fn new<A: Into<OsString>>(
+        program: impl Into<OsString>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Self {
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            dir: None,
+            quiet: false,
+        }
     }
     /// Working directory.
     pub(crate) fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
-        self
-    }
-    /// One more environment variable.
-    pub(crate) fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.env.push((key.into(), value.into()));
         self
     }
     /// Throws the program's output away.
@@ -47,7 +49,7 @@ impl Run {
     }
     fn command(&self) -> Command {
         let mut c = Command::new(&self.program);
-        c.args(&self.args).envs(self.env.iter().map(|(k, v)| (k, v))).stdin(Stdio::null());
+        c.args(&self.args).stdin(Stdio::null());
         if let Some(d) = &self.dir {
             c.current_dir(d);
         }
@@ -58,7 +60,10 @@ impl Run {
     }
     /// Runs it to its end; its output goes where ours goes.
     pub(crate) fn run(&self) -> Result<()> {
-        let status = self.command().status().with_context(|| format!("could not start `{}`", self.text()))?;
+        let status = self
+            .command()
+            .status()
+            .with_context(|| format!("could not start `{}`", self.text()))?;
         if !status.success() {
             bail!("`{}` failed: {status}", self.text());
         }
@@ -66,11 +71,16 @@ impl Run {
     }
     /// Runs it and takes its standard output.
     pub(crate) fn output(&self) -> Result<String> {
-        let out = self.command().stderr(Stdio::inherit()).output().with_context(|| format!("could not start `{}`", self.text()))?;
+        let out = self
+            .command()
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("could not start `{}`", self.text()))?;
         if !out.status.success() {
             bail!("`{}` failed: {}", self.text(), out.status);
         }
-        String::from_utf8(out.stdout).with_context(|| format!("`{}` printed something that is not UTF-8", self.text()))
+        String::from_utf8(out.stdout)
+            .with_context(|| format!("`{}` printed something that is not UTF-8", self.text()))
     }
     /// Whether it can be started and ends well.
     pub(crate) fn succeeds(self) -> bool {

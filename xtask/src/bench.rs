@@ -1,1 +1,0 @@
-//! Benches; see `run`.

@@ -1,0 +1,403 @@
+//! What is measured. Every function starts a fresh agent of the given kind and returns its rows.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::mpsc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::{
+    agent::{Agent, Kind},
+    table::Row,
+};
+use crate::local::until;
+
+const BOUND: Duration = Duration::from_secs(120);
+
+fn now_ns() -> u128 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos())
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}
+
+/// The workload of the latency bench: writes the time of its first instruction that it can observe, and sleeps.
+pub(crate) fn stamp(file: &str) -> Result<()> {
+    let now = now_ns();
+    let scratch = format!("{file}.new");
+    fs::write(&scratch, now.to_string())?;
+    fs::rename(scratch, file)?;
+    std::thread::sleep(Duration::from_secs(3600));
+    Ok(())
+}
+
+fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
+    json!({"Job": {
+        "ID": id, "Name": id, "Type": kind, "Datacenters": ["dc1"],
+        "TaskGroups": [{
+            "Name": "g", "Count": count,
+            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
+            "EphemeralDisk": {"SizeMB": 10},
+            "Update": {"MaxParallel": 0},
+            "Tasks": [{
+                "Name": "t", "Driver": "raw_exec",
+                "Config": {"command": command, "args": args},
+                "Resources": {"CPU": 1, "MemoryMB": 10},
+                "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1}
+            }]
+        }]
+    }})
+}
+
+/// Sum of a field of smaps_rollup in KiB.
+fn pss_kib(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    text.lines()
+        .find_map(|l| {
+            l.strip_prefix("Pss:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap_or(0)
+}
+
+/// User and system time of a process and of its children that have ended, in clock ticks.
+fn cpu_ticks(pid: u32) -> u64 {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return 0;
+    };
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return 0;
+    };
+    rest.split_whitespace()
+        .skip(11)
+        .take(4)
+        .filter_map(|f| f.parse::<u64>().ok())
+        .sum()
+}
+
+/// CPU time of the whole machine that was not idle, in ticks.
+fn busy_ticks() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|f| f.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal
+    fields
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !matches!(i, 3 | 4 | 7..))
+        .map(|(_, v)| v)
+        .sum()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn f(n: u64) -> f64 {
+    n as f64
+}
+
+fn counts(agent: &Agent, job: &str) -> Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::new();
+    for a in agent
+        .get(&format!("/v1/job/{job}/allocations"))?
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        *counts
+            .entry(a["ClientStatus"].as_str().unwrap_or_default().to_owned())
+            .or_insert(0) += 1;
+    }
+    Ok(counts)
+}
+
+/// Memory of an idle dev agent, all of its processes.
+pub(crate) fn idle(kind: Kind) -> Result<Vec<Row>> {
+    let agent = Agent::start(kind)?;
+    // Start-up work settles; this is a pause before a measurement, nothing waits for it.
+    std::thread::sleep(Duration::from_secs(5));
+    let processes = agent.processes();
+    let total: u64 = processes.keys().map(|p| pss_kib(*p)).sum();
+    let before: u64 = processes.keys().map(|p| cpu_ticks(*p)).sum();
+    std::thread::sleep(Duration::from_secs(10));
+    let after: u64 = processes.keys().map(|p| cpu_ticks(*p)).sum();
+    Ok(vec![
+        Row::new(
+            "idle: PSS of all processes",
+            agent.name(),
+            "MiB",
+            vec![f(total) / 1024.0],
+        ),
+        Row::new(
+            "idle: processes",
+            agent.name(),
+            "",
+            vec![f(processes.len() as u64)],
+        ),
+        Row::new("idle: CPU", agent.name(), "ms/s", vec![f(after - before)]),
+    ])
+}
+
+/// Submit to first instruction, to the running event; stop to the complete event.
+pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
+    const RUNS: usize = 30;
+    let agent = Agent::start(kind)?;
+    let (sender, events) = mpsc::channel();
+    let lines = agent.lines("/v1/event/stream?topic=Allocation")?;
+    std::thread::spawn(move || {
+        for line in lines.map_while(std::io::Result::ok) {
+            let at = Instant::now();
+            let Ok(batch) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            for event in batch["Events"].as_array().into_iter().flatten() {
+                let a = &event["Payload"]["Allocation"];
+                let seen = (
+                    at,
+                    a["JobID"].as_str().unwrap_or_default().to_owned(),
+                    a["ClientStatus"].as_str().unwrap_or_default().to_owned(),
+                );
+                if sender.send(seen).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let wait_for = |job: &str, status: &str| -> Result<Instant> {
+        loop {
+            let (at, j, s) = events
+                .recv_timeout(BOUND)
+                .with_context(|| format!("no event of {job} {status}"))?;
+            if j == job && s == status {
+                return Ok(at);
+            }
+        }
+    };
+    let me = std::env::current_exe()?;
+    let (mut first, mut running, mut complete) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 0..RUNS {
+        let id = format!("latency-{run}");
+        let file = agent.dir().join(&id);
+        let body = job(
+            &id,
+            "service",
+            1,
+            &me.to_string_lossy(),
+            &["bench", "stamp", &file.to_string_lossy()],
+        );
+        let (asked, asked_ns) = (Instant::now(), now_ns());
+        agent.put("/v1/jobs", &body)?;
+        running.push(ms(wait_for(&id, "running")?.duration_since(asked)));
+        let stamped = until("the workload's stamp", BOUND, || {
+            Ok(fs::read_to_string(&file)
+                .ok()
+                .and_then(|t| t.parse::<u128>().ok()))
+        })?;
+        #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+        first.push((stamped - asked_ns) as f64 / 1e6);
+        let asked = Instant::now();
+        agent.delete(&format!("/v1/job/{id}"))?;
+        complete.push(ms(wait_for(&id, "complete")?.duration_since(asked)));
+    }
+    Ok(vec![
+        Row::new("submit -> first instruction", agent.name(), "ms", first),
+        Row::new("submit -> running event", agent.name(), "ms", running),
+        Row::new("stop -> complete event", agent.name(), "ms", complete),
+    ])
+}
+
+/// 200 tasks of one job: time until all run, helpers per task.
+pub(crate) fn tasks(kind: Kind) -> Result<Vec<Row>> {
+    const COUNT: u32 = 200;
+    let agent = Agent::start(kind)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let before: u64 = agent.processes().keys().map(|p| pss_kib(*p)).sum();
+    let processes_before = agent.processes().len();
+    let asked = Instant::now();
+    agent.put(
+        "/v1/jobs",
+        &job("many", "service", COUNT, "/bin/sleep", &["3600"]),
+    )?;
+    until("200 running", BOUND, || {
+        Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(()))
+    })?;
+    let took = asked.elapsed();
+    std::thread::sleep(Duration::from_secs(3));
+    let now = agent.processes();
+    let is_workload = |command: &str| command.starts_with("/bin/sleep 3600");
+    let helpers: Vec<u32> = now
+        .iter()
+        .filter(|(_, c)| !is_workload(c))
+        .map(|(p, _)| *p)
+        .collect();
+    let after: u64 = helpers.iter().map(|p| pss_kib(*p)).sum();
+    let executors: Vec<u64> = now
+        .iter()
+        .filter(|(_, c)| c.contains("executor") && !is_workload(c))
+        .map(|(p, _)| pss_kib(*p))
+        .collect();
+    let count = f64::from(COUNT);
+    Ok(vec![
+        Row::new(
+            "200 tasks running",
+            agent.name(),
+            "s",
+            vec![took.as_secs_f64()],
+        ),
+        Row::new(
+            "per task: executor PSS",
+            agent.name(),
+            "KiB",
+            executors.iter().map(|k| f(*k)).collect(),
+        ),
+        Row::new(
+            "per task: PSS of all that is not workload",
+            agent.name(),
+            "KiB",
+            vec![(f(after) - f(before)) / count],
+        ),
+        Row::new(
+            "per task: helper processes",
+            agent.name(),
+            "",
+            vec![f((helpers.len() - processes_before) as u64) / count],
+        ),
+    ])
+}
+
+/// 500 tasks that end at once: time until all are complete, CPU of the whole machine per task.
+pub(crate) fn batch(kind: Kind) -> Result<Vec<Row>> {
+    const COUNT: u32 = 500;
+    let agent = Agent::start(kind)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let busy = busy_ticks();
+    let asked = Instant::now();
+    agent.put("/v1/jobs", &job("trues", "batch", COUNT, "/bin/true", &[]))?;
+    until("500 complete", BOUND, || {
+        let counts = counts(&agent, "trues")?;
+        anyhow::ensure!(!counts.contains_key("failed"), "some failed: {counts:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        Ok((counts.get("complete") == Some(&u64::from(COUNT))).then_some(()))
+    })?;
+    let took = asked.elapsed();
+    let cpu = f(busy_ticks() - busy) * 10.0 / f64::from(COUNT);
+    Ok(vec![
+        Row::new(
+            "500 x true complete",
+            agent.name(),
+            "s",
+            vec![took.as_secs_f64()],
+        ),
+        Row::new(
+            "500 x true: CPU of the machine per task",
+            agent.name(),
+            "ms",
+            vec![cpu],
+        ),
+    ])
+}
+
+/// How long after a line was written it arrives at a follower.
+pub(crate) fn logs(kind: Kind) -> Result<Vec<Row>> {
+    let agent = Agent::start(kind)?;
+    let script =
+        "i=0; while [ $i -lt 200 ]; do date +%s%N; i=$((i + 1)); sleep 0.05; done; sleep 3600";
+    agent.put(
+        "/v1/jobs",
+        &job("writer", "service", 1, "/bin/sh", &["-c", script]),
+    )?;
+    let id = until("a running writer", BOUND, || {
+        let allocs = agent.get("/v1/job/writer/allocations")?;
+        Ok(allocs[0]["ClientStatus"]
+            .as_str()
+            .filter(|s| *s == "running")
+            .and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
+    })?;
+    let mut lag = Vec::new();
+    let path = format!(
+        "/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&follow=true&origin=end&offset=0"
+    );
+    for line in agent.lines(&path)? {
+        let Ok(written) = line?.trim().parse::<u128>() else {
+            continue;
+        };
+        #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+        lag.push(now_ns().saturating_sub(written) as f64 / 1e6);
+        if lag.len() == 60 {
+            break;
+        }
+    }
+    Ok(vec![Row::new(
+        "logs -f: lag of a line",
+        agent.name(),
+        "ms",
+        lag,
+    )])
+}
+
+/// 200 tasks, the agent killed and restarted: time until the node answers for all of them again.
+pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
+    const COUNT: usize = 200;
+    let mut agent = Agent::start(kind)?;
+    agent.put(
+        "/v1/jobs",
+        &job("many", "service", 200, "/bin/sleep", &["3600"]),
+    )?;
+    let ids: Vec<String> = until("200 running", BOUND, || {
+        let allocs = agent.get("/v1/job/many/allocations")?;
+        let ids: Vec<String> = allocs
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|a| a["ClientStatus"] == "running")
+            .filter_map(|a| a["ID"].as_str().map(str::to_owned))
+            .collect();
+        Ok((ids.len() == COUNT).then_some(ids))
+    })?;
+    let workloads = |agent: &Agent| -> Vec<u32> {
+        agent
+            .processes()
+            .into_iter()
+            .filter(|(_, c)| c.starts_with("/bin/sleep 3600"))
+            .map(|(p, _)| p)
+            .collect()
+    };
+    let before = workloads(&agent);
+    let started = agent.crash_and_restart()?;
+    // The node has a task back when it can say what the task uses: that needs the driver to hold its handle again.
+    let mut left: Vec<&String> = ids.iter().collect();
+    until("all tasks re-attached", BOUND, || {
+        left.retain(|id| {
+            agent
+                .get(&format!("/v1/client/allocation/{id}/stats"))
+                .map_or(true, |s| s["Tasks"]["t"].is_null())
+        });
+        Ok(left.is_empty().then_some(()))
+    })?;
+    let took = started.elapsed();
+    let kept = f(u64::from(before == workloads(&agent)));
+    Ok(vec![
+        Row::new(
+            "re-attach of 200 tasks after kill -9",
+            agent.name(),
+            "ms",
+            vec![ms(took)],
+        ),
+        Row::new("re-attach: all pids kept", agent.name(), "", vec![kept]),
+    ])
+}

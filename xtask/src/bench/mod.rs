@@ -1,0 +1,85 @@
+//! `cargo xtask bench`: measures a release build of Drover, and a stock Nomad in the same run when `NOMAD_BIN` names one.
+//!
+//! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is asserted: the table is the result.
+
+mod agent;
+mod measure;
+mod table;
+
+use anyhow::{Result, bail};
+
+use self::{agent::Kind, table::Row};
+use crate::{process::Run, workspace};
+
+/// One bench: its name and what it measures on a kind of agent.
+type Bench = (&'static str, fn(Kind) -> Result<Vec<Row>>);
+
+const BENCHES: &[Bench] = &[
+    ("idle", measure::idle),
+    ("latency", measure::latency),
+    ("tasks", measure::tasks),
+    ("batch", measure::batch),
+    ("logs", measure::logs),
+    ("reattach", measure::reattach),
+];
+
+/// Runs the benches of these names, or all of them.
+pub(crate) fn run(names: &[&str]) -> Result<()> {
+    // The workload of the latency bench is this program itself: see `measure::stamp`.
+    if let ["stamp", file] = names {
+        return measure::stamp(file);
+    }
+    for name in names {
+        if *name != "placements" && !BENCHES.iter().any(|(n, _)| n == name) {
+            bail!(
+                "no bench {name:?}; there are placements, {}",
+                BENCHES
+                    .iter()
+                    .map(|(n, _)| *n)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            );
+        }
+    }
+    let root = workspace::root();
+    Run::new("cargo", ["build", "--release", "-p", "cli"])
+        .dir(&root)
+        .run()?;
+    let mut kinds = vec![Kind::drover()];
+    match std::env::var_os("NOMAD_BIN") {
+        Some(path) => kinds.push(Kind::nomad(path.into())),
+        None => eprintln!(
+            "xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"
+        ),
+    }
+    let mut rows = Vec::new();
+    for (name, bench) in BENCHES {
+        if !names.is_empty() && !names.contains(name) {
+            continue;
+        }
+        for kind in &kinds {
+            eprintln!("xtask: {name} on {}", kind.name());
+            match bench(kind.clone()) {
+                Ok(measured) => rows.extend(measured),
+                Err(error) => rows.push(Row::failed(name, kind.name(), &format!("{error:#}"))),
+            }
+        }
+    }
+    table::print(&rows);
+    if names.is_empty() || names.contains(&"placements") {
+        Run::new(
+            "cargo",
+            [
+                "run",
+                "--release",
+                "-p",
+                "server",
+                "--example",
+                "placements",
+            ],
+        )
+        .dir(&root)
+        .run()?;
+    }
+    Ok(())
+}

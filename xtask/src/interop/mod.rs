@@ -1,0 +1,76 @@
+//! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
+
+mod cluster;
+mod go_driver;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::{process::Run, workspace};
+
+/// What became of a check.
+pub(crate) enum Verdict {
+    /// It held.
+    Passed,
+    /// It could not run here, and why.
+    Skipped(String),
+}
+
+type Check = (&'static str, &'static str, fn() -> Result<Verdict>);
+
+const CHECKS: &[Check] = &[(
+    "go-raw-exec",
+    "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
+    go_driver::raw_exec,
+)];
+
+/// Runs the checks of these names, or all.
+pub(crate) fn run(names: &[&str]) -> Result<()> {
+    for name in names {
+        if !CHECKS.iter().any(|(n, ..)| n == name) {
+            bail!(
+                "no check {name:?}; there are {}",
+                CHECKS
+                    .iter()
+                    .map(|(n, ..)| *n)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            );
+        }
+    }
+    Run::new("cargo", ["build", "-p", "cli"])
+        .dir(workspace::root())
+        .run()?;
+    let in_ci = std::env::var_os("CI").is_some_and(|v| v == "true");
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for (name, what, check) in CHECKS {
+        if !names.is_empty() && !names.contains(name) {
+            continue;
+        }
+        let start = Instant::now();
+        eprintln!("interop {name}: {what}");
+        match check() {
+            Ok(Verdict::Passed) => {
+                passed += 1;
+                println!(
+                    "interop {name}: passed in {:.1} s",
+                    start.elapsed().as_secs_f64()
+                );
+            }
+            Ok(Verdict::Skipped(why)) => {
+                skipped += 1;
+                println!("interop {name}: COULD NOT RUN: {why}");
+            }
+            Err(error) => {
+                failed += 1;
+                println!("interop {name}: FAILED: {error:#}");
+            }
+        }
+    }
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    if failed > 0 || (in_ci && skipped > 0) {
+        bail!("interop: {failed} failed, {skipped} could not run");
+    }
+    Ok(())
+}
