@@ -1,1 +1,46 @@
-//! driver-host
+//! Launches driver plugins, keeps them running, and offers typed calls to them.
+//!
+//! For: everything between "the operator configured these plugins" and "this task was started by that driver": launch,
+//! handshake, configuration, logs, fingerprints, relaunch and reattachment, deadlines, and calls that say what became of
+//! them. A plugin is foreign code: it may hang, crash, flood or lie, and none of that reaches the node or another plugin.
+//! Must never know: allocations, servers, scheduling, where handles are stored.
+//! Start reading at [`DriverHost`] and [`Driver`]; `supervisor.rs` holds the state machine of one plugin.
+
+mod backoff;
+mod config;
+mod driver;
+mod error;
+mod exec;
+mod hclog;
+mod host;
+mod options;
+mod process;
+mod reattach;
+mod remote;
+mod session;
+mod stderr;
+mod supervisor;
+mod types;
+
+pub use config::{ConfigError, Variables};
+pub use driver::{Driver, StatsStream};
+pub use driver_proto as proto;
+pub use driver_proto::driver::{TaskConfig, TaskHandle};
+pub use driver_proto::handshake::DETACH_SIGNAL;
+pub use driver_proto::hclspec::Spec;
+pub use driver_proto::remote::{
+    Bundle, BundleFile, EnsureRequest, EnsureResponse, Handle as RemoteHandle, InstanceState,
+    ListResponse, ListedInstance, LogChunk, LogStream, Observation,
+};
+pub use error::{CallError, LaunchError, RemoteError, StartHostError};
+pub use exec::{ExecInput, ExecOutput, ExecSession};
+pub use host::{DriverHost, Ending};
+pub use options::{
+    AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timing, Topology, discover,
+};
+pub use remote::{LogsQuery, Remote, RemoteStream};
+pub use types::{
+    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection,
+    NetworkMode, NetworkOverride, Started, TaskExit, TaskStatus, handle_from_bytes,
+    handle_to_bytes,
+};

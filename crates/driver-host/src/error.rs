@@ -1,0 +1,378 @@
+//! What can go wrong, in the kinds that the node reacts to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use driver_proto::errors;
+use driver_proto::handshake::HandshakeError;
+use tonic::{Code, Status};
+
+/// The host cannot start at all.
+#[derive(Debug, thiserror::Error)]
+pub enum StartHostError {
+    /// A directory cannot be used.
+    #[error("cannot prepare {path:?} for driver plugins: {source}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Sockets below it would have paths that the kernel refuses.
+    #[error(
+        "the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a shorter one"
+    )]
+    SocketDirTooLong {
+        /// Which.
+        path: PathBuf,
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Two plugins of one file name.
+    #[error("two plugins are called {0:?}; remove one of them")]
+    DuplicatePlugin(String),
+    /// A name that cannot be a file name.
+    #[error("{0:?} cannot be the name of a plugin; use letters, digits, '-', '_' and '.'")]
+    BadPluginName(String),
+}
+
+/// A plugin did not come up. The text is what people see at the node.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LaunchError {
+    /// The program cannot be executed.
+    #[error("cannot start {command:?}: {reason}")]
+    Spawn {
+        /// The program.
+        command: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The process ended before it said where it listens.
+    #[error("the plugin ended ({status}) before its handshake{}", tail(.stderr))]
+    EarlyExit {
+        /// Exit status.
+        status: String,
+        /// The end of what it wrote to standard error.
+        stderr: String,
+    },
+    /// Nothing came in time.
+    #[error("the plugin did not send its handshake within {after:?}{}", tail(.stderr))]
+    Silent {
+        /// The deadline.
+        after: Duration,
+        /// The end of what it wrote to standard error.
+        stderr: String,
+    },
+    /// The first line was no handshake that we can use.
+    #[error("{error}{}", tail(.stderr))]
+    Handshake {
+        /// What is wrong with it.
+        error: HandshakeError,
+        /// The end of what it wrote to standard error.
+        stderr: String,
+    },
+    /// It does not answer where it said it would.
+    #[error("cannot connect to the plugin at {address}: {reason}")]
+    Connect {
+        /// Announced address.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// A call of the set-up failed.
+    #[error("{call} failed while the plugin was set up: {reason}")]
+    Setup {
+        /// Which call.
+        call: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// It is not a plugin that we can use.
+    #[error("the plugin cannot be used: {0}")]
+    Unsuitable(String),
+    /// The operator's configuration does not fit the plugin's schema.
+    #[error("the plugin's configuration is not valid: {0}")]
+    Config(String),
+    /// Another plugin of the same driver name is preferred.
+    #[error(
+        "driver {driver:?} is served by plugin {other:?} with version {version}, the higher one"
+    )]
+    Displaced {
+        /// Driver name.
+        driver: String,
+        /// The preferred plugin.
+        other: String,
+        /// Its version.
+        version: String,
+    },
+    /// The host is ending.
+    #[error("the host is shutting down")]
+    Ending,
+}
+
+impl LaunchError {
+    /// Whether another attempt with the same files and configuration may go better.
+    pub fn retryable(&self) -> bool {
+        !matches!(
+            self,
+            LaunchError::Config(_) | LaunchError::Displaced { .. } | LaunchError::Ending
+        )
+    }
+}
+
+fn tail(stderr: &str) -> String {
+    match stderr.trim() {
+        "" => "; it wrote nothing to standard error".into(),
+        text => format!("; the end of its standard error: {text}"),
+    }
+}
+
+/// What became of a call to a driver.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// The plugin is not running now; nothing was sent.
+    #[error("driver {driver:?} is not available: {reason}")]
+    NotReady {
+        /// Driver name.
+        driver: String,
+        /// Why.
+        reason: String,
+    },
+    /// The plugin process ended during the call, which may or may not have taken effect. Wait for
+    /// [`crate::Driver::wait_ready`] and recover the task.
+    #[error("the plugin of driver {driver:?} ended during {call}")]
+    PluginGone {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// The process that ended.
+        generation: u64,
+    },
+    /// The driver does not know the task.
+    #[error("driver {driver:?} does not know task {task:?}")]
+    TaskNotFound {
+        /// Driver name.
+        driver: String,
+        /// Task id.
+        task: String,
+    },
+    /// No answer in time; the call may still take effect.
+    #[error("driver {driver:?} did not answer {call} within {after:?}")]
+    Timeout {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// The deadline.
+        after: Duration,
+    },
+    /// The driver does not offer the call.
+    #[error("driver {driver:?} does not support {call}: {message}")]
+    Unsupported {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// The driver's words.
+        message: String,
+    },
+    /// The driver answered with an error.
+    #[error("{message}")]
+    Failed {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// The status code of the answer.
+        code: Code,
+        /// The driver's words.
+        message: String,
+        /// Whether the driver says that the same call may succeed later; `None`: it says nothing, which is final.
+        recoverable: Option<bool>,
+    },
+    /// The answer misses what it must hold.
+    #[error("driver {driver:?} answered {call} without {missing}")]
+    BadAnswer {
+        /// Driver name.
+        driver: String,
+        /// Which call.
+        call: &'static str,
+        /// What is missing.
+        missing: &'static str,
+    },
+}
+
+impl CallError {
+    /// The job's restart policy applies: the driver says so, or the trouble lies with the plugin and not with the task.
+    pub fn recoverable(&self) -> bool {
+        match self {
+            CallError::Failed { recoverable, .. } => *recoverable == Some(true),
+            CallError::NotReady { .. }
+            | CallError::PluginGone { .. }
+            | CallError::Timeout { .. } => true,
+            CallError::TaskNotFound { .. }
+            | CallError::Unsupported { .. }
+            | CallError::BadAnswer { .. } => false,
+        }
+    }
+
+    /// The driver does not know the task.
+    pub fn is_task_not_found(&self) -> bool {
+        matches!(self, CallError::TaskNotFound { .. })
+    }
+
+    /// The plugin is not there (any more): wait for a new process and recover.
+    pub fn is_plugin_gone(&self) -> bool {
+        matches!(
+            self,
+            CallError::PluginGone { .. } | CallError::NotReady { .. }
+        )
+    }
+
+    pub(crate) fn from_status(
+        driver: &str,
+        call: &'static str,
+        task: &str,
+        status: &Status,
+    ) -> Self {
+        let driver = driver.to_owned();
+        if errors::is_task_not_found(status) {
+            return CallError::TaskNotFound {
+                driver,
+                task: task.to_owned(),
+            };
+        }
+        let message = bounded(status.message());
+        if status.code() == Code::Unimplemented {
+            return CallError::Unsupported {
+                driver,
+                call,
+                message,
+            };
+        }
+        let recoverable = errors::recoverable(status);
+        CallError::Failed {
+            driver,
+            call,
+            code: status.code(),
+            message,
+            recoverable,
+        }
+    }
+}
+
+/// What became of a call about a remote task. The kinds decide what the servers may do, so they are never mixed up.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RemoteError {
+    /// The provider has positively answered that there is no such instance.
+    #[error("the instance is gone: {0}")]
+    Gone(String),
+    /// Nothing is known: no answer, an unclear one, throttling, bad credentials, a dead plugin.
+    #[error("the provider could not be asked: {0}")]
+    CouldNotAsk(String),
+    /// The request cannot succeed in this form.
+    #[error("the request is wrong: {0}")]
+    WrongRequest(String),
+    /// Someone with a newer epoch manages the instance.
+    #[error("the epoch is stale: {message}")]
+    StaleEpoch {
+        /// The newest accepted epoch, where the driver says it.
+        accepted: Option<u64>,
+        /// The driver's words.
+        message: String,
+    },
+}
+
+impl RemoteError {
+    pub(crate) fn from_status(status: &Status) -> Self {
+        let message = bounded(status.message());
+        match status.code() {
+            Code::NotFound => RemoteError::Gone(message),
+            Code::Aborted => RemoteError::StaleEpoch {
+                accepted: errors::accepted_epoch(status),
+                message,
+            },
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented => RemoteError::WrongRequest(message),
+            // Whatever is unclear must never look like an answer.
+            _ => RemoteError::CouldNotAsk(message),
+        }
+    }
+}
+
+/// Foreign text is kept in a bounded length.
+pub(crate) fn bounded(text: &str) -> String {
+    const MAX: usize = 4096;
+    if text.len() <= MAX {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(MAX)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_remote_calls_fall_into_four_kinds() {
+        let kind = |code| match RemoteError::from_status(&Status::new(code, "x")) {
+            RemoteError::Gone(_) => "gone",
+            RemoteError::CouldNotAsk(_) => "could not ask",
+            RemoteError::WrongRequest(_) => "wrong",
+            RemoteError::StaleEpoch { .. } => "stale",
+        };
+        let cases = [
+            (Code::NotFound, "gone"),
+            (Code::Aborted, "stale"),
+            (Code::InvalidArgument, "wrong"),
+            (Code::FailedPrecondition, "wrong"),
+            (Code::Unimplemented, "wrong"),
+            (Code::Unavailable, "could not ask"),
+            (Code::DeadlineExceeded, "could not ask"),
+            (Code::ResourceExhausted, "could not ask"),
+            (Code::Unknown, "could not ask"),
+            (Code::Internal, "could not ask"),
+            (Code::Cancelled, "could not ask"),
+            (Code::PermissionDenied, "could not ask"),
+            (Code::Unauthenticated, "could not ask"),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(kind(code), expected, "{code:?}");
+        }
+        let stale = RemoteError::from_status(&errors::stale_epoch(3, 7));
+        assert!(
+            matches!(
+                stale,
+                RemoteError::StaleEpoch {
+                    accepted: Some(7),
+                    ..
+                }
+            ),
+            "{stale}"
+        );
+    }
+
+    #[test]
+    fn start_errors_are_final_unless_the_driver_says_otherwise() {
+        let from = |status: &Status| CallError::from_status("d", "StartTask", "t", status);
+        assert!(from(&errors::recoverable_status("full", true)).recoverable());
+        assert!(!from(&errors::recoverable_status("bad", false)).recoverable());
+        assert!(!from(&Status::unknown("bad")).recoverable());
+        assert_eq!(
+            from(&Status::unknown("image not there")).to_string(),
+            "image not there"
+        );
+        assert!(from(&Status::unknown("x: task not found for given id")).is_task_not_found());
+        assert!(matches!(
+            from(&Status::unimplemented("")),
+            CallError::Unsupported { .. }
+        ));
+        let long = from(&Status::unknown("é".repeat(1 << 20))).to_string();
+        assert!(long.len() < 5000);
+    }
+}

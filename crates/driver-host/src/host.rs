@@ -1,0 +1,489 @@
+//! All plugins of a node.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use driver_proto::handshake::SOCKET_PATH_MAX;
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::driver::{Driver, Phase, Shared};
+use crate::error::{LaunchError, StartHostError};
+use crate::options::{HostOptions, PluginSpec, Timing};
+use crate::reattach;
+use crate::session;
+use crate::supervisor::{Common, Supervisor, identify_process};
+use crate::types::{DriverEvent, DriverFingerprint};
+
+/// `/plugin` and the digits that plugins append.
+const SOCKET_NAME_MAX: usize = 24;
+/// Someone may be between creating a socket and listening on it.
+const DEAD_SOCKET_AGE: Duration = Duration::from_secs(60);
+
+/// What becomes of the plugin processes at the end of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// They are ended in an orderly way. Their tasks go on.
+    Stop,
+    /// They go on and are found again by the next host on the same state directory.
+    LeaveRunning,
+}
+
+/// The order to end, and how.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EndingSignal {
+    token: CancellationToken,
+    how: Arc<OnceLock<Ending>>,
+}
+
+impl EndingSignal {
+    /// Cancelled when the host ends.
+    pub(crate) fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+
+    /// A host that is dropped without a word leaves its plugins to the next one.
+    pub(crate) fn how(&self) -> Ending {
+        self.how.get().copied().unwrap_or(Ending::LeaveRunning)
+    }
+
+    fn give(&self, how: Ending) {
+        let _ = self.how.set(how);
+        self.token.cancel();
+    }
+}
+
+type Fingerprints = Arc<BTreeMap<String, DriverFingerprint>>;
+
+/// Which plugin serves which driver, and what is known of each.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    claims: Mutex<HashMap<String, Claim>>,
+    fingerprints: watch::Sender<Fingerprints>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    plugin: String,
+    order: usize,
+    version: semver::Version,
+    shared: Arc<Shared>,
+    displaced: CancellationToken,
+}
+
+impl Registry {
+    fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a plugin the one that serves a driver. The highest version wins, among equals the last configured.
+    pub(crate) fn claim(
+        &self,
+        plugin: &str,
+        order: usize,
+        driver: &str,
+        version: &semver::Version,
+        timing: &Timing,
+    ) -> Result<(Arc<Shared>, CancellationToken), LaunchError> {
+        let mut claims = self.claims();
+        let displaced = CancellationToken::new();
+        let shared = match claims.get_mut(driver) {
+            Some(held)
+                if held.plugin != plugin && (&held.version, held.order) > (version, order) =>
+            {
+                return Err(LaunchError::Displaced {
+                    driver: driver.to_owned(),
+                    other: held.plugin.clone(),
+                    version: held.version.to_string(),
+                });
+            }
+            Some(held) => {
+                if held.plugin != plugin {
+                    held.displaced.cancel();
+                }
+                held.plugin = plugin.to_owned();
+                held.order = order;
+                held.version = version.clone();
+                held.displaced = displaced.clone();
+                held.shared.clone()
+            }
+            None => {
+                let shared = Arc::new(Shared {
+                    driver: driver.to_owned(),
+                    timing: timing.clone(),
+                    phase: watch::Sender::new(Phase::Down("its plugin is starting".into())),
+                    facts: watch::Sender::new(None),
+                });
+                let claim = Claim {
+                    plugin: plugin.to_owned(),
+                    order,
+                    version: version.clone(),
+                    shared: shared.clone(),
+                    displaced: displaced.clone(),
+                };
+                claims.insert(driver.to_owned(), claim);
+                shared
+            }
+        };
+        drop(claims);
+        // From now on the plugin is shown under its driver's name.
+        self.fingerprints.send_modify(|map| {
+            if plugin != driver && map.get(plugin).is_some_and(|f| f.plugin == plugin) {
+                Arc::make_mut(map).remove(plugin);
+            }
+        });
+        Ok((shared, displaced))
+    }
+
+    /// The driver that a plugin serves.
+    pub(crate) fn driver_of(&self, plugin: &str) -> Option<(String, Arc<Shared>)> {
+        let claims = self.claims();
+        claims
+            .iter()
+            .find(|(_, claim)| claim.plugin == plugin)
+            .map(|(name, claim)| (name.clone(), claim.shared.clone()))
+    }
+
+    /// The plugin that serves a driver, and its version.
+    pub(crate) fn holder(&self, driver: &str) -> (String, String) {
+        let claims = self.claims();
+        claims
+            .get(driver)
+            .map(|claim| (claim.plugin.clone(), claim.version.to_string()))
+            .unwrap_or_default()
+    }
+
+    /// Does something as long as the plugin serves the driver; false if it does not (any more).
+    pub(crate) fn if_holder(&self, driver: &str, plugin: &str, act: impl FnOnce()) -> bool {
+        let claims = self.claims();
+        let holds = claims
+            .get(driver)
+            .is_some_and(|claim| claim.plugin == plugin);
+        if holds {
+            act();
+        }
+        holds
+    }
+
+    fn shared(&self, driver: &str) -> Option<Arc<Shared>> {
+        self.claims().get(driver).map(|claim| claim.shared.clone())
+    }
+
+    /// Changes what is known of a driver; watchers are woken only by a real change.
+    pub(crate) fn publish(&self, driver: &str, change: impl FnOnce(&mut DriverFingerprint)) {
+        self.fingerprints.send_if_modified(|map| {
+            let before = map.get(driver);
+            let mut after = before.cloned().unwrap_or_default();
+            change(&mut after);
+            let changed = before != Some(&after);
+            if changed {
+                Arc::make_mut(map).insert(driver.to_owned(), after);
+            }
+            changed
+        });
+    }
+
+    /// What is known of a plugin that has not said which driver it is.
+    pub(crate) fn publish_plugin(&self, plugin: &str, description: &str) {
+        // Another plugin may serve a driver of this name; that one is shown.
+        if self.claims().contains_key(plugin) {
+            return;
+        }
+        self.publish(plugin, |fingerprint| {
+            *fingerprint = DriverFingerprint {
+                plugin: plugin.to_owned(),
+                description: description.to_owned(),
+                settled: true,
+                ..DriverFingerprint::default()
+            };
+        });
+    }
+}
+
+/// The plugins of a node. Dropping it without [`DriverHost::shutdown`] leaves the processes to the next host.
+#[derive(Debug)]
+pub struct DriverHost {
+    common: Arc<Common>,
+    plugins: HashMap<String, Plugin>,
+    supervisors: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Plugin {
+    spec: watch::Sender<PluginSpec>,
+    reload: watch::Sender<u64>,
+}
+
+impl DriverHost {
+    /// Starts all plugins, in parallel and in the background: one that fails shows why in its fingerprint. Must be called
+    /// within a tokio runtime.
+    pub fn start(options: HostOptions) -> Result<Self, StartHostError> {
+        let HostOptions {
+            plugins,
+            socket_dir,
+            state_dir,
+            agent,
+            timing,
+        } = options;
+        let socket_dir = prepare(&socket_dir)?;
+        let state_dir = prepare(&state_dir)?;
+        let (len, max) = (
+            socket_dir.as_os_str().len(),
+            SOCKET_PATH_MAX - SOCKET_NAME_MAX,
+        );
+        if len > max {
+            return Err(StartHostError::SocketDirTooLong {
+                path: socket_dir,
+                len,
+                max,
+            });
+        }
+        let mut names = HashSet::new();
+        for spec in &plugins {
+            let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(usable)
+            {
+                return Err(StartHostError::BadPluginName(spec.name.clone()));
+            }
+            if !names.insert(spec.name.clone()) {
+                return Err(StartHostError::DuplicatePlugin(spec.name.clone()));
+            }
+        }
+        sweep_dead_sockets(&socket_dir, SystemTime::now());
+
+        let fingerprints = plugins.iter().map(|spec| {
+            let waiting = DriverFingerprint {
+                plugin: spec.name.clone(),
+                description: "the plugin is starting".into(),
+                ..DriverFingerprint::default()
+            };
+            (spec.name.clone(), waiting)
+        });
+        let registry = Registry {
+            claims: Mutex::default(),
+            fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())),
+        };
+        let events = broadcast::channel(4096).0;
+        let common = Arc::new(Common {
+            socket_dir,
+            state_dir,
+            agent,
+            timing,
+            registry,
+            events,
+            ending: EndingSignal::default(),
+        });
+        let supervisors = TaskTracker::new();
+        supervisors.spawn(end_unwanted(common.clone(), names));
+        let mut handles = HashMap::new();
+        for (order, spec) in plugins.into_iter().enumerate() {
+            let name = spec.name.clone();
+            let (spec, spec_seen) = watch::channel(spec);
+            let (reload, reload_seen) = watch::channel(0);
+            let supervisor = Supervisor {
+                common: common.clone(),
+                spec: spec_seen,
+                order,
+                reload: reload_seen,
+            };
+            supervisors.spawn(supervisor.run());
+            handles.insert(name, Plugin { spec, reload });
+        }
+        supervisors.close();
+        Ok(Self {
+            common,
+            plugins: handles,
+            supervisors,
+        })
+    }
+
+    /// The driver of a name; `None` until its plugin has said that it serves it.
+    pub fn driver(&self, name: &str) -> Option<Driver> {
+        self.common
+            .registry
+            .shared(name)
+            .map(|shared| Driver { shared })
+    }
+
+    /// The driver of a name as soon as its plugin has said that it serves it; `None` after the limit.
+    pub async fn wait_driver(&self, name: &str, limit: Duration) -> Option<Driver> {
+        let mut fingerprints = self.fingerprints();
+        let found = async {
+            loop {
+                fingerprints.mark_unchanged();
+                if let Some(driver) = self.driver(name) {
+                    return driver;
+                }
+                if fingerprints.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        };
+        tokio::time::timeout(limit, found).await.ok()
+    }
+
+    /// What is known of each driver, by driver name; of a plugin that never came up, by its file name.
+    pub fn fingerprints(&self) -> watch::Receiver<Fingerprints> {
+        self.common.registry.fingerprints.subscribe()
+    }
+
+    /// Waits until each plugin has sent its first fingerprint or has failed, at most this long.
+    pub async fn settled(&self, limit: Duration) {
+        let mut fingerprints = self.fingerprints();
+        let settled =
+            fingerprints.wait_for(|map| map.values().all(|fingerprint| fingerprint.settled));
+        let _ = tokio::time::timeout(limit, settled).await;
+    }
+
+    /// What drivers report about tasks. A reader that falls far behind loses the oldest.
+    pub fn events(&self) -> broadcast::Receiver<DriverEvent> {
+        self.common.events.subscribe()
+    }
+
+    /// Ends the process of a plugin and starts its (perhaps changed) program anew; its tasks are then recovered by the
+    /// node. Without a name: all plugins. False if there is no such plugin.
+    pub fn reload(&self, plugin: Option<&str>) -> bool {
+        let mut any = false;
+        for (_, plugin) in self
+            .plugins
+            .iter()
+            .filter(|(name, _)| plugin.is_none_or(|wanted| wanted == name.as_str()))
+        {
+            plugin.reload.send_modify(|n| *n += 1);
+            any = true;
+        }
+        any
+    }
+
+    /// Gives a plugin a new configuration; its process is replaced if anything changed. False if there is no such plugin.
+    pub fn reconfigure(&self, spec: PluginSpec) -> bool {
+        let Some(plugin) = self.plugins.get(&spec.name) else {
+            return false;
+        };
+        plugin.spec.send_if_modified(|current| {
+            let changed = *current != spec;
+            *current = spec;
+            changed
+        });
+        true
+    }
+
+    /// Ends the host. Returns when every plugin process has ended or has been left alone, as asked.
+    pub async fn shutdown(&self, how: Ending) {
+        self.common.ending.give(how);
+        self.supervisors.wait().await;
+    }
+}
+
+impl Drop for DriverHost {
+    fn drop(&mut self) {
+        self.common.ending.token.cancel();
+    }
+}
+
+fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
+    let failed = |source| StartHostError::Directory {
+        path: path.to_owned(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    path.canonicalize().map_err(failed)
+}
+
+/// Sockets of killed plugins and executors stay behind; those that nobody listens on any more are removed.
+fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(meta) = entry.metadata() else { continue };
+        let old = meta
+            .modified()
+            .ok()
+            .and_then(|at| now.duration_since(at).ok())
+            .is_some_and(|age| age >= DEAD_SOCKET_AGE);
+        if old
+            && meta.file_type().is_socket()
+            && std::os::unix::net::UnixStream::connect(entry.path())
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Ends processes of plugins that are no longer configured.
+async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>) {
+    for plugin in reattach::recorded(&common.state_dir) {
+        if wanted.contains(&plugin) {
+            continue;
+        }
+        if let Some(record) = reattach::load(&common.state_dir, &plugin)
+            && let Some(process) = identify_process(&record)
+        {
+            tracing::info!(
+                plugin,
+                pid = process.pid,
+                "ending a plugin that is no longer configured"
+            );
+            let channel = session::connect(&record.address(), common.timing.stop_grace)
+                .await
+                .ok();
+            session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
+        }
+        reattach::remove(&common.state_dir, &plugin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry() -> Registry {
+        Registry {
+            claims: Mutex::default(),
+            fingerprints: watch::Sender::default(),
+        }
+    }
+
+    #[test]
+    fn the_highest_version_serves_a_driver_and_the_last_configured_of_equals() {
+        let timing = Timing::default();
+        let version = |text: &str| semver::Version::parse(text).expect("version");
+        let registry = registry();
+        let claim =
+            |plugin: &str, order, v: &str| registry.claim(plugin, order, "d", &version(v), &timing);
+        let (first, displaced) = claim("a", 0, "1.0.0").expect("first");
+        let refused = claim("b", 1, "0.9.0").expect_err("lower");
+        assert!(
+            refused.to_string().contains("\"a\"") && !refused.retryable(),
+            "{refused}"
+        );
+        assert!(!displaced.is_cancelled());
+        let (second, kept) = claim("c", 2, "1.0.0").expect("last of equals");
+        assert!(displaced.is_cancelled() && Arc::ptr_eq(&first, &second));
+        assert!(claim("a", 0, "1.0.0").is_err());
+        claim("c", 2, "1.0.0").expect("the same plugin again, after a restart");
+        assert!(!kept.is_cancelled());
+        assert_eq!(registry.holder("d"), ("c".into(), "1.0.0".into()));
+    }
+
+    #[test]
+    fn watchers_are_woken_by_changes_only() {
+        let registry = registry();
+        registry.publish("d", |f| f.healthy = true);
+        let mut seen = registry.fingerprints.subscribe();
+        seen.mark_unchanged();
+        registry.publish("d", |f| f.healthy = true);
+        assert!(!seen.has_changed().expect("sender lives"));
+        registry.publish("d", |f| f.healthy = false);
+        assert!(seen.has_changed().expect("sender lives"));
+    }
+}

@@ -1,0 +1,294 @@
+//! What a host is started with.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use driver_proto::base;
+use driver_proto::handshake::{MAX_PORT_DEFAULT, MIN_PORT_DEFAULT};
+
+/// One plugin to run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PluginSpec {
+    /// The file name, which is also the label of the operator's `plugin` block. A built-in plugin has its driver's name.
+    pub name: String,
+    /// The program.
+    pub command: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The operator's `config`, as the JSON of the block's body. Absent means empty.
+    pub config: Option<serde_json::Value>,
+    /// Ships with the agent; for display.
+    pub builtin: bool,
+    /// Added to the agent's environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The operator's `plugin "name" { … }`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PluginBlock {
+    /// Arguments for the program.
+    pub args: Vec<String>,
+    /// The body of `config`.
+    pub config: Option<serde_json::Value>,
+}
+
+/// Finds the plugins of a directory: executable regular files that have a `plugin` block. Nothing else there is run.
+/// The texts name executables without a block and blocks without an executable.
+pub fn discover(
+    dir: &Path,
+    blocks: &BTreeMap<String, PluginBlock>,
+) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
+    let mut specs = Vec::new();
+    let mut notes = Vec::new();
+    let mut entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        // Follows links: a link to an executable is one.
+        let Ok(meta) = std::fs::metadata(&path) else {
+            continue;
+        };
+        if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
+            continue;
+        }
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let name = file.strip_suffix(".exe").unwrap_or(&file).to_owned();
+        match blocks.get(&name) {
+            Some(block) => specs.push(PluginSpec {
+                name,
+                command: path,
+                args: block.args.clone(),
+                config: block.config.clone(),
+                builtin: false,
+                env: BTreeMap::new(),
+            }),
+            None => notes.push(format!("{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it")),
+        }
+    }
+    for name in blocks
+        .keys()
+        .filter(|name| !specs.iter().any(|spec| spec.name == **name))
+    {
+        notes.push(format!(
+            "plugin {name:?} is configured and there is no executable of that name in {dir:?}"
+        ));
+    }
+    Ok((specs, notes))
+}
+
+/// A logical processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Core {
+    /// Number of the processor.
+    pub id: u32,
+    /// Its socket.
+    pub socket: u32,
+    /// Its memory node.
+    pub node: u32,
+    /// A small core of a mixed processor.
+    pub efficiency: bool,
+    /// Not for tasks.
+    pub disabled: bool,
+    /// Guaranteed speed, 0 = not known.
+    pub base_mhz: u64,
+    /// Top speed, 0 = not known.
+    pub max_mhz: u64,
+    /// An estimate for when nothing else is known.
+    pub guess_mhz: u64,
+}
+
+/// The node's processors. Drivers compute shares from it and some crash without it, so it always has a core.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology {
+    /// The cores.
+    pub cores: Vec<Core>,
+    /// Distances between memory nodes, by node; empty = one node.
+    pub distances: Vec<Vec<u32>>,
+    /// The operator's value for the whole, 0 = none.
+    pub override_total_mhz: u64,
+    /// What the operator withholds from tasks.
+    pub override_withheld_mhz: u64,
+}
+
+impl Topology {
+    /// `cores` equal cores.
+    pub fn uniform(cores: u32, mhz: u64) -> Self {
+        let core = |id| Core {
+            id,
+            base_mhz: mhz,
+            ..Core::default()
+        };
+        Self {
+            cores: (0..cores).map(core).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn wire(&self) -> base::ClientTopology {
+        let n = self.distances.len();
+        let square = n > 0 && self.distances.iter().all(|row| row.len() == n);
+        // Plugins index the matrix without a check: it must be square.
+        let (dimension, values) = if square {
+            (n as u32, self.distances.concat())
+        } else {
+            (1, vec![10])
+        };
+        let placeholder = [Core {
+            guess_mhz: 1000,
+            ..Core::default()
+        }];
+        let cores = if self.cores.is_empty() {
+            &placeholder[..]
+        } else {
+            &self.cores
+        };
+        let core = |core: &Core| base::ClientTopologyCore {
+            socket_id: core.socket,
+            node_id: core.node,
+            core_id: core.id,
+            core_grade: if core.efficiency {
+                base::CoreGrade::Efficiency
+            } else {
+                base::CoreGrade::Performance
+            } as i32,
+            disable: core.disabled,
+            base_speed: core.base_mhz,
+            max_speed: core.max_mhz,
+            guess_speed: core.guess_mhz,
+        };
+        base::ClientTopology {
+            node_ids: (0..dimension).collect(),
+            distances: Some(base::ClientTopologySlit { dimension, values }),
+            cores: cores.iter().map(core).collect(),
+            override_total_compute: self.override_total_mhz,
+            override_withold_compute: self.override_withheld_mhz,
+        }
+    }
+}
+
+/// What plugins are told about the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentConfig {
+    /// Lowest port for listeners of plugins and executors.
+    pub port_min: u16,
+    /// Highest such port.
+    pub port_max: u16,
+    /// The processors.
+    pub topology: Topology,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            port_min: MIN_PORT_DEFAULT,
+            port_max: MAX_PORT_DEFAULT,
+            topology: Topology::default(),
+        }
+    }
+}
+
+/// Deadlines and delays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timing {
+    /// From the start of a process to its handshake.
+    pub handshake: Duration,
+    /// Each call of the set-up.
+    pub setup_call: Duration,
+    /// StartTask; images may have to be fetched.
+    pub start_task: Duration,
+    /// RecoverTask, DestroyTask, network calls; and what StopTask and ExecTask get beyond their own timeout.
+    pub task_call: Duration,
+    /// InspectTask, SignalTask.
+    pub short_call: Duration,
+    /// From the order to end until SIGKILL.
+    pub stop_grace: Duration,
+    /// After a broken connection: how long until the process's death must show.
+    pub death_race: Duration,
+    /// Before the second relaunch in a row; it doubles.
+    pub relaunch_first: Duration,
+    /// Never longer between relaunches.
+    pub relaunch_max: Duration,
+    /// A process that lived this long starts with a clean record.
+    pub stable_after: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(60),
+            setup_call: Duration::from_secs(30),
+            start_task: Duration::from_secs(15 * 60),
+            task_call: Duration::from_secs(60),
+            short_call: Duration::from_secs(15),
+            stop_grace: Duration::from_secs(2),
+            death_race: Duration::from_secs(3),
+            relaunch_first: Duration::from_millis(500),
+            relaunch_max: Duration::from_secs(60),
+            stable_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Everything a host needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostOptions {
+    /// The plugins.
+    pub plugins: Vec<PluginSpec>,
+    /// Sockets of plugins and of executors that outlive them: a short path, made 0700, never removed.
+    pub socket_dir: PathBuf,
+    /// Reattachment records and log pipes.
+    pub state_dir: PathBuf,
+    /// What plugins are told.
+    pub agent: AgentConfig,
+    /// Deadlines and delays.
+    pub timing: Timing,
+}
+
+impl HostOptions {
+    /// With the usual timing.
+    pub fn new(
+        plugins: Vec<PluginSpec>,
+        socket_dir: impl Into<PathBuf>,
+        state_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            plugins,
+            socket_dir: socket_dir.into(),
+            state_dir: state_dir.into(),
+            agent: AgentConfig::default(),
+            timing: Timing::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_always_has_a_core_and_a_square_matrix() {
+        let ragged = Topology {
+            distances: vec![vec![10, 20], vec![20]],
+            ..Topology::default()
+        };
+        let square = Topology {
+            distances: vec![vec![10, 20], vec![20, 10]],
+            ..Topology::uniform(4, 2000)
+        };
+        for (topology, cores, dimension) in
+            [(Topology::default(), 1, 1), (ragged, 1, 1), (square, 4, 2)]
+        {
+            let wire = topology.wire();
+            let distances = wire.distances.expect("distances");
+            assert_eq!((wire.cores.len(), distances.dimension), (cores, dimension));
+            assert_eq!(distances.values.len() as u32, dimension * dimension);
+            assert!(
+                wire.cores
+                    .iter()
+                    .all(|c| c.base_speed + c.max_speed + c.guess_speed > 0)
+            );
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! One plugin process: start it, learn where it listens, notice its death, end it – and never touch a stranger.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use driver_proto::handshake::{self, Address};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, Interest};
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::LaunchError;
+use crate::options::{AgentConfig, PluginSpec};
+use crate::stderr::{Tail, drain};
+
+/// The longest handshake line: a socket path and a few words.
+const HANDSHAKE_MAX: usize = 4096;
+/// After the process's death: how long its last words may take to arrive.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// A process that we watch, started by us or found again.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Distinguishes this process from a later one with the same number.
+    pub(crate) start_ticks: u64,
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+    exited: CancellationToken,
+    status: Arc<OnceLock<ExitStatus>>,
+    pub(crate) stderr: Tail,
+}
+
+impl Process {
+    /// Cancelled when the process has ended.
+    pub(crate) fn exited(&self) -> &CancellationToken {
+        &self.exited
+    }
+
+    /// How it ended, for people.
+    pub(crate) fn epitaph(&self) -> String {
+        match self.status.get() {
+            Some(status) => describe(*status),
+            None if self.exited.is_cancelled() => "ended".into(),
+            None => "runs".into(),
+        }
+    }
+
+    /// Ends it at once. Only this process: what it started lives on.
+    pub(crate) fn kill(&self) {
+        // An error only says that it has ended already; the descriptor cannot mean anyone else.
+        let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
+    }
+
+    /// Waits for its end, at most this long.
+    pub(crate) async fn ended_within(&self, limit: Duration) -> bool {
+        timeout(limit, self.exited.cancelled()).await.is_ok()
+    }
+
+    fn watch(
+        pid: u32,
+        pidfd: OwnedFd,
+        start_ticks: u64,
+        child: Option<Child>,
+        stderr: Tail,
+    ) -> io::Result<Self> {
+        #[expect(
+            deprecated,
+            reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound"
+        )]
+        let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
+        let process = Self {
+            pid,
+            start_ticks,
+            pidfd,
+            exited: CancellationToken::new(),
+            status: Arc::default(),
+            stderr,
+        };
+        let watched = process.clone();
+        tokio::spawn(async move {
+            // A descriptor of a process becomes readable once: at its end.
+            while watched.pidfd.readable().await.is_err() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            if let Some(mut child) = child
+                && let Ok(status) = child.wait()
+            {
+                let _ = watched.status.set(status);
+            }
+            watched.exited.cancel();
+        });
+        Ok(process)
+    }
+}
+
+/// Ends a process whose start is abandoned half-way, whatever the reason.
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(Option<Process>);
+
+impl KillOnDrop {
+    pub(crate) fn new(process: &Process) -> Self {
+        Self(Some(process.clone()))
+    }
+
+    /// The process is in other hands now.
+    pub(crate) fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let Some(process) = self.0.take() {
+            process.kill();
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown status".into(),
+    }
+}
+
+/// Start time in clock ticks since boot. The name in the second field may hold anything, so fields count from its end.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    // A zombie is as good as dead.
+    if state == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Changes with every boot of the machine.
+pub(crate) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The pipes through which a plugin's output comes. They have names so that they can be opened again after a restart of
+/// the agent, and the plugin holds both ends: with no agent there it is not killed by a broken pipe.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputPipes {
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl OutputPipes {
+    pub(crate) fn new(state_dir: &Path, plugin: &str) -> Self {
+        Self {
+            stdout: state_dir.join(format!("{plugin}.stdout")),
+            stderr: state_dir.join(format!("{plugin}.stderr")),
+        }
+    }
+
+    fn create(path: &Path) -> io::Result<(pipe::Receiver, File)> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        let reader = pipe::OpenOptions::new().open_receiver(path)?;
+        let writer = File::options().read(true).write(true).open(path)?;
+        Ok((reader, writer))
+    }
+
+    /// Goes on reading what a process writes that was started by an earlier agent.
+    pub(crate) fn reopen(&self, plugin: &str, tail: &Tail) {
+        if let Ok(stderr) = pipe::OpenOptions::new().open_receiver(&self.stderr) {
+            tokio::spawn(drain(plugin.to_owned(), stderr, tail.clone()));
+        }
+        if let Ok(stdout) = pipe::OpenOptions::new().open_receiver(&self.stdout) {
+            tokio::spawn(discard(stdout));
+        }
+    }
+
+    pub(crate) fn remove(&self) {
+        let _ = std::fs::remove_file(&self.stdout);
+        let _ = std::fs::remove_file(&self.stderr);
+    }
+}
+
+async fn discard(mut from: impl AsyncRead + Unpin) {
+    let mut buffer = vec![0; 8 << 10];
+    while let Ok(1..) = from.read(&mut buffer).await {}
+}
+
+/// Starts a plugin and reads its handshake. On failure the process is gone afterwards.
+pub(crate) async fn launch(
+    spec: &PluginSpec,
+    agent: &AgentConfig,
+    socket_dir: &Path,
+    pipes: &OutputPipes,
+    limit: Duration,
+) -> Result<(Process, Address), LaunchError> {
+    let deadline = Instant::now() + limit;
+    let cannot = |reason: String| LaunchError::Spawn {
+        command: spec.command.clone(),
+        reason,
+    };
+    let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout)
+        .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr)
+        .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let mut command = Command::new(&spec.command);
+    command
+        .args(&spec.args)
+        .envs(&spec.env)
+        .env(handshake::COOKIE_KEY, handshake::COOKIE_VALUE)
+        .env(
+            handshake::PROTOCOL_VERSIONS_KEY,
+            handshake::APP_VERSION.to_string(),
+        )
+        .env(handshake::MIN_PORT_KEY, agent.port_min.to_string())
+        .env(handshake::MAX_PORT_KEY, agent.port_max.to_string())
+        // Executors inherit these; both must lead to a directory that outlives every task.
+        .env(handshake::SOCKET_DIR_KEY, socket_dir)
+        .env("TMPDIR", socket_dir)
+        // Executors inherit these too and cannot serve what they ask for.
+        .env_remove(handshake::CLIENT_CERT_KEY)
+        .env_remove(handshake::MULTIPLEX_KEY)
+        .env_remove(handshake::SOCKET_GROUP_KEY)
+        .stdin(Stdio::null())
+        .stdout(stdout_end)
+        .stderr(stderr_end);
+    let spawned = command.spawn();
+    // The command holds our copies of the writing ends; with them the pipes would never end.
+    drop(command);
+    let child = spawned.map_err(|error| cannot(error.to_string()))?;
+    let tail = Tail::default();
+    let last_words = tokio::spawn(drain(spec.name.clone(), stderr, tail.clone()));
+    let process = adopt_child(child, tail.clone())
+        .map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
+
+    let guard = KillOnDrop::new(&process);
+    let mut stdout = stdout;
+    let read = tokio::select! {
+        line = timeout_at(deadline, first_line(&mut stdout)) => line.ok(),
+        // What it printed before its end may still be in the pipe.
+        () = process.exited.cancelled() => timeout(LAST_WORDS, first_line(&mut stdout)).await.ok(),
+    };
+    let parsed = match read {
+        Some(Ok(line)) => Ok(handshake::parse(&String::from_utf8_lossy(&line))),
+        // The end of the output is the end of the process, which may become visible a moment later.
+        Some(Err(_)) if process.ended_within(LAST_WORDS).await => Err(true),
+        None | Some(Err(_)) => Err(process.exited.is_cancelled()),
+    };
+    let failure = match parsed {
+        Ok(Ok(address)) => {
+            tokio::spawn(discard(stdout));
+            guard.release();
+            return Ok((process, address));
+        }
+        Ok(Err(error)) => Failure::Line(error),
+        Err(true) => Failure::Exit,
+        Err(false) => Failure::Silence,
+    };
+    process.kill();
+    process.ended_within(Duration::from_secs(5)).await;
+    let _ = timeout(LAST_WORDS, last_words).await;
+    let stderr = tail.text();
+    Err(match failure {
+        Failure::Line(error) => LaunchError::Handshake { error, stderr },
+        Failure::Exit => LaunchError::EarlyExit {
+            status: process.epitaph(),
+            stderr,
+        },
+        Failure::Silence => LaunchError::Silent {
+            after: limit,
+            stderr,
+        },
+    })
+}
+
+enum Failure {
+    Line(handshake::HandshakeError),
+    Exit,
+    Silence,
+}
+
+fn adopt_child(mut child: Child, tail: Tail) -> io::Result<Process> {
+    let pid = child.id();
+    let opened = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
+    match opened {
+        // Our own child that was not waited for: the number cannot have been given away.
+        Ok(pidfd) => Process::watch(
+            pid,
+            pidfd,
+            start_ticks(pid).unwrap_or_default(),
+            Some(child),
+            tail,
+        ),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+/// Finds a process again; `None` unless it is the very one.
+pub(crate) fn find(pid: u32, ticks: u64, tail: Tail) -> io::Result<Option<Process>> {
+    let Ok(pidfd) = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else {
+        return Ok(None);
+    };
+    // Compared after opening: the descriptor is then known to mean the process with this start time.
+    if start_ticks(pid) != Some(ticks) {
+        return Ok(None);
+    }
+    Process::watch(pid, pidfd, ticks, None, tail).map(Some)
+}
+
+fn pid_of(pid: u32) -> io::Result<Pid> {
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    raw.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process id"))
+}
+
+async fn first_line(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    // Byte by byte: a plugin may go on printing, and this happens once per process.
+    while line.len() < HANDSHAKE_MAX {
+        if from.read(&mut byte).await? == 0 {
+            if line.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            break;
+        }
+        if byte[0] == b'\n' {
+            break;
+        }
+        line.push(byte[0]);
+    }
+    Ok(line)
+}

@@ -1,0 +1,174 @@
+//! Which process served a plugin, remembered over a restart of the agent.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use driver_proto::handshake::Address;
+use serde::{Deserialize, Serialize};
+
+use crate::options::{AgentConfig, PluginSpec};
+use crate::process::{Process, boot_id};
+
+const VERSION: u32 = 1;
+const SUFFIX: &str = ".reattach.json";
+
+/// How to reach a running plugin, and how to be sure that it is the one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    pub(crate) plugin: String,
+    pub(crate) driver: String,
+    network: String,
+    addr: String,
+    pub(crate) pid: u32,
+    pub(crate) start_ticks: u64,
+    boot_id: String,
+    /// Digest of the program file, arguments and configuration: a changed plugin is not kept.
+    pub(crate) digest: String,
+}
+
+impl Record {
+    pub(crate) fn new(
+        plugin: &str,
+        driver: &str,
+        process: &Process,
+        address: &Address,
+        digest: String,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            plugin: plugin.to_owned(),
+            driver: driver.to_owned(),
+            network: address.network().to_owned(),
+            addr: address.addr().to_owned(),
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            boot_id: boot_id(),
+            digest,
+        }
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        if self.network == "tcp" {
+            Address::Tcp(self.addr.clone())
+        } else {
+            Address::Unix(self.addr.clone())
+        }
+    }
+
+    /// The record was written since the machine booted; process ids of an earlier boot mean nothing.
+    pub(crate) fn of_this_boot(&self) -> bool {
+        !self.boot_id.is_empty() && self.boot_id == boot_id()
+    }
+}
+
+/// Identity of what would be run. Two equal digests mean that a running process is still what the operator wants.
+pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
+    let mut hasher = DefaultHasher::new();
+    (
+        &spec.command,
+        &spec.args,
+        &spec.env,
+        agent.port_min,
+        agent.port_max,
+    )
+        .hash(&mut hasher);
+    spec.config
+        .as_ref()
+        .map(serde_json::Value::to_string)
+        .hash(&mut hasher);
+    if let Ok(meta) = std::fs::metadata(&spec.command) {
+        (
+            meta.dev(),
+            meta.ino(),
+            meta.len(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+        )
+            .hash(&mut hasher);
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+fn path(dir: &Path, plugin: &str) -> PathBuf {
+    dir.join(format!("{plugin}{SUFFIX}"))
+}
+
+/// The record of a plugin. A damaged or foreign one counts as none.
+pub(crate) fn load(dir: &Path, plugin: &str) -> Option<Record> {
+    let record: Record = serde_json::from_slice(&std::fs::read(path(dir, plugin)).ok()?).ok()?;
+    (record.version == VERSION && record.plugin == plugin).then_some(record)
+}
+
+/// Writes so that a crash leaves the old or the new record.
+pub(crate) fn save(dir: &Path, record: &Record) -> io::Result<()> {
+    let target = path(dir, &record.plugin);
+    let draft = target.with_extension("draft");
+    let mut file = std::fs::File::create(&draft)?;
+    file.write_all(&serde_json::to_vec_pretty(record)?)?;
+    file.sync_all()?;
+    std::fs::rename(&draft, &target)
+}
+
+/// Forgets a plugin's process.
+pub(crate) fn remove(dir: &Path, plugin: &str) {
+    let _ = std::fs::remove_file(path(dir, plugin));
+}
+
+/// Names of all plugins that have a record.
+pub(crate) fn recorded(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_suffix(SUFFIX)
+                .map(str::to_owned)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_covers_program_arguments_and_configuration() {
+        let dir = std::env::temp_dir().join(format!("drover-digest-{}", std::process::id()));
+        std::fs::write(&dir, "one").expect("write");
+        let base = PluginSpec {
+            name: "p".into(),
+            command: dir.clone(),
+            ..PluginSpec::default()
+        };
+        let agent = AgentConfig::default();
+        let first = digest(&base, &agent);
+        assert_eq!(first, digest(&base, &agent));
+        let args = PluginSpec {
+            args: vec!["-x".into()],
+            ..base.clone()
+        };
+        let config = PluginSpec {
+            config: Some(serde_json::json!({"a": 1})),
+            ..base.clone()
+        };
+        let ports = AgentConfig {
+            port_min: 1,
+            ..agent.clone()
+        };
+        let changed = [
+            digest(&args, &agent),
+            digest(&config, &agent),
+            digest(&base, &ports),
+        ];
+        std::fs::write(&dir, "longer").expect("write");
+        let rewritten = digest(&base, &agent);
+        std::fs::remove_file(&dir).expect("remove");
+        for other in changed.into_iter().chain([rewritten]) {
+            assert_ne!(first, other);
+        }
+    }
+}

@@ -1,0 +1,695 @@
+//! Keeps one plugin running.
+//!
+//! ```text
+//!            ┌──────────── failed, may go better: back-off ───────────┐
+//!            ▼                                                        │
+//! start ▶ Starting ── reattached or launched, configured ──▶ Ready ── died
+//!            │                                                 │
+//!            └─ cannot go better ─▶ Quarantined ◀── displaced ─┤
+//!                                       │                      │
+//!                                 reload▼         ending ──────┴▶ Ended (process stopped, or left for the next agent)
+//! ```
+//!
+//! A quarantined plugin shows its reason in the fingerprint and waits for a reload; others never notice.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver_proto::build;
+use driver_proto::driver::fingerprint_response::HealthState;
+use driver_proto::driver::{
+    DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest,
+};
+use driver_proto::handshake::Address;
+use driver_proto::structs::{Attribute, attribute};
+use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::backoff::{Backoff, jitter};
+use crate::driver::{Facts, Phase, Shared, broken_connection};
+use crate::error::{LaunchError, bounded};
+use crate::host::{Ending, EndingSignal, Registry};
+use crate::options::{AgentConfig, PluginSpec, Timing};
+use crate::process::{KillOnDrop, OutputPipes, Process, find, launch};
+use crate::reattach::{self, Record};
+use crate::session::{self, Identity, Session};
+use crate::stderr::Tail;
+use crate::types::{DriverEvent, DriverFingerprint};
+
+/// Streams that a driver ends are opened again, never faster than this.
+const REOPEN: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(120),
+};
+/// A stream that was open this long starts with a clean record.
+const STREAM_STABLE: Duration = Duration::from_secs(60);
+/// Bounds of what a driver may put on its node.
+const ATTRIBUTES_MAX: usize = 1024;
+const ATTRIBUTE_MAX: usize = 1024;
+
+/// What all supervisors of a host share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) socket_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) agent: AgentConfig,
+    pub(crate) timing: Timing,
+    pub(crate) registry: Registry,
+    pub(crate) events: broadcast::Sender<DriverEvent>,
+    pub(crate) ending: EndingSignal,
+}
+
+/// One plugin.
+pub(crate) struct Supervisor {
+    pub(crate) common: Arc<Common>,
+    pub(crate) spec: watch::Receiver<PluginSpec>,
+    /// Position in the configuration; the last of equals wins a driver name.
+    pub(crate) order: usize,
+    /// Counts orders to look at the files again.
+    pub(crate) reload: watch::Receiver<u64>,
+}
+
+/// A plugin that runs, before its calls are published.
+struct Running {
+    channel: Channel,
+    process: Process,
+    identity: Identity,
+    address: Address,
+    fresh: bool,
+}
+
+/// Why a session is over.
+enum Over {
+    Died,
+    Displaced(LaunchError),
+    Reload,
+    Ending(Ending),
+}
+
+impl Supervisor {
+    /// Until the host ends.
+    pub(crate) async fn run(mut self) {
+        let mut failures = 0;
+        let mut generation = 0;
+        let mut may_reattach = true;
+        loop {
+            if self.common.ending.token().is_cancelled() {
+                return;
+            }
+            let spec = self.spec.borrow_and_update().clone();
+            self.reload.mark_unchanged();
+            let began = Instant::now();
+            let ending = self.common.ending.token().clone();
+            let attempt = tokio::select! {
+                attempt = self.bring_up(&spec, generation + 1, std::mem::take(&mut may_reattach)) => attempt,
+                // A launch that is cut off leaves a process that no record names, so it is ended by its guard.
+                () = ending.cancelled() => Err(LaunchError::Ending),
+            };
+            let (failure, driver) = match attempt {
+                Err(LaunchError::Ending) => return,
+                Err(error) => (error, None),
+                Ok((session, shared, displaced, channel)) => {
+                    generation = session.generation;
+                    let driver = session.driver.clone();
+                    match self
+                        .serve(&spec, session.clone(), &shared, &displaced)
+                        .await
+                    {
+                        Over::Ending(Ending::LeaveRunning) => return,
+                        Over::Ending(Ending::Stop) => {
+                            self.end(&spec, &session, &channel).await;
+                            return;
+                        }
+                        Over::Reload => {
+                            self.down(&spec, Some((&driver, &shared)), "it is being reloaded");
+                            self.end(&spec, &session, &channel).await;
+                            failures = 0;
+                            continue;
+                        }
+                        Over::Displaced(error) => {
+                            self.end(&spec, &session, &channel).await;
+                            (error, None)
+                        }
+                        Over::Died => {
+                            reattach::remove(&self.common.state_dir, &spec.name);
+                            if began.elapsed() >= self.common.timing.stable_after {
+                                failures = 0;
+                            }
+                            let (epitaph, stderr) =
+                                (session.process.epitaph(), session.process.stderr.text());
+                            let last = bounded(stderr.trim().lines().last().unwrap_or_default());
+                            tracing::warn!(
+                                plugin = spec.name,
+                                driver,
+                                epitaph,
+                                last,
+                                "plugin process ended, starting it again"
+                            );
+                            let why = format!(
+                                "the plugin process ended ({epitaph}) and is being started again"
+                            );
+                            self.down(&spec, Some((&driver, &shared)), &why);
+                            let delay = self.backoff().delay(failures, jitter());
+                            failures += 1;
+                            self.pause(Some(delay)).await;
+                            continue;
+                        }
+                    }
+                }
+            };
+            failures += 1;
+            let delay = failure
+                .retryable()
+                .then(|| self.backoff().delay(failures, jitter()));
+            let next = delay.map_or("not tried again until a reload".to_owned(), |d| {
+                format!("tried again in {} s", d.as_secs().max(1))
+            });
+            tracing::warn!(plugin = spec.name, error = %failure, next, "plugin is not available");
+            let known = driver.or_else(|| self.common.registry.driver_of(&spec.name));
+            let known = known.as_ref().map(|(name, shared)| (name, shared));
+            if matches!(failure, LaunchError::Displaced { .. }) {
+                self.common
+                    .registry
+                    .publish_plugin(&spec.name, &failure.to_string());
+            } else {
+                self.down(&spec, known, &failure.to_string());
+            }
+            self.pause(delay).await;
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff {
+            first: self.common.timing.relaunch_first,
+            max: self.common.timing.relaunch_max,
+        }
+    }
+
+    /// Waits for the delay, a reload, a new configuration or the end; `None` has no delay that passes.
+    async fn pause(&mut self, delay: Option<Duration>) {
+        let ending = self.common.ending.token().clone();
+        let delay = async {
+            match delay {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = delay => {}
+            () = changed(&mut self.reload) => {}
+            () = changed(&mut self.spec) => {}
+            () = ending.cancelled() => {}
+        }
+    }
+
+    /// The plugin takes no calls; what is known of it stays visible.
+    fn down(&self, spec: &PluginSpec, driver: Option<(&String, &Arc<Shared>)>, why: &str) {
+        match driver {
+            Some((driver, shared)) => {
+                // Where another plugin has taken over the driver, this one has nothing more to say about it.
+                self.common.registry.if_holder(driver, &spec.name, || {
+                    shared.phase.send_replace(Phase::Down(why.into()));
+                    self.common.registry.publish(driver, |fingerprint| {
+                        fingerprint.healthy = false;
+                        fingerprint.settled = true;
+                        fingerprint.description = why.to_owned();
+                        fingerprint.pid = None;
+                    });
+                });
+            }
+            None => self.common.registry.publish_plugin(&spec.name, why),
+        }
+    }
+
+    async fn end(&self, spec: &PluginSpec, session: &Session, channel: &Channel) {
+        session::stop(
+            Some(channel),
+            &session.process,
+            self.common.timing.stop_grace,
+        )
+        .await;
+        reattach::remove(&self.common.state_dir, &spec.name);
+        OutputPipes::new(&self.common.state_dir, &spec.name).remove();
+    }
+
+    /// A process that runs and is configured, known under its driver name.
+    async fn bring_up(
+        &self,
+        spec: &PluginSpec,
+        generation: u64,
+        may_reattach: bool,
+    ) -> Result<(Arc<Session>, Arc<Shared>, CancellationToken, Channel), LaunchError> {
+        let common = &self.common;
+        let digest = reattach::digest(spec, &common.agent);
+        let found = if may_reattach {
+            self.reattach(spec, &digest).await
+        } else {
+            None
+        };
+        let running = match found {
+            Some(running) => running,
+            None => self.launch(spec).await?,
+        };
+        // Whatever fails from here on must not leave the process behind.
+        let guard = KillOnDrop::new(&running.process);
+        let Running {
+            channel,
+            process,
+            identity,
+            address,
+            fresh,
+        } = running;
+        session::drain_stdio(&channel);
+        let set_up = async {
+            if fresh {
+                session::configure(
+                    &channel,
+                    &process,
+                    spec,
+                    &common.agent,
+                    &identity,
+                    &common.timing,
+                )
+                .await?;
+            }
+            session::open(
+                channel.clone(),
+                process.clone(),
+                identity,
+                generation,
+                &common.timing,
+            )
+            .await
+        };
+        let session = match set_up.await {
+            Ok(session) => Arc::new(session),
+            Err(error) => {
+                session::stop(Some(&channel), &process, common.timing.stop_grace).await;
+                return Err(error);
+            }
+        };
+        let claim = common.registry.claim(
+            &spec.name,
+            self.order,
+            &session.driver,
+            &session.version,
+            &common.timing,
+        );
+        let (shared, displaced) = match claim {
+            Ok(claim) => claim,
+            Err(error) => {
+                session::stop(Some(&channel), &process, common.timing.stop_grace).await;
+                return Err(error);
+            }
+        };
+        let record = Record::new(
+            &spec.name,
+            &session.driver,
+            &session.process,
+            &address,
+            digest,
+        );
+        if let Err(error) = reattach::save(&common.state_dir, &record) {
+            // The plugin works; only a restart of the agent will start it anew.
+            tracing::warn!(plugin = spec.name, %error, "cannot record how to reach the plugin after a restart");
+        }
+        guard.release();
+        Ok((session, shared, displaced, channel))
+    }
+
+    async fn launch(&self, spec: &PluginSpec) -> Result<Running, LaunchError> {
+        let common = &self.common;
+        let pipes = OutputPipes::new(&common.state_dir, &spec.name);
+        let (process, address) = launch(
+            spec,
+            &common.agent,
+            &common.socket_dir,
+            &pipes,
+            common.timing.handshake,
+        )
+        .await?;
+        let guard = KillOnDrop::new(&process);
+        let limit = common.timing.setup_call;
+        let reached = async {
+            let channel = session::connect(&address, limit).await?;
+            let identity = session::identify(&channel, &process, limit).await?;
+            Ok((channel, identity))
+        };
+        match reached.await {
+            Ok((channel, identity)) => {
+                guard.release();
+                Ok(Running {
+                    channel,
+                    process,
+                    identity,
+                    address,
+                    fresh: true,
+                })
+            }
+            Err(error) => {
+                session::stop(None, &process, common.timing.stop_grace).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The process that served this plugin under an earlier agent, if it is still the very one and still wanted. What
+    /// cannot be kept is ended; what cannot be identified is not touched.
+    async fn reattach(&self, spec: &PluginSpec, digest: &str) -> Option<Running> {
+        let common = &self.common;
+        let record = reattach::load(&common.state_dir, &spec.name)?;
+        let process = identify_process(&record);
+        let Some(process) = process else {
+            reattach::remove(&common.state_dir, &spec.name);
+            return None;
+        };
+        let address = record.address();
+        let limit = common.timing.setup_call;
+        let reached = async {
+            let channel = session::connect(&address, limit).await.ok()?;
+            let serving = session::is_serving(&channel, &process, limit).await;
+            let identity = session::identify(&channel, &process, limit).await.ok()?;
+            (serving && identity.driver == record.driver).then_some((channel, identity))
+        };
+        let reached = reached.await;
+        if let Some((channel, identity)) = reached
+            && record.digest == digest
+        {
+            OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
+            tracing::info!(
+                plugin = spec.name,
+                driver = identity.driver,
+                pid = process.pid,
+                "reattached to a running plugin"
+            );
+            return Some(Running {
+                channel,
+                process,
+                identity,
+                address,
+                fresh: false,
+            });
+        }
+        tracing::info!(
+            plugin = spec.name,
+            pid = process.pid,
+            "the running plugin cannot be kept, starting it anew"
+        );
+        let channel = session::connect(&address, common.timing.stop_grace)
+            .await
+            .ok();
+        session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
+        reattach::remove(&common.state_dir, &spec.name);
+        None
+    }
+
+    /// Publishes the session and everything the driver reports, until it is over.
+    async fn serve(
+        &mut self,
+        spec: &PluginSpec,
+        session: Arc<Session>,
+        shared: &Arc<Shared>,
+        displaced: &CancellationToken,
+    ) -> Over {
+        let common = self.common.clone();
+        let facts = Facts {
+            capabilities: session.capabilities.clone(),
+            task_schema: session.task_schema.clone(),
+            checked: session.checked.clone(),
+            remote: session.remote.is_some(),
+            generation: session.generation,
+        };
+        let holds = common.registry.if_holder(&session.driver, &spec.name, || {
+            shared.facts.send_replace(Some(facts));
+            common.registry.publish(&session.driver, |fingerprint| {
+                *fingerprint = DriverFingerprint {
+                    plugin: spec.name.clone(),
+                    version: session.version.to_string(),
+                    capabilities: Some(session.capabilities.clone()),
+                    remote: session.remote.clone(),
+                    pid: Some(session.process.pid),
+                    generation: session.generation,
+                    detected: fingerprint.detected,
+                    healthy: false,
+                    settled: false,
+                    description: "waiting for the first fingerprint".into(),
+                    attributes: std::mem::take(&mut fingerprint.attributes),
+                };
+            });
+            shared.phase.send_replace(Phase::Ready(session.clone()));
+        });
+        if !holds {
+            return self.displaced(&session);
+        }
+        tracing::info!(
+            plugin = spec.name, driver = session.driver, version = %session.version, pid = session.process.pid,
+            "driver plugin is up"
+        );
+        let streams = async {
+            tokio::join!(
+                fingerprints(&common, &session),
+                task_events(&common, &session)
+            )
+            .0
+        };
+        tokio::select! {
+            () = session.process.exited().cancelled() => Over::Died,
+            () = displaced.cancelled() => self.displaced(&session),
+            () = changed(&mut self.reload) => Over::Reload,
+            () = changed(&mut self.spec) => Over::Reload,
+            () = common.ending.token().cancelled() => Over::Ending(common.ending.how()),
+            never = streams => match never {},
+        }
+    }
+}
+
+impl Supervisor {
+    fn displaced(&self, session: &Session) -> Over {
+        let (other, version) = self.common.registry.holder(&session.driver);
+        Over::Displaced(LaunchError::Displaced {
+            driver: session.driver.clone(),
+            other,
+            version,
+        })
+    }
+}
+
+/// Resolves at the next change; never when there can be none.
+async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The process of a record, if it is still the very one.
+pub(crate) fn identify_process(record: &Record) -> Option<Process> {
+    if !record.of_this_boot() {
+        return None;
+    }
+    find(record.pid, record.start_ticks, Tail::default())
+        .ok()
+        .flatten()
+}
+
+/// The fingerprint stream, opened again whenever it ends.
+async fn fingerprints(common: &Common, session: &Session) -> Infallible {
+    let mut failures = 0;
+    loop {
+        let opened = Instant::now();
+        let failure = match session
+            .driver_client()
+            .fingerprint(FingerprintRequest {})
+            .await
+        {
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                loop {
+                    match stream.message().await {
+                        Ok(Some(response)) => apply(common, session, response),
+                        Ok(None) => break None,
+                        Err(status) => break Some(status),
+                    }
+                }
+            }
+            Err(status) => Some(status),
+        };
+        if opened.elapsed() >= STREAM_STABLE {
+            failures = 0;
+        }
+        failures += 1;
+        let delay = REOPEN.delay(failures, jitter());
+        match failure {
+            // A driver that answers and then hangs up is still what it said it was.
+            None => tracing::debug!(
+                driver = session.driver,
+                failures,
+                ?delay,
+                "the driver ended its fingerprint stream"
+            ),
+            // The process is about to be found dead, which says more.
+            Some(status) if broken_connection(&status) => {}
+            Some(status) => {
+                let why = format!("the fingerprint failed: {}", bounded(status.message()));
+                tracing::warn!(
+                    driver = session.driver,
+                    failures,
+                    ?delay,
+                    why,
+                    "driver is not usable"
+                );
+                common.registry.publish(&session.driver, |fingerprint| {
+                    (fingerprint.healthy, fingerprint.settled) = (false, true);
+                    fingerprint.description = why;
+                });
+            }
+        }
+        tokio::time::sleep(delay).await;
+    }
+}
+
+fn apply(common: &Common, session: &Session, response: FingerprintResponse) {
+    common.registry.publish(&session.driver, |fingerprint| {
+        let health = response.health();
+        fingerprint.settled = true;
+        if response.err.is_empty() {
+            fingerprint.detected = health != HealthState::Undetected;
+            fingerprint.healthy = health == HealthState::Healthy;
+            fingerprint.description = bounded(&response.health_description);
+        } else {
+            (fingerprint.detected, fingerprint.healthy) = (false, false);
+            fingerprint.description = format!("the fingerprint failed: {}", bounded(&response.err));
+        }
+        merge(&mut fingerprint.attributes, response.attributes);
+        let own = format!("driver.{}", session.driver);
+        if fingerprint.detected {
+            fingerprint.attributes.insert(own, "1".into());
+        } else {
+            fingerprint.attributes.remove(&own);
+        }
+    });
+}
+
+/// New values replace old ones; an empty one removes.
+fn merge(known: &mut BTreeMap<String, String>, new: BTreeMap<String, Attribute>) {
+    for (name, value) in new {
+        let text = attribute_text(&value);
+        if text.is_empty() {
+            known.remove(&name);
+        } else if (known.len() < ATTRIBUTES_MAX || known.contains_key(&name))
+            && name.len() <= ATTRIBUTE_MAX
+        {
+            known.insert(
+                name,
+                text[..text.floor_char_boundary(ATTRIBUTE_MAX)].to_owned(),
+            );
+        }
+    }
+}
+
+fn attribute_text(attribute: &Attribute) -> String {
+    let value = match &attribute.value {
+        None => return String::new(),
+        Some(attribute::Value::FloatVal(f)) => f.to_string(),
+        Some(attribute::Value::IntVal(n)) => n.to_string(),
+        Some(attribute::Value::StringVal(s)) => s.clone(),
+        Some(attribute::Value::BoolVal(b)) => b.to_string(),
+    };
+    value + &attribute.unit
+}
+
+/// The stream of task events, opened again whenever it ends.
+async fn task_events(common: &Common, session: &Session) -> Infallible {
+    let mut failures = 0;
+    loop {
+        let opened = Instant::now();
+        if let Ok(stream) = session
+            .driver_client()
+            .task_events(TaskEventsRequest {})
+            .await
+        {
+            let mut stream = stream.into_inner();
+            while let Ok(Some(event)) = stream.message().await {
+                // An error only says that nobody listens.
+                let _ = common.events.send(driver_event(&session.driver, event));
+            }
+        }
+        if opened.elapsed() >= STREAM_STABLE {
+            failures = 0;
+        }
+        failures += 1;
+        tokio::time::sleep(REOPEN.delay(failures, jitter())).await;
+    }
+}
+
+fn driver_event(driver: &str, event: DriverTaskEvent) -> DriverEvent {
+    DriverEvent {
+        driver: driver.to_owned(),
+        task_id: event.task_id,
+        alloc_id: event.alloc_id,
+        task_name: event.task_name,
+        at: build::system_time(event.timestamp.as_ref()),
+        message: bounded(&event.message),
+        annotations: event
+            .annotations
+            .into_iter()
+            .take(64)
+            .map(|(k, v)| (bounded(&k), bounded(&v)))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_merged_and_removed_by_an_empty_value() {
+        let attribute = |value, unit: &str| Attribute {
+            value,
+            unit: unit.into(),
+        };
+        let text = |s: &str| attribute(Some(attribute::Value::StringVal(s.into())), "");
+        let mut known = BTreeMap::new();
+        merge(
+            &mut known,
+            [
+                ("a".into(), text("1")),
+                (
+                    "b".into(),
+                    attribute(Some(attribute::Value::IntVal(3)), "MiB"),
+                ),
+                (
+                    "c".into(),
+                    attribute(Some(attribute::Value::BoolVal(true)), ""),
+                ),
+                ("d".into(), attribute(None, "MiB")),
+            ]
+            .into(),
+        );
+        assert_eq!(
+            known,
+            [("a", "1"), ("b", "3MiB"), ("c", "true")]
+                .map(|(k, v)| (k.into(), v.into()))
+                .into()
+        );
+        merge(
+            &mut known,
+            [
+                ("a".into(), text("")),
+                ("b".into(), text("é".repeat(4000).as_str())),
+            ]
+            .into(),
+        );
+        assert!(!known.contains_key("a") && known["b"].len() <= ATTRIBUTE_MAX);
+        merge(
+            &mut known,
+            (0..5000).map(|n| (format!("x{n}"), text("y"))).collect(),
+        );
+        assert_eq!(known.len(), ATTRIBUTES_MAX);
+    }
+}
