@@ -8,8 +8,10 @@
 //! Begin reading at [`job::Job`], then [`alloc::Allocation`] and [`remote::RemoteTask`].
 
 pub mod alloc;
+pub mod canonical;
 pub mod constraint;
 pub mod deployment;
+pub mod diff;
 pub mod eval;
 pub mod go_duration;
 pub mod ids;
@@ -24,6 +26,9 @@ pub mod resources;
 pub mod scheduler_config;
 pub mod service;
 pub mod task;
+pub mod unsupported;
+pub mod updates;
+pub mod validate;
 
 pub use alloc::{
     AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, TaskEvent, TaskRunState,
@@ -31,6 +36,7 @@ pub use alloc::{
 };
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+pub use diff::{JobDiff, diff};
 pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
 pub use ids::{AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex, TimestampNs};
@@ -45,3 +51,5 @@ pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources}
 pub use scheduler_config::SchedulerConfig;
 pub use service::{Check, Service};
 pub use task::Task;
+pub use updates::{spec_hash, specification_changed, tasks_updated};
+pub use validate::{ValidationErrors, Warnings, validate};
