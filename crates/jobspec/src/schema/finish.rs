@@ -1,0 +1,249 @@
+//! What remains to be done when all fields of a block are read: short forms, and the few defaults that are
+//! filled while parsing rather than when the job is registered.
+
+use hcl_lang::body::Body;
+use hcl_lang::{Diagnostic, Span};
+use serde_json::{Map, Value, json};
+
+/// Where the block stands, and where errors about it go.
+pub(crate) struct Place<'a> {
+    pub(crate) body: &'a Body,
+    /// The word the block begins with.
+    pub(crate) span: Span,
+    pub(crate) diagnostics: &'a mut Vec<Diagnostic>,
+}
+
+impl Place<'_> {
+    fn error(&mut self, summary: &str, detail: String, hint: &str) {
+        self.diagnostics.push(
+            Diagnostic::error(summary, detail)
+                .at(self.body.source(), self.span)
+                .hint(hint),
+        );
+    }
+}
+
+type Fields = Map<String, Value>;
+
+fn default(fields: &mut Fields, name: &str, value: Value) {
+    fields.entry(name).or_insert(value);
+}
+
+fn list<'f>(fields: &'f mut Fields, name: &str) -> &'f mut Vec<Value> {
+    let entry = fields.entry(name).or_insert_with(|| json!([]));
+    if !entry.is_array() {
+        *entry = json!([]);
+    }
+    match entry {
+        Value::Array(items) => items,
+        _ => unreachable!("just made an array"),
+    }
+}
+
+pub(super) fn none(_: &mut Fields, _: &mut Place<'_>) {}
+
+/// `version = ">= 1"` and its kin stand for an operator and a value. The last of several wins, in the order
+/// of this list, as in the reference.
+pub(super) fn rule(fields: &mut Fields, place: &mut Place<'_>) {
+    const FORMS: [&str; 10] = [
+        "version",
+        "semver",
+        "regexp",
+        "set_contains_any",
+        "set_contains_all",
+        "set_contains",
+        "is_set",
+        "is_not_set",
+        "distinct_hosts",
+        "distinct_property",
+    ];
+    let mut used: Option<&str> = None;
+    for form in FORMS {
+        let Some(value) = fields.remove(&format!("#{form}")) else {
+            continue;
+        };
+        if value == json!("") {
+            continue;
+        }
+        if let Some(first) = used {
+            place.error(
+                "Two short forms",
+                format!("{first} and {form} both stand for an operator"),
+                "write one rule for each",
+            );
+        }
+        used = Some(form);
+        fields.insert("Operand".into(), json!(form));
+        match form {
+            "distinct_property" | "is_set" | "is_not_set" => {
+                fields.insert("LTarget".into(), value);
+            }
+            "distinct_hosts" => {
+                let text = if value == json!(true) {
+                    "true"
+                } else {
+                    "false"
+                };
+                fields.insert("RTarget".into(), json!(text));
+            }
+            _ => {
+                fields.insert("RTarget".into(), value);
+            }
+        }
+    }
+    if fields.get("Operand").is_none_or(|o| o == "") {
+        fields.insert("Operand".into(), json!("="));
+    }
+}
+
+pub(super) fn periodic(fields: &mut Fields, _: &mut Place<'_>) {
+    if fields.contains_key("Spec") || fields.contains_key("Specs") {
+        default(fields, "SpecType", json!("cron"));
+    }
+}
+
+pub(super) fn vault(fields: &mut Fields, _: &mut Place<'_>) {
+    default(fields, "Env", json!(true));
+    default(fields, "DisableFile", json!(false));
+    default(fields, "ChangeMode", json!("restart"));
+}
+
+pub(super) fn template(fields: &mut Fields, _: &mut Place<'_>) {
+    default(fields, "ChangeMode", json!("restart"));
+    default(fields, "Perms", json!("0644"));
+    default(fields, "Splay", json!(5_000_000_000_i64));
+    default(fields, "ErrMissingKey", json!(false));
+}
+
+pub(super) fn change_script(fields: &mut Fields, _: &mut Place<'_>) {
+    default(fields, "Args", json!([]));
+    default(fields, "Timeout", json!(5_000_000_000_i64));
+}
+
+/// Ports with a number of their own are reserved, the others are chosen on the node.
+pub(super) fn network(fields: &mut Fields, _: &mut Place<'_>) {
+    let ports = std::mem::take(list(fields, "DynamicPorts"));
+    for port in ports {
+        let reserved = port
+            .get("Value")
+            .and_then(Value::as_i64)
+            .is_some_and(|v| v > 0);
+        let kind = if reserved {
+            "ReservedPorts"
+        } else {
+            "DynamicPorts"
+        };
+        list(fields, kind).push(port);
+    }
+    for kind in ["ReservedPorts", "DynamicPorts"] {
+        if fields.get(kind) == Some(&json!([])) {
+            fields.remove(kind);
+        }
+    }
+}
+
+/// The identity named `default`, or not named at all, is the task's own.
+pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
+    if !fields.contains_key("Identities") {
+        return;
+    }
+    let identities = list(fields, "Identities");
+    let own = identities.iter().position(|identity| {
+        matches!(
+            identity.get("Name").and_then(Value::as_str),
+            None | Some("" | "default")
+        )
+    });
+    if let Some(own) = own {
+        let identity = identities.remove(own);
+        fields.insert("Identity".into(), identity);
+    }
+    if fields.get("Identities") == Some(&json!([])) {
+        fields.remove("Identities");
+    }
+}
+
+/// `scaling "cpu"` and `scaling "mem"` of a task.
+pub(super) fn task_scaling(fields: &mut Fields, place: &mut Place<'_>) {
+    let name = fields.remove("#Name");
+    let wanted = match name
+        .as_ref()
+        .and_then(Value::as_str)
+        .map(str::to_lowercase)
+        .as_deref()
+    {
+        Some("cpu") => "vertical_cpu",
+        Some("mem") => "vertical_mem",
+        _ => {
+            place.error(
+                "Unknown scaling",
+                "a task scales by \"cpu\" or \"mem\"".into(),
+                "write scaling \"cpu\" { … } or scaling \"mem\" { … }",
+            );
+            return;
+        }
+    };
+    match fields.get("Type").and_then(Value::as_str) {
+        None | Some("") => {
+            fields.insert("Type".into(), json!(wanted));
+        }
+        Some(found) if found != wanted => {
+            let detail = format!("the type of this scaling is {wanted:?}, not {found:?}");
+            place.error("Wrong type of scaling", detail, "leave type out");
+        }
+        Some(_) => {}
+    }
+}
+
+pub(super) fn group(fields: &mut Fields, place: &mut Place<'_>) {
+    if let Some(vault) = fields.remove("#Vault") {
+        spread_vault(list(fields, "Tasks"), &vault);
+    }
+    if let Some(Value::Object(scaling)) = fields.get_mut("Scaling") {
+        match scaling.get("Type").and_then(Value::as_str) {
+            None | Some("") => {
+                scaling.insert("Type".into(), json!("horizontal"));
+            }
+            Some("horizontal") => {}
+            Some(other) => {
+                let detail = format!("the scaling of a group is \"horizontal\", not {other:?}");
+                place.error("Wrong type of scaling", detail, "leave type out");
+            }
+        }
+        if !scaling.contains_key("Max") {
+            place.error(
+                "Missing attribute",
+                "the scaling of a group needs max".into(),
+                "write max = … in scaling",
+            );
+        }
+    }
+}
+
+fn spread_vault(tasks: &mut [Value], vault: &Value) {
+    for task in tasks {
+        if let Value::Object(task) = task
+            && !task.contains_key("Vault")
+        {
+            task.insert("Vault".into(), vault.clone());
+        }
+    }
+}
+
+/// A task directly under the job is a group of its own; a vault block there counts for all tasks.
+pub(super) fn job(fields: &mut Fields, _: &mut Place<'_>) {
+    if let Some(Value::Array(tasks)) = fields.remove("#Tasks") {
+        let groups = tasks
+            .into_iter()
+            .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }));
+        let groups: Vec<Value> = groups.collect();
+        list(fields, "TaskGroups").splice(0..0, groups);
+    }
+    if let Some(vault) = fields.remove("#Vault") {
+        for group in list(fields, "TaskGroups") {
+            if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
+                spread_vault(tasks, &vault);
+            }
+        }
+    }
+}
