@@ -164,6 +164,9 @@ pub struct RemoteProvider {
     pub conditional_writes: bool,
     /// Exit results stay until acknowledged.
     pub retained_exit_results: bool,
+    /// A key can be sealed: a create with it is refused from then on, even one that was sent before. Lets a stop be confirmed although a create
+    /// may still be on its way.
+    pub seal: bool,
     /// Only the plain driver protocol is known: weaker guarantee.
     pub plain_protocol: bool,
     /// Lowest readable handle schema.

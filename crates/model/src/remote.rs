@@ -420,6 +420,8 @@ pub struct RemoteReport {
     pub incarnation: IncarnationId,
     /// Epoch of the order that the node follows.
     pub epoch: u64,
+    /// What that order wanted. "There is none" confirms a stop only when it was looked for under the order to stop.
+    pub desired: DesiredRemote,
     /// Identity of the runtime.
     pub provider: String,
     /// Handle, when known; absence erases nothing.

@@ -44,6 +44,14 @@ pub enum Call {
         /// Key.
         incarnation: IncarnationId,
     },
+    /// Stop by key what has no handle: refuse every create with the key from now on, and say whether an instance exists. Only for drivers that
+    /// declare `seal`; closes the gap in which a create that was sent long ago arrives after the stop has been confirmed.
+    Seal {
+        /// Key.
+        incarnation: IncarnationId,
+        /// Epoch.
+        epoch: u64,
+    },
     /// Look at a known instance.
     Observe {
         /// Which.
@@ -80,7 +88,7 @@ impl Call {
     /// True for calls that change something at the provider.
     #[must_use]
     pub fn mutates(&self) -> bool {
-        matches!(self, Self::Ensure { .. } | Self::Stop { .. } | Self::Acknowledge { .. })
+        matches!(self, Self::Seal { .. } | Self::Ensure { .. } | Self::Stop { .. } | Self::Acknowledge { .. })
     }
 }
 
@@ -175,6 +183,8 @@ pub struct Slot {
     local: Local,
     highest_epoch: u64,
     in_flight: Option<Call>,
+    /// The order (epoch, role, wish) under which that call was sent: "there is none" says nothing about what was sent afterwards.
+    asked_under: Option<(u64, RemoteRole, DesiredRemote)>,
     preparing: bool,
     /// The last report, so that only changes are told.
     told: Option<RemoteReport>,
@@ -303,27 +313,29 @@ impl Work<'_> {
             self.because(format!("order ignored: epoch {} is older than {}", order.epoch, self.s.highest_epoch));
             return false;
         }
-        let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role);
+        let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role || o.desired != order.desired);
         if self.s.local.incarnation != order.incarnation {
             self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
             self.s.preparing = false;
         }
         if moved {
-            // Under a new epoch or role this node must look for itself: what it says lets another manager let go.
+            // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or confirms a stop, and "there
+            // is none" may have been said before a create arrived.
             if self.s.local.sighting.as_ref().is_some_and(|s| !matches!(s.observed, Observed::Exited { .. })) {
                 self.s.local.sighting = None;
             }
-            self.s.told = None;
         }
-        if self.s.local.handle.is_none() {
+        if self.s.local.handle.is_none() && order.handle.is_some() {
             self.s.local.handle.clone_from(&order.handle);
+            // Absence by key was seen before somebody created it: look by the handle.
+            if self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Gone) {
+                self.s.local.sighting = None;
+            }
         }
         let persist = order.epoch > self.s.highest_epoch;
         self.s.highest_epoch = order.epoch;
-        // A refresh of an unchanged order asks for a report again: the servers may have lost ours.
-        if self.s.order.as_ref() == Some(order) {
-            self.s.told = None;
-        }
+        // Every order asks for a report: the servers may have lost ours with the last session.
+        self.s.told = None;
         self.s.order = Some(order.clone());
         self.s.confirmed = self.s.lease;
         if persist {
@@ -348,8 +360,9 @@ impl Work<'_> {
             self.because("answer ignored: no call is under way");
             return false;
         };
+        let asked = self.s.asked_under.take();
         let about = match &call {
-            Call::Find { incarnation } | Call::Ensure { incarnation, .. } => *incarnation == self.s.local.incarnation,
+            Call::Find { incarnation } | Call::Seal { incarnation, .. } | Call::Ensure { incarnation, .. } => *incarnation == self.s.local.incarnation,
             Call::Observe { handle } | Call::Stop { handle, .. } | Call::Acknowledge { handle, .. } => {
                 self.s.local.handle.as_ref() == Some(handle)
             }
@@ -366,6 +379,10 @@ impl Work<'_> {
             }
             Answer::Absent if matches!(call, Call::Acknowledge { .. }) => {
                 self.s.local.forgotten = true;
+                true
+            }
+            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && asked != self.under() => {
+                self.because("absence seen under an earlier order is not enough: looked for again");
                 true
             }
             Answer::Absent => {
@@ -435,6 +452,7 @@ impl Work<'_> {
             slot: self.key.clone(),
             incarnation: l.incarnation,
             epoch: order.epoch,
+            desired: order.desired,
             provider: self.caps.provider.clone(),
             handle: l.handle.clone(),
             observed,
@@ -452,6 +470,10 @@ impl Work<'_> {
         }
     }
 
+    fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
+        self.s.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
+    }
+
     fn call(&mut self, call: Call) {
         if call.mutates() && !self.s.may_mutate() {
             self.because("a mutation waits for the lease and a confirmed order (rule 3)");
@@ -463,6 +485,7 @@ impl Work<'_> {
             self.effects.push(Effect::Persist);
         }
         self.s.in_flight = Some(call.clone());
+        self.s.asked_under = self.under();
         self.effects.push(Effect::Call(call));
     }
 
@@ -526,6 +549,9 @@ impl Work<'_> {
                 return self.report();
             }
             return self.create(order);
+        }
+        if self.caps.seal && order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
+            return self.call(Call::Seal { incarnation: order.incarnation, epoch: order.epoch });
         }
         if self.caps.find || self.caps.list {
             return self.call(Call::Find { incarnation: order.incarnation });

@@ -511,6 +511,11 @@ impl Work {
                 report.provider, self.r.provider
             ));
         }
+        if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
+            // The node looked by key before the instance was created; with its next order it gets the handle to look by.
+            self.resend(from);
+            return self.because("absence by key is older than the handle: the node is asked to look by the handle");
+        }
         self.learn(report);
         self.observe(report, role);
         if report.forgotten && self.r.exit_acknowledged && role != RemoteRole::Observe && !self.r.forgotten {
@@ -582,6 +587,9 @@ impl Work {
                     self.changed(format!("state unknown: {why}"));
                     self.r.observed = unknown;
                 }
+            }
+            Observed::Gone if !self.r.seen() && self.r.desired == DesiredRemote::Stop && report.desired == DesiredRemote::Run => {
+                self.because("absence seen before the stop was ordered does not confirm it");
             }
             Observed::Gone if self.r.desired == DesiredRemote::Run && !self.r.seen() => {
                 self.because("nothing has been created yet: the manager creates it under the incarnation's key");

@@ -1,0 +1,979 @@
+//! A small cluster: servers that follow `remote::transition`, nodes that follow `remote::node::transition`, and a fake provider. Everything
+//! that may happen next is an [`Action`]; every invariant is checked as actions are applied.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use lifecycle::remote::{
+    Context, Effect, Event,
+    node::{self, Answer, Call, Sighting, Slot, Stored},
+    order_for_node,
+    reconcile::{SlotFacts, events_for, needs_executor},
+    transition, wake_at,
+};
+use model::{
+    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, Observed, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask,
+    RemoteVerdict, RemoteWanted, Restart, SlotKey,
+    node::RemoteProvider,
+    remote::{Manager, RemoteHandle},
+};
+use uuid::Uuid;
+
+pub(crate) const SECOND: i64 = 1_000_000_000;
+
+/// What the fake provider can do, and how bad the world is.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) nodes: usize,
+    pub(crate) slots: u32,
+    pub(crate) keyed: bool,
+    pub(crate) find: bool,
+    pub(crate) seal: bool,
+    /// A call whose caller has given up (crash, timeout) may still take effect at any later time.
+    pub(crate) late_calls: bool,
+    pub(crate) batch: bool,
+    pub(crate) restart_attempts: i32,
+    pub(crate) budget: Budget,
+}
+
+/// How often each thing may go wrong or be asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    pub(crate) crashes: u32,
+    pub(crate) partitions: u32,
+    pub(crate) lost_replies: u32,
+    pub(crate) exits: u32,
+    pub(crate) drains: u32,
+    pub(crate) stops: u32,
+    pub(crate) updates: u32,
+    pub(crate) restarts: u32,
+    pub(crate) outages: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            slots: 1,
+            keyed: true,
+            find: true,
+            seal: true,
+            late_calls: true,
+            batch: false,
+            restart_attempts: 3,
+            budget: Budget::default(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn caps(&self) -> RemoteProvider {
+        RemoteProvider {
+            provider: "fake".to_owned(),
+            keyed_create: self.keyed,
+            find: self.find,
+            list: self.find,
+            conditional_writes: true,
+            retained_exit_results: true,
+            seal: self.seal,
+            ..RemoteProvider::default()
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Instance {
+    pub(crate) slot: u32,
+    pub(crate) key: IncarnationId,
+    pub(crate) version: u64,
+    pub(crate) alive: bool,
+    pub(crate) code: i32,
+    pub(crate) epoch: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Provider {
+    pub(crate) instances: Vec<Instance>,
+    /// Keys that may never be created (again).
+    sealed: BTreeSet<IncarnationId>,
+    accepted: BTreeMap<IncarnationId, u64>,
+    /// While true every call ends with "could not ask" and nothing happens.
+    pub(crate) unreachable: bool,
+    pub(crate) creates: u64,
+    pub(crate) stops: u64,
+    pub(crate) refused_stale: u64,
+    /// Every create is refused as wrong.
+    pub(crate) refuse_creates: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum ToNode {
+    Order(Box<RemoteOrder>),
+    Released(SlotKey),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    slot: u32,
+    call: Call,
+    version: u64,
+    answer: Option<Answer>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) up: bool,
+    pub(crate) session: bool,
+    pub(crate) lease: bool,
+    pub(crate) draining: bool,
+    pub(crate) slots: BTreeMap<u32, Slot>,
+    disk: BTreeMap<u32, Stored>,
+    inbox: VecDeque<ToNode>,
+    outbox: VecDeque<RemoteReport>,
+    calls: Vec<Pending>,
+    prepare: BTreeSet<u32>,
+    retry: BTreeSet<u32>,
+    watching: BTreeSet<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AllocState {
+    Live,
+    /// Stopped by the servers, or on a lost node.
+    Gone,
+    Failed,
+    Complete,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Alloc {
+    pub(crate) id: AllocId,
+    pub(crate) slot: u32,
+    pub(crate) node: usize,
+    pub(crate) version: u64,
+    pub(crate) state: AllocState,
+    previous_ended: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) version: u64,
+    pub(crate) count: u32,
+    pub(crate) stopped: bool,
+}
+
+/// Something that may happen next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A node process starts, or a cut-off node reaches the servers again.
+    Connect(usize),
+    Disconnect(usize),
+    /// The node's own clock says that its lease is over.
+    Lapse(usize),
+    /// The servers' clock says so, margin included: never before the node's.
+    Expire(usize),
+    Crash(usize),
+    ToNode(usize),
+    ToServers(usize),
+    /// The provider carries out the n-th call of the node.
+    Execute(usize, usize),
+    /// Its answer arrives, or is lost.
+    Answer(usize, usize),
+    LoseAnswer(usize, usize),
+    /// A call that nobody waits for any more takes effect.
+    Late(usize),
+    Prepared(usize, u32),
+    Retry(usize, u32),
+    Observe(usize, u32),
+    /// The scheduler places what is wanted in the slot on that node.
+    Place(u32, usize),
+    /// The first capable node executes a tombstone.
+    Executor(u32, usize),
+    /// The node tells that the allocation's task has ended, following the verdict.
+    AllocEnded(u32),
+    Exit(usize),
+    Drain(usize),
+    ForceDrain(usize),
+    StopJob,
+    UpdateJob,
+    ScaleDown,
+    RestartOrder(u32),
+    /// The provider cannot be asked, or can again.
+    Outage,
+    Recover,
+    /// The next restart is due.
+    Tick(u32),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) cfg: Config,
+    pub(crate) left: Budget,
+    pub(crate) now: i64,
+    pub(crate) job: Job,
+    pub(crate) records: BTreeMap<u32, RemoteTask>,
+    pub(crate) allocs: Vec<Alloc>,
+    leased: BTreeSet<usize>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) provider: Provider,
+    zombies: Vec<Pending>,
+    next_id: u128,
+    /// Incarnations that the servers have ordered to stop.
+    stop_ordered: BTreeSet<IncarnationId>,
+    version_of: BTreeMap<IncarnationId, u64>,
+    /// Real ends per slot, to compare with what was counted.
+    ends: BTreeMap<u32, u64>,
+    pub(crate) evaluations: u64,
+    pub(crate) violations: Vec<String>,
+}
+
+pub(crate) fn node_id(n: usize) -> NodeId {
+    NodeId(Uuid::from_u128(0x1000 + n as u128))
+}
+
+fn node_index(id: NodeId) -> usize {
+    usize::try_from(id.0.as_u128() - 0x1000).expect("a node of this world")
+}
+
+pub(crate) fn slot_key(slot: u32) -> SlotKey {
+    SlotKey { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }
+}
+
+fn handle_of(key: IncarnationId) -> RemoteHandle {
+    RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }
+}
+
+fn key_of(handle: &RemoteHandle) -> IncarnationId {
+    IncarnationId(Uuid::from_slice(&handle.data).expect("a handle of the fake provider"))
+}
+
+impl World {
+    pub(crate) fn new(cfg: Config) -> Self {
+        let mut w = Self {
+            left: cfg.budget,
+            now: SECOND,
+            job: Job { version: 1, count: cfg.slots, stopped: false },
+            records: BTreeMap::new(),
+            allocs: Vec::new(),
+            leased: BTreeSet::new(),
+            nodes: vec![Node::default(); cfg.nodes],
+            provider: Provider::default(),
+            zombies: Vec::new(),
+            next_id: 1,
+            stop_ordered: BTreeSet::new(),
+            version_of: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            evaluations: 0,
+            violations: Vec::new(),
+            cfg,
+        };
+        for n in 0..w.nodes.len() {
+            w.apply(&Action::Connect(n));
+        }
+        w
+    }
+
+    /// Equal texts mean equal futures; what is only told to people is left out.
+    pub(crate) fn fingerprint(&self) -> String {
+        let records: Vec<_> = self
+            .records
+            .values()
+            .map(|r| {
+                let mut r = r.clone();
+                r.history.clear();
+                r.handovers = 0;
+                r
+            })
+            .collect();
+        format!(
+            "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}{:?}",
+            self.left,
+            self.provider.unreachable,
+            self.job,
+            records,
+            self.allocs.iter().filter(|a| a.state == AllocState::Live).collect::<Vec<_>>(),
+            self.leased,
+            self.nodes,
+            self.provider.instances,
+            self.provider.sealed,
+            self.zombies
+        )
+    }
+
+    fn violation(&mut self, text: String) {
+        self.violations.push(text);
+    }
+
+    fn fresh(&mut self) -> u128 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
+        self.provider.instances.iter().filter(|i| i.slot == slot && i.alive).collect()
+    }
+
+    pub(crate) fn live_alloc(&self, slot: u32) -> Option<&Alloc> {
+        self.allocs.iter().rev().find(|a| a.slot == slot && a.state == AllocState::Live)
+    }
+
+    fn policy(&self) -> RemotePolicy {
+        RemotePolicy {
+            batch: self.cfg.batch,
+            restart: Restart {
+                attempts: Some(self.cfg.restart_attempts),
+                interval: Some(GoDuration::from_secs(86_400)),
+                delay: Some(GoDuration::ZERO),
+                mode: Some("fail".to_owned()),
+                render_templates: Some(false),
+            },
+            kill_signal: String::new(),
+            kill_timeout: GoDuration::from_secs(5),
+        }
+    }
+
+    fn wanted_by_job(&self, slot: u32) -> Result<(), String> {
+        if self.job.stopped {
+            Err("the job was stopped".to_owned())
+        } else if slot >= self.job.count {
+            Err("the group was scaled down".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Does the slot need an allocation? The scheduler's view: none is live, or it is on a draining node, or of an old version.
+    fn needs_place(&self, slot: u32) -> bool {
+        if self.wanted_by_job(slot).is_err() {
+            return false;
+        }
+        match self.live_alloc(slot) {
+            None => !self.allocs.iter().rev().find(|a| a.slot == slot).is_some_and(|a| a.state == AllocState::Complete),
+            Some(a) => a.version != self.job.version || self.nodes[a.node].draining,
+        }
+    }
+
+    pub(crate) fn enabled(&self) -> Vec<Action> {
+        let mut out = Vec::new();
+        let left = self.left;
+        for (n, node) in self.nodes.iter().enumerate() {
+            if !node.session {
+                out.push(Action::Connect(n));
+                if node.lease {
+                    out.push(Action::Lapse(n));
+                } else if self.leased.contains(&n) {
+                    out.push(Action::Expire(n));
+                }
+            } else {
+                if left.partitions > 0 {
+                    out.push(Action::Disconnect(n));
+                }
+                if left.drains > 0 && !node.draining {
+                    out.push(Action::Drain(n));
+                }
+            }
+            if node.up && left.crashes > 0 {
+                out.push(Action::Crash(n));
+            }
+            if node.draining && self.records.values().any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n))) {
+                out.push(Action::ForceDrain(n));
+            }
+            if !node.inbox.is_empty() {
+                out.push(Action::ToNode(n));
+            }
+            if !node.outbox.is_empty() {
+                out.push(Action::ToServers(n));
+            }
+            for (i, call) in node.calls.iter().enumerate() {
+                match &call.answer {
+                    None => out.push(Action::Execute(n, i)),
+                    Some(_) => out.push(Action::Answer(n, i)),
+                }
+                if left.lost_replies > 0 {
+                    out.push(Action::LoseAnswer(n, i));
+                }
+            }
+            out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
+            out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
+            out.extend(node.watching.iter().filter(|s| self.observation_for(n, **s).is_some()).map(|s| Action::Observe(n, *s)));
+        }
+        out.extend((0..self.zombies.len()).map(Action::Late));
+        for slot in 0..self.cfg.slots {
+            if self.needs_place(slot) {
+                let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining;
+                out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
+            }
+            if let Some(r) = self.records.get(&slot) {
+                if needs_executor(r) {
+                    out.extend((0..self.nodes.len()).filter(|n| self.nodes[*n].session).map(|n| Action::Executor(slot, n)));
+                }
+                if matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+                    && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
+                {
+                    out.push(Action::AllocEnded(slot));
+                }
+                if wake_at(r).is_some() {
+                    out.push(Action::Tick(slot));
+                }
+                if left.restarts > 0 {
+                    out.push(Action::RestartOrder(slot));
+                }
+            }
+        }
+        if self.provider.unreachable {
+            out.push(Action::Recover);
+        } else if left.outages > 0 {
+            out.push(Action::Outage);
+        }
+        if left.exits > 0 {
+            out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
+        }
+        if left.stops > 0 && !self.job.stopped {
+            out.push(Action::StopJob);
+            if self.job.count > 1 {
+                out.push(Action::ScaleDown);
+            }
+        }
+        if left.updates > 0 && !self.job.stopped {
+            out.push(Action::UpdateJob);
+        }
+        out
+    }
+
+    pub(crate) fn apply(&mut self, action: &Action) {
+        match *action {
+            Action::Connect(n) => self.connect(n),
+            Action::Disconnect(n) => {
+                self.left.partitions = self.left.partitions.saturating_sub(1);
+                self.disconnect(n);
+            }
+            Action::Lapse(n) => {
+                self.nodes[n].lease = false;
+                self.all_slots(n, &node::Event::LeaseLost);
+            }
+            Action::Expire(n) => {
+                self.leased.remove(&n);
+                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
+                    a.state = AllocState::Gone;
+                }
+                self.reconcile_all();
+            }
+            Action::Crash(n) => {
+                self.left.crashes = self.left.crashes.saturating_sub(1);
+                self.crash(n);
+            }
+            Action::ToNode(n) => match self.nodes[n].inbox.pop_front() {
+                Some(ToNode::Order(order)) => {
+                    let slot = order.slot.index;
+                    self.feed(n, slot, &node::Event::Order(order));
+                }
+                Some(ToNode::Released(key)) => self.feed(n, key.index, &node::Event::Released),
+                None => {}
+            },
+            Action::ToServers(n) => {
+                if let Some(report) = self.nodes[n].outbox.pop_front() {
+                    let slot = report.slot.index;
+                    self.server(slot, &Event::Report { from: node_id(n), report: Box::new(report) });
+                    self.reconcile(slot);
+                }
+            }
+            Action::Execute(n, i) => {
+                let pending = self.nodes[n].calls[i].clone();
+                let answer = self.execute(&pending);
+                self.nodes[n].calls[i].answer = Some(answer);
+            }
+            Action::Answer(n, i) => {
+                let pending = self.nodes[n].calls.remove(i);
+                let answer = pending.answer.unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
+                self.feed(n, pending.slot, &node::Event::Done(answer));
+            }
+            Action::LoseAnswer(n, i) => {
+                self.left.lost_replies = self.left.lost_replies.saturating_sub(1);
+                let pending = self.nodes[n].calls.remove(i);
+                let slot = pending.slot;
+                if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
+                    self.zombies.push(pending);
+                }
+                self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
+            }
+            Action::Late(i) => {
+                let pending = self.zombies.remove(i);
+                self.execute(&pending);
+            }
+            Action::Prepared(n, slot) => {
+                self.nodes[n].prepare.remove(&slot);
+                self.feed(n, slot, &node::Event::Prepared);
+            }
+            Action::Retry(n, slot) => {
+                self.nodes[n].retry.remove(&slot);
+                self.feed(n, slot, &node::Event::Retry);
+            }
+            Action::Observe(n, slot) => {
+                if let Some((incarnation, sighting)) = self.observation_for(n, slot) {
+                    self.feed(n, slot, &node::Event::Seen { incarnation, sighting: Box::new(sighting) });
+                }
+            }
+            Action::Place(slot, n) => self.place(slot, n),
+            Action::Executor(slot, n) => {
+                self.server(slot, &Event::CapableNode { node: node_id(n), provider: "fake".to_owned() });
+            }
+            Action::AllocEnded(slot) => {
+                let failed = matches!(self.records[&slot].verdict, RemoteVerdict::Failed { .. });
+                let id = self.records[&slot].alloc_id;
+                if let Some(a) = self.allocs.iter_mut().find(|a| a.id == id) {
+                    a.state = if failed { AllocState::Failed } else { AllocState::Complete };
+                }
+                self.reconcile(slot);
+            }
+            Action::Exit(i) => {
+                self.left.exits = self.left.exits.saturating_sub(1);
+                self.exit(i, 3);
+            }
+            Action::Drain(n) => {
+                self.left.drains = self.left.drains.saturating_sub(1);
+                self.nodes[n].draining = true;
+                self.reconcile_all();
+            }
+            Action::ForceDrain(n) => {
+                for slot in self.records.keys().copied().collect::<Vec<_>>() {
+                    self.server(slot, &Event::Drain { node: node_id(n), force: true });
+                }
+                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
+                    a.state = AllocState::Gone;
+                }
+                self.reconcile_all();
+            }
+            Action::StopJob => {
+                self.left.stops = self.left.stops.saturating_sub(1);
+                self.job.stopped = true;
+                self.stop_allocs();
+            }
+            Action::ScaleDown => {
+                self.left.stops = self.left.stops.saturating_sub(1);
+                self.job.count -= 1;
+                self.stop_allocs();
+            }
+            Action::UpdateJob => {
+                self.left.updates = self.left.updates.saturating_sub(1);
+                self.job.version += 1;
+            }
+            Action::RestartOrder(slot) => {
+                self.left.restarts = self.left.restarts.saturating_sub(1);
+                self.server(slot, &Event::Restart { why: "a person asks".to_owned() });
+            }
+            Action::Outage => {
+                self.left.outages = self.left.outages.saturating_sub(1);
+                self.provider.unreachable = true;
+            }
+            Action::Recover => self.provider.unreachable = false,
+            Action::Tick(slot) => {
+                self.now = self.now.max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
+                self.server(slot, &Event::Tick);
+            }
+        }
+        self.check();
+    }
+
+    fn connect(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.up = true;
+        node.session = true;
+        node.lease = true;
+        self.leased.insert(n);
+        self.all_slots(n, &node::Event::LeaseHeld);
+        for slot in self.records.keys().copied().collect::<Vec<_>>() {
+            self.server(slot, &Event::LeaseGranted { node: node_id(n) });
+        }
+        // The full set of orders names what belongs to the node; anything else it lets go.
+        for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
+            if self.records.get(&slot).is_none_or(|r| order_for_node(r, node_id(n)).is_none()) {
+                self.nodes[n].inbox.push_back(ToNode::Released(slot_key(slot)));
+            }
+        }
+        self.reconcile_all();
+    }
+
+    pub(crate) fn disconnect(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.session = false;
+        node.inbox.clear();
+        node.outbox.clear();
+    }
+
+    pub(crate) fn crash(&mut self, n: usize) {
+        self.disconnect(n);
+        let disk = std::mem::take(&mut self.nodes[n].disk);
+        let draining = self.nodes[n].draining;
+        let calls = std::mem::take(&mut self.nodes[n].calls);
+        if self.cfg.late_calls {
+            self.zombies.extend(calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates()));
+        }
+        self.nodes[n] = Node { disk, draining, ..Node::default() };
+    }
+
+    fn stop_allocs(&mut self) {
+        for slot in 0..self.cfg.slots {
+            if self.wanted_by_job(slot).is_err() {
+                for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
+                    a.state = AllocState::Gone;
+                }
+            }
+            self.reconcile(slot);
+        }
+    }
+
+    pub(crate) fn place(&mut self, slot: u32, n: usize) {
+        let previous_ended =
+            self.allocs.iter().rev().find(|a| a.slot == slot).is_some_and(|a| matches!(a.state, AllocState::Failed | AllocState::Complete));
+        for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
+            a.state = AllocState::Gone;
+        }
+        let id = AllocId(Uuid::from_u128(self.fresh()));
+        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, previous_ended });
+        self.reconcile(slot);
+    }
+
+    fn reconcile_all(&mut self) {
+        for slot in 0..self.cfg.slots {
+            self.reconcile(slot);
+        }
+    }
+
+    /// The servers' loop for one slot: facts from the snapshot, events, transitions.
+    pub(crate) fn reconcile(&mut self, slot: u32) {
+        let wanted = self
+            .live_alloc(slot)
+            .filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining)
+            .map(|a| RemoteWanted {
+                job_version: a.version,
+                spec_hash: format!("hash-{}", a.version),
+                driver: "fake".to_owned(),
+                provider: "fake".to_owned(),
+                policy: self.policy(),
+                manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
+                previous_ended: a.previous_ended,
+                keep_counters: false,
+            });
+        let (leased, nodes, allocs) = (self.leased.clone(), self.nodes.clone(), self.allocs.clone());
+        let facts = SlotFacts {
+            wanted,
+            covered: self.wanted_by_job(slot),
+            leased: &|n| leased.contains(&node_index(n)),
+            draining: &|n| nodes[node_index(n)].draining.then_some(false),
+            alloc_live: &|id| allocs.iter().any(|a| a.id == id && a.state == AllocState::Live),
+        };
+        let events = events_for(self.records.get(&slot), &facts, self.now);
+        for event in events {
+            self.server(slot, &event);
+        }
+    }
+
+    pub(crate) fn server(&mut self, slot: u32, event: &Event) {
+        let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.fresh()));
+        let before = self.records.get(&slot).cloned();
+        let step = transition(&slot_key(slot), before.as_ref(), event, Context { now: self.now, fresh });
+        for effect in step.effects {
+            match effect {
+                Effect::Commit(r) => self.commit(slot, before.as_ref(), *r),
+                Effect::Delete(_) => {
+                    let gone = self.records.remove(&slot);
+                    if let Some(r) = gone
+                        && self.provider.instances.iter().any(|i| i.key == r.incarnation && i.alive)
+                        && !matches!(event, Event::Forget { .. })
+                    {
+                        self.violation(format!("I2: the record of slot {slot} was deleted while its instance lives"));
+                    }
+                }
+                Effect::Order { node, order } => {
+                    let n = node_index(node);
+                    if self.nodes[n].session {
+                        self.nodes[n].inbox.push_back(ToNode::Order(order));
+                    }
+                }
+                Effect::Release { node, slot } => {
+                    let n = node_index(node);
+                    if self.nodes[n].session {
+                        self.nodes[n].inbox.push_back(ToNode::Released(slot));
+                    }
+                }
+                Effect::Evaluate { .. } => self.evaluations += 1,
+            }
+        }
+        match (self.records.get(&slot), &step.record) {
+            (a, b) if a == b.as_ref() => {}
+            _ => self.violation(format!("the effects of {event:?} do not lead to the record that the step returns")),
+        }
+    }
+
+    fn commit(&mut self, slot: u32, before: Option<&RemoteTask>, r: RemoteTask) {
+        if let Some(b) = before {
+            if r.epoch < b.epoch {
+                self.violation(format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch));
+            }
+            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch {
+                self.violation(format!("the manager of slot {slot} changed within epoch {}", r.epoch));
+            }
+            if r.incarnation == b.incarnation {
+                if b.handle.is_some() && r.handle.is_none() {
+                    self.violation(format!("the handle of slot {slot} was erased"));
+                }
+                if b.exit_acknowledged && (r.restarts != b.restarts || (r.result != b.result)) {
+                    self.violation(format!("the end of slot {slot} was counted twice"));
+                }
+            } else if self.provider.instances.iter().any(|i| i.key == b.incarnation && i.alive) {
+                self.violation(format!("I1: slot {slot} goes on to a new incarnation while the old instance lives"));
+            }
+        }
+        if r.desired == DesiredRemote::Stop {
+            self.stop_ordered.insert(r.incarnation);
+        }
+        self.version_of.insert(r.incarnation, r.job_version);
+        let ends = self.ends.get(&slot).copied().unwrap_or(0);
+        if r.restarts > ends {
+            self.violation(format!("slot {slot} counts {} restarts after {ends} ends", r.restarts));
+        }
+        self.records.insert(slot, r);
+    }
+
+    fn all_slots(&mut self, n: usize, event: &node::Event) {
+        for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
+            self.feed(n, slot, event);
+        }
+    }
+
+    fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
+        if !self.nodes[n].slots.contains_key(&slot) {
+            let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
+            if self.nodes[n].lease {
+                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.now).slot;
+            }
+            self.nodes[n].slots.insert(slot, restored);
+        }
+        let before = self.nodes[n].slots[&slot].clone();
+        let step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.now);
+        let may_mutate = step.slot.may_mutate();
+        let order = step.slot.order().cloned();
+        self.nodes[n].slots.insert(slot, step.slot);
+        for effect in step.effects {
+            match effect {
+                node::Effect::Persist => {
+                    let stored = self.nodes[n].slots[&slot].stored();
+                    self.nodes[n].disk.insert(slot, stored);
+                }
+                node::Effect::Prepare => {
+                    self.nodes[n].prepare.insert(slot);
+                }
+                node::Effect::Call(call) => {
+                    if call.mutates() && !may_mutate {
+                        self.violation(format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"));
+                    }
+                    if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
+                        self.violation(format!("node {n} has two calls of slot {slot} under way"));
+                    }
+                    let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
+                    let version = self.allocs.iter().find(|a| a.id == alloc).map_or(0, |a| a.version);
+                    self.nodes[n].calls.push(Pending { slot, call, version, answer: None });
+                }
+                node::Effect::Watch(_) => {
+                    self.nodes[n].watching.insert(slot);
+                }
+                node::Effect::Report(report) => {
+                    if self.nodes[n].session {
+                        self.nodes[n].outbox.push_back(*report);
+                    }
+                }
+                node::Effect::LetGo => {
+                    self.nodes[n].watching.remove(&slot);
+                    self.nodes[n].retry.remove(&slot);
+                    self.nodes[n].prepare.remove(&slot);
+                }
+                node::Effect::RetryLater => {
+                    self.nodes[n].retry.insert(slot);
+                }
+            }
+        }
+    }
+
+    fn sighting(&self, key: IncarnationId) -> Option<Sighting> {
+        let i = self.provider.instances.iter().find(|i| i.key == key)?;
+        let observed = if i.alive {
+            Observed::Running
+        } else {
+            Observed::Exited { code: i.code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
+        };
+        Some(Sighting { observed, started_at: 1, ..Sighting::default() })
+    }
+
+    /// What the node's watch would tell it now, if that is news.
+    fn observation_for(&self, n: usize, slot: u32) -> Option<(IncarnationId, Sighting)> {
+        let s = self.nodes[n].slots.get(&slot)?;
+        let key = s.order()?.incarnation;
+        s.handle().filter(|h| key_of(h) == key)?;
+        let now = if self.provider.unreachable {
+            Sighting { observed: Observed::Unknown { since: 0, why: "unreachable".to_owned() }, ..Sighting::default() }
+        } else {
+            self.sighting(key).unwrap_or(Sighting { observed: Observed::Gone, ..Sighting::default() })
+        };
+        let old = s.sighting().map(|s| s.observed.clone());
+        let same = match (&old, &now.observed) {
+            (Some(Observed::Unknown { .. }), Observed::Unknown { .. }) => true,
+            (Some(a), b) => a == b,
+            (None, _) => false,
+        };
+        let ended = old.is_some_and(|o| matches!(o, Observed::Exited { .. }));
+        (!same && !ended && s.in_flight().is_none()).then_some((key, now))
+    }
+
+    pub(crate) fn exit(&mut self, i: usize, code: i32) {
+        let instance = &mut self.provider.instances[i];
+        instance.alive = false;
+        instance.code = code;
+        let slot = instance.slot;
+        *self.ends.entry(slot).or_default() += 1;
+    }
+
+    /// The provider carries a call out.
+    fn execute(&mut self, pending: &Pending) -> Answer {
+        if self.provider.unreachable {
+            return Answer::CouldNotAsk("the provider is unreachable".to_owned());
+        }
+        let (key, epoch) = match &pending.call {
+            Call::Find { incarnation } => (*incarnation, None),
+            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch } => (*incarnation, Some(*epoch)),
+            Call::Observe { handle } => (key_of(handle), None),
+            Call::Stop { handle, epoch, .. } | Call::Acknowledge { handle, epoch } => (key_of(handle), Some(*epoch)),
+        };
+        if let Some(epoch) = epoch {
+            let accepted = self.provider.accepted.entry(key).or_default();
+            if epoch < *accepted {
+                self.provider.refused_stale += 1;
+                return Answer::StaleEpoch;
+            }
+            *accepted = epoch;
+        }
+        let found = self.provider.instances.iter().position(|i| i.key == key);
+        let instance = |w: &Self| Answer::Instance {
+            handle: handle_of(key),
+            sighting: Box::new(w.sighting(key).expect("the instance exists")),
+        };
+        match &pending.call {
+            Call::Find { .. } | Call::Observe { .. } => found.map_or(Answer::Absent, |_| instance(self)),
+            Call::Seal { .. } => {
+                self.provider.sealed.insert(key);
+                found.map_or(Answer::Absent, |_| instance(self))
+            }
+            Call::Ensure { .. } => {
+                if found.is_some() && self.cfg.keyed {
+                    return instance(self);
+                }
+                if self.provider.sealed.contains(&key) || self.provider.refuse_creates {
+                    return Answer::WrongRequest("refused by the provider".to_owned());
+                }
+                self.create(pending, key, epoch.unwrap_or_default());
+                instance(self)
+            }
+            Call::Stop { .. } => match found {
+                Some(i) => {
+                    if self.provider.instances[i].alive {
+                        self.provider.stops += 1;
+                        if !self.stop_ordered.contains(&key) {
+                            self.violation(format!("I4: instance {} was stopped without an order", key.short()));
+                        }
+                        self.exit(i, 143);
+                    }
+                    instance(self)
+                }
+                None => Answer::Absent,
+            },
+            Call::Acknowledge { .. } => {
+                if let Some(i) = found {
+                    if self.provider.instances[i].alive {
+                        return Answer::WrongRequest("it is alive".to_owned());
+                    }
+                    self.provider.instances.remove(i);
+                }
+                // A key that has ended is remembered: a create that was sent long ago must not bring it back.
+                self.provider.sealed.insert(key);
+                Answer::Absent
+            }
+        }
+    }
+
+    fn create(&mut self, pending: &Pending, key: IncarnationId, epoch: u64) {
+        self.provider.creates += 1;
+        match self.version_of.get(&key) {
+            None => self.violation(format!("rule 1: instance {} was created before its intent was committed", key.short())),
+            Some(v) if *v != pending.version => {
+                let v = *v;
+                self.violation(format!("incarnation {} of version {v} was created from version {}", key.short(), pending.version));
+            }
+            Some(_) => {}
+        }
+        self.provider.instances.push(Instance { slot: pending.slot, key, version: pending.version, alive: true, code: 0, epoch });
+    }
+
+    fn check(&mut self) {
+        for slot in 0..self.cfg.slots {
+            let live = self.alive(slot).len();
+            if live > 1 {
+                self.violation(format!("I1: slot {slot} has {live} live instances"));
+            }
+        }
+    }
+
+    /// I2, for a world in which nothing is left to happen.
+    pub(crate) fn check_quiet(&mut self) {
+        for slot in 0..self.cfg.slots {
+            let live: Vec<u64> = self.alive(slot).iter().map(|i| i.version).collect();
+            let last = self.allocs.iter().rev().find(|a| a.slot == slot).map(|a| a.state);
+            let expected: Vec<u64> = if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) {
+                Vec::new()
+            } else {
+                vec![self.job.version]
+            };
+            if live != expected {
+                let record = self.records.get(&slot).cloned();
+                self.violation(format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"));
+            }
+            if let Some(r) = self.records.get(&slot)
+                && self.wanted_by_job(slot).is_err()
+            {
+                let text = format!("I2: a record of the unwanted slot {slot} remains: {r:#?}");
+                self.violation(text);
+            }
+        }
+    }
+
+    /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the number of steps.
+    pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
+        self.left = Budget::default();
+        for steps in 0..20_000 {
+            let mut actions: Vec<Action> = self.enabled().into_iter().filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_))).collect();
+            // Retrying what is held for a person goes on for ever; it is not progress.
+            let progress = actions.iter().any(|a| !matches!(a, Action::Retry(..)));
+            if !progress && (actions.is_empty() || steps > 10_000) {
+                return steps;
+            }
+            if !progress {
+                let before = self.fingerprint();
+                let retries: Vec<Action> = std::mem::take(&mut actions);
+                for retry in retries {
+                    self.apply(&retry);
+                }
+                while let Some(next) = self.enabled().into_iter().find(|a| {
+                    matches!(a, Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..))
+                }) {
+                    self.apply(&next);
+                }
+                if self.fingerprint() == before {
+                    return steps;
+                }
+                continue;
+            }
+            let i = pick(actions.len());
+            let action = actions.swap_remove(i);
+            self.apply(&action);
+        }
+        self.violation("the world does not become quiet".to_owned());
+        20_000
+    }
+}
