@@ -100,14 +100,18 @@ pub(super) fn contains(a: &Args<'_>) -> Outcome {
 
 pub(super) fn distinct(a: &Args<'_>) -> Outcome {
     let mut seen = BTreeSet::new();
-    let items = a.items(0)?;
+    let list = match convert(a.value(0), &Type::list(Type::Any)) {
+        Ok(list) => list,
+        Err(e) => return fail_arg(0, e.to_string()),
+    };
+    let items = list.elements().unwrap_or_default();
     let mut out = Vec::new();
     for item in items {
         if seen.insert(item) {
             out.push(item.clone());
         }
     }
-    Ok(like(a.value(0), out))
+    Ok(like(&list, out))
 }
 
 pub(super) fn element(a: &Args<'_>) -> Outcome {

@@ -3,7 +3,7 @@
 use regex::Regex;
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::{Args, Outcome, fail_arg};
+use super::{Args, Outcome, fail, fail_arg};
 use crate::number::Number;
 use crate::value::Value;
 
@@ -30,6 +30,9 @@ pub(super) fn indent(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn join(a: &Args<'_>) -> Outcome {
+    if a.len() < 2 {
+        return fail("at least one list is required");
+    }
     let mut parts = Vec::new();
     for i in 1..a.len() {
         for (position, item) in a.items(i)?.iter().enumerate() {
@@ -108,10 +111,7 @@ pub(super) fn substr(a: &Args<'_>) -> Outcome {
     }
     if offset < 0 {
         let total = text.graphemes(true).count() as i64;
-        offset = offset.saturating_add(total);
-        if offset < 0 {
-            return string("");
-        }
+        offset = offset.saturating_add(total).max(0);
     }
     let rest = text.graphemes(true).skip(offset as usize);
     if length < 0 {
