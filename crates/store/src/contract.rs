@@ -89,6 +89,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError::Compacted`] when batches after `index` are no longer kept: load again and watch from there.
     fn watch(&self, index: u64) -> Result<Watch, StoreError>;
 
+    /// Commits what is queued and lets go of everything. What comes later is refused.
+    fn close(&self);
+
     /// Numbers for metrics.
     fn stats(&self) -> StoreStats;
 }

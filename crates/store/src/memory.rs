@@ -14,6 +14,7 @@ use crate::{
 
 #[derive(Debug, Default)]
 struct Inner {
+    closed: bool,
     fence: u64,
     index: u64,
     rows: BTreeMap<(Table, Vec<u8>), Vec<u8>>,
@@ -36,6 +37,9 @@ impl Default for MemoryStore {
 impl MemoryStore {
     fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.closed {
+            return Err(StoreError::Closed);
+        }
         admit(batch.fence, batch.base, inner.fence, inner.index)?;
         let rows = (batch.rows)();
         let bytes: usize = rows.iter().map(row_bytes).sum();
@@ -86,6 +90,11 @@ impl Store for MemoryStore {
 
     fn watch(&self, index: u64) -> Result<Watch, StoreError> {
         self.recent.watch(index)
+    }
+
+    fn close(&self) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.recent.close();
     }
 
     fn stats(&self) -> StoreStats {

@@ -137,18 +137,7 @@ impl Store for SqliteStore {
         self.recent.watch(index)
     }
 
-    fn stats(&self) -> StoreStats {
-        StoreStats {
-            batches: self.counters.batches.load(Ordering::Relaxed),
-            transactions: self.counters.transactions.load(Ordering::Relaxed),
-            bytes: self.counters.bytes.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl Drop for SqliteStore {
-    /// Commits what is queued, then frees the directory.
-    fn drop(&mut self) {
+    fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
@@ -159,6 +148,20 @@ impl Drop for SqliteStore {
             tracing::error!(path = %self.path.display(), "the store's writer thread has panicked");
         }
         self.recent.close();
+    }
+
+    fn stats(&self) -> StoreStats {
+        StoreStats {
+            batches: self.counters.batches.load(Ordering::Relaxed),
+            transactions: self.counters.transactions.load(Ordering::Relaxed),
+            bytes: self.counters.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -174,10 +177,10 @@ struct Writer {
     _lock: DataDirLock,
 }
 
-/// A batch that is part of the open transaction.
+/// A batch that waits for the end of the open transaction.
 struct Pending {
-    committed: Committed,
-    bytes: usize,
+    /// What of it is in the transaction; or why it is refused, which is said in its turn.
+    written: Result<(Committed, usize), StoreError>,
     done: Done,
 }
 
@@ -225,19 +228,20 @@ impl Writer {
         let mut group: Vec<Pending> = Vec::new();
         let mut later = None;
         let mut failed = None;
-        let (mut bytes, mut index) = (0, self.index);
+        let (mut bytes, mut index, mut admitted) = (0, self.index, 0);
         let mut next = Some((first, first_done));
         while let Some((batch, done)) = next.take() {
             // Batches that are refused do not end the transaction: they have not touched it.
             match admit(batch.fence, batch.base, self.fence, index) {
-                Err(refusal) => done(Err(refusal)),
+                Err(refusal) => group.push(Pending { written: Err(refusal), done }),
                 Ok(()) => {
                     let committed = Committed { index: batch.index, rows: (batch.rows)() };
                     let size = committed.rows.iter().map(row_bytes).sum();
                     let written = self.write(&committed.rows);
                     bytes += size;
                     index = committed.index;
-                    group.push(Pending { committed, bytes: size, done });
+                    admitted += 1;
+                    group.push(Pending { written: Ok((committed, size)), done });
                     if let Err(error) = written {
                         failed = Some(self.failure("writing rows", &error));
                         break;
@@ -255,20 +259,16 @@ impl Writer {
         }
         let result = match failed {
             Some(error) => Err(error),
-            None if group.is_empty() => Ok(()),
+            None if admitted == 0 => Ok(()),
             None => self.finish(index),
         };
-        match result {
-            Ok(()) if group.is_empty() => self.roll_back(),
+        match &result {
+            Ok(()) if admitted == 0 => self.roll_back(),
             Ok(()) => {
                 self.index = index;
-                self.counters.batches.fetch_add(group.len() as u64, Ordering::Relaxed);
+                self.counters.batches.fetch_add(admitted, Ordering::Relaxed);
                 self.counters.transactions.fetch_add(1, Ordering::Relaxed);
                 self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                for pending in group {
-                    self.recent.push(pending.committed, pending.bytes);
-                    (pending.done)(Ok(()));
-                }
             }
             Err(error) => {
                 self.roll_back();
@@ -276,10 +276,17 @@ impl Writer {
                     tracing::error!(error = %error, "the store stops");
                     self.poisoned = Some(error.clone());
                 }
-                for pending in group {
-                    (pending.done)(Err(error.clone()));
-                }
             }
+        }
+        for Pending { written, done } in group {
+            done(match (written, &result) {
+                (Err(refusal), _) => Err(refusal),
+                (Ok(_), Err(error)) => Err(error.clone()),
+                (Ok((committed, size)), Ok(())) => {
+                    self.recent.push(committed, size);
+                    Ok(())
+                }
+            });
         }
         match later {
             Some(Work::Load(reply)) => {
