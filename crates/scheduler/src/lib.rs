@@ -1,1 +1,105 @@
-//! scheduler
+//! Where allocations run: `(snapshot, evaluation, now, seed) → plan + reasons`.
+//!
+//! Two questions, each a module: [`reconcile`] compares what a job wants with what exists and says what to place, stop and change; [`rank`]
+//! finds the best of all feasible nodes for each placement. [`verify_plan`] is the servers' last check before a plan is committed.
+//! README.md beside this crate's manifest states the abstract problem and the properties that tests hold.
+//!
+//! This crate must never know: time of day, randomness, files, network, an async runtime. The same arguments give the same decision.
+//!
+//! Begin reading at [`schedule`].
+
+mod cores;
+mod feasible;
+mod ids;
+mod network;
+mod overlay;
+mod place;
+mod pools;
+pub mod rank;
+pub mod reconcile;
+mod remote;
+pub mod reschedule;
+mod rules;
+mod spread;
+mod target;
+mod verify;
+mod version;
+
+use model::{
+    eval::{EvalStatus, Evaluation},
+    ids::{EvalId, JobKey, TimestampNs},
+    job::job_type,
+    plan::{Decision, Plan},
+};
+use state::State;
+pub use verify::{Verified, verify_plan};
+pub use version::{VersionConstraint, VersionRules};
+
+/// Why an evaluation cannot be decided.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchedulerError {
+    /// Jobs of that kind are not scheduled here.
+    #[error("cannot schedule job {job}: jobs of type {kind:?} are not supported yet (service and batch are)")]
+    UnsupportedKind {
+        /// Job.
+        job: JobKey,
+        /// Its kind.
+        kind: String,
+    },
+    /// The group asks for canaries.
+    #[error("cannot schedule job {job}: group {group:?} asks for canaries, which are not supported yet")]
+    Canaries {
+        /// Job.
+        job: JobKey,
+        /// Its group.
+        group: String,
+    },
+}
+
+/// Decides what is to be done for an evaluation. Nothing outside the arguments has an influence; `seed` breaks ties and makes new ids.
+///
+/// # Errors
+/// When the job asks for what cannot be scheduled.
+pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
+    let key = eval.job_key();
+    let job = state.job(&key).cloned();
+    if let Some(job) = job.as_ref().filter(|j| !j.stop) {
+        if ![job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str()) {
+            return Err(SchedulerError::UnsupportedKind { job: key, kind: job.kind.clone() });
+        }
+        if let Some(g) = job.task_groups.iter().find(|g| g.update.as_ref().is_some_and(|u| u.canary() > 0)) {
+            return Err(SchedulerError::Canaries { job: key, group: g.name.to_string() });
+        }
+    }
+    let mut ids = ids::Ids::new(seed, eval.id.0);
+    let wanted = reconcile::reconcile(state, job.as_ref(), eval, now, &mut ids);
+    let mut decision = Decision {
+        plan: Plan {
+            eval_id: eval.id,
+            priority: eval.priority,
+            all_at_once: job.as_ref().is_some_and(|j| j.all_at_once),
+            job: job.clone(),
+            snapshot_index: state.latest_index(),
+            ..Plan::default()
+        },
+        ..Decision::default()
+    };
+    place::place(state, eval, job.as_ref(), wanted, now, &mut ids, &mut decision);
+    Ok(decision)
+}
+
+/// The evaluation after its decision was carried out: complete, with what found no room.
+#[must_use]
+pub fn completed(eval: &Evaluation, decision: &Decision) -> Evaluation {
+    let blocked = decision.new_evals.iter().find(|e| e.status == EvalStatus::Blocked).map_or(EvalId::NIL, |e| e.id);
+    Evaluation {
+        status: EvalStatus::Complete,
+        status_description: String::new(),
+        failed_groups: decision.failed_groups.clone(),
+        queued: decision.queued.clone(),
+        blocked_eval: blocked,
+        deployment_id: decision.plan.deployment.as_ref().map_or(eval.deployment_id, |d| d.id),
+        snapshot_index: decision.plan.snapshot_index,
+        ..eval.clone()
+    }
+}

@@ -104,6 +104,7 @@ struct Facts {
     class: Vec<u32>,
     class_names: Vec<Arc<str>>,
     class_ids: HashMap<Arc<str>, u32>,
+    id_bits: Vec<u64>,
     cpu: Vec<i64>,
     memory_mb: Vec<i64>,
     disk_mb: Vec<i64>,
@@ -152,6 +153,11 @@ impl Fleet {
     pub fn capacity(&self) -> &[Arc<NodeCapacity>] {
         &self.facts.capacity
     }
+    /// Bits of the node's id, by slot: to order nodes in a way that does not depend on when they came.
+    #[must_use]
+    pub fn id_bits(&self) -> &[u64] {
+        &self.facts.id_bits
+    }
     /// May be placed on, by slot.
     #[must_use]
     pub fn ready(&self) -> &[bool] {
@@ -199,8 +205,13 @@ impl Fleet {
     }
     /// Ports taken of a slot.
     #[must_use]
-    pub fn ports(&self, slot: NodeSlot) -> Arc<PortSet> {
-        self.ports.get(slot as usize).cloned().unwrap_or_default()
+    pub fn ports(&self, slot: NodeSlot) -> Option<&Arc<PortSet>> {
+        self.ports.get(slot as usize)
+    }
+    /// Allocations that take room of a slot.
+    #[must_use]
+    pub fn usage_allocs(&self, slot: NodeSlot) -> u32 {
+        self.taken.allocs.get(slot as usize).copied().unwrap_or(0)
     }
     /// All that is taken of a slot.
     #[must_use]
@@ -210,7 +221,13 @@ impl Fleet {
         if i >= t.cpu.len() {
             return NodeUse::default();
         }
-        NodeUse { cpu: t.cpu[i], memory_mb: t.memory_mb[i], disk_mb: t.disk_mb[i], allocs: t.allocs[i], ports: self.ports(slot) }
+        NodeUse {
+            cpu: t.cpu[i],
+            memory_mb: t.memory_mb[i],
+            disk_mb: t.disk_mb[i],
+            allocs: t.allocs[i],
+            ports: self.ports(slot).cloned().unwrap_or_default(),
+        }
     }
 
     /// Adds a node or takes over its changed facts. True when it is new.
@@ -237,6 +254,7 @@ impl Fleet {
             facts.capacity.push(Arc::default());
             facts.ready.push(false);
             facts.class.push(0);
+            facts.id_bits.push(0);
             for v in [&mut facts.cpu, &mut facts.memory_mb, &mut facts.disk_mb, &mut taken.cpu, &mut taken.memory_mb, &mut taken.disk_mb] {
                 v.push(0);
             }
@@ -247,6 +265,8 @@ impl Fleet {
         facts.nodes[i] = Some(node.clone());
         facts.ready[i] = node.ready();
         facts.class[i] = class;
+        let (high, low) = node.id.0.as_u64_pair();
+        facts.id_bits[i] = high ^ low;
         facts.cpu[i] = capacity.cpu;
         facts.memory_mb[i] = capacity.memory_mb;
         facts.disk_mb[i] = capacity.disk_mb;

@@ -275,7 +275,7 @@ impl Loader {
         if !a.deployment_id.is_nil() {
             s.allocs_by_deployment.insert((a.deployment_id, a.id));
         }
-        if a.occupies() {
+        if !a.terminal() {
             s.fleet.take(&a);
         }
         s.allocs.insert(a.id, AllocEntry { alloc: Arc::new(a), resources_ref, metrics_ref });

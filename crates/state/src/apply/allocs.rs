@@ -161,11 +161,11 @@ impl Applier<'_> {
         }
     }
 
-    /// Room is taken from the first write to the end on the node, whatever is desired: a stopping task still has its memory.
+    /// Room is taken while it counts for both sides: what is to stop leaves its room to what replaces it, which waits for it on the node.
     fn retake(&mut self, old: Option<&Arc<Allocation>>, new: &Allocation) {
-        let old = old.filter(|o| o.occupies());
+        let old = old.filter(|o| !o.terminal());
         if let Some(o) = old
-            && new.occupies()
+            && !new.terminal()
             && o.node_id == new.node_id
             && Arc::ptr_eq(&o.resources, &new.resources)
         {
@@ -174,7 +174,7 @@ impl Applier<'_> {
         if let Some(o) = old {
             self.state.fleet.release(o);
         }
-        if new.occupies() {
+        if !new.terminal() {
             self.state.fleet.take(new);
         }
     }
@@ -188,7 +188,7 @@ impl Applier<'_> {
         s.allocs_by_node.remove(&(a.node_id, id));
         s.allocs_by_eval.remove(&(a.eval_id, id));
         s.allocs_by_deployment.remove(&(a.deployment_id, id));
-        if a.occupies() {
+        if !a.terminal() {
             s.fleet.release(&a);
         }
         if !a.client_terminal()

@@ -15,21 +15,6 @@ use crate::{
     tables::JobCounts,
 };
 
-/// Would registering `new` over `old` change what the user has asked for?
-fn specification_differs(old: &Job, new: &Job) -> bool {
-    let mut new = new.clone();
-    new.version = old.version;
-    new.version_tag.clone_from(&old.version_tag);
-    new.stable = old.stable;
-    new.status.clone_from(&old.status);
-    new.status_description.clone_from(&old.status_description);
-    new.submit_time = old.submit_time;
-    new.create_index = old.create_index;
-    new.modify_index = old.modify_index;
-    new.job_modify_index = old.job_modify_index;
-    new != *old
-}
-
 impl Applier<'_> {
     pub(super) fn upsert_job(&mut self, job: &Job, submission: Option<&Submission>) {
         let key = job.key();
@@ -38,7 +23,7 @@ impl Applier<'_> {
         job.version_tag = None;
         job.stable = false;
         match &before {
-            Some(old) if !specification_differs(old, &job) => {
+            Some(old) if !model::specification_changed(old, &job) => {
                 // Nothing new: the version stays, and so does everything that is known about it.
                 self.touched.insert(key);
                 return;

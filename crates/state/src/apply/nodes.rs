@@ -131,7 +131,7 @@ impl Applier<'_> {
         let node = Arc::new(node);
         if self.state.fleet.put_node(&node) {
             // Its allocations may have outlived an earlier registration.
-            let allocs: Vec<_> = self.state.allocs_by_node(node.id).filter(|a| a.occupies()).cloned().collect();
+            let allocs: Vec<_> = self.state.allocs_by_node(node.id).filter(|a| !a.terminal()).cloned().collect();
             for a in allocs {
                 self.state.fleet.take(&a);
             }

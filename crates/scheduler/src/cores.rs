@@ -1,0 +1,24 @@
+//! Whole cores given to tasks: which of a node's are taken, and which are given next.
+
+use std::collections::BTreeSet;
+
+use model::{alloc::Allocation, node::Node};
+
+/// The cores that an allocation has.
+pub(crate) fn of(alloc: &Allocation) -> impl Iterator<Item = u16> {
+    alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| t.cpu.reserved_cores.iter().copied())
+}
+
+/// The cores of a node that nobody has, ascending.
+pub(crate) fn free(node: &Node, taken: &BTreeSet<u16>) -> Vec<u16> {
+    let cpu = &node.resources.cpu;
+    let all: Vec<u16> =
+        if cpu.reservable_cpu_cores.is_empty() { (0..cpu.total_cpu_cores).collect() } else { cpu.reservable_cpu_cores.clone() };
+    all.into_iter().filter(|c| !taken.contains(c)).collect()
+}
+
+/// MHz of one core.
+pub(crate) fn mhz_per_core(node: &Node) -> i64 {
+    let cpu = &node.resources.cpu;
+    cpu.cpu_shares / i64::from(cpu.total_cpu_cores.max(1))
+}

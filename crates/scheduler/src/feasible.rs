@@ -1,0 +1,195 @@
+//! Which nodes a group may run on, whatever else runs there: datacenter, pool, drivers, volumes, networks, constraints.
+//!
+//! The answer is worked out once per computed class; only rules that name a unique attribute are asked of each node.
+
+use model::{
+    job::{Job, TaskGroup},
+    node::{HostVolume, Node},
+};
+use state::{ALL_NODE_POOL, State};
+
+use crate::rules::{Distinct, Rule, split};
+
+/// A glob of a datacenter's name; nearly always `*` or plain text.
+enum Glob {
+    Any,
+    Name(String),
+    Pattern(globset::GlobMatcher),
+}
+
+impl Glob {
+    fn new(text: &str) -> Self {
+        if text == "*" {
+            return Self::Any;
+        }
+        if !text.contains(['*', '?', '[', '{', '\\']) {
+            return Self::Name(text.to_owned());
+        }
+        // What is no glob can still be a name.
+        globset::Glob::new(text).map_or_else(|_| Self::Name(text.to_owned()), |g| Self::Pattern(g.compile_matcher()))
+    }
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Name(n) => n == name,
+            Self::Pattern(p) => p.is_match(name),
+        }
+    }
+}
+
+/// All that a group asks of a node before resources are looked at.
+pub(crate) struct GroupRules {
+    region: String,
+    pool: String,
+    datacenters: Vec<Glob>,
+    drivers: Vec<String>,
+    /// Source and whether it is only read.
+    volumes: Vec<(String, bool)>,
+    csi: bool,
+    modes: Vec<String>,
+    host_networks: Vec<String>,
+    devices: Vec<String>,
+    /// Rules that all nodes of a class answer alike, and those that they do not.
+    rules: Vec<Rule>,
+    unique: Vec<Rule>,
+    pub(crate) distinct: Vec<Distinct>,
+    affinities: Vec<(Rule, f64)>,
+    affinity_total: f64,
+    affinity_unique: bool,
+    /// Nodes are filled up (`binpack`) rather than kept even.
+    pub(crate) binpack: bool,
+}
+
+impl GroupRules {
+    pub(crate) fn new(state: &State, job: &Job, group: &TaskGroup) -> Self {
+        let tasks = || group.tasks.iter();
+        let own = group.constraints.iter().chain(tasks().flat_map(|t| &t.constraints)).map(|c| (c, false));
+        let (rules, distinct) = split(job.constraints.iter().map(|c| (c, true)).chain(own));
+        let (unique, rules) = rules.into_iter().partition(Rule::unique);
+        let affinities: Vec<_> = job
+            .affinities
+            .iter()
+            .chain(&group.affinities)
+            .chain(tasks().flat_map(|t| &t.affinities))
+            .map(|a| (Rule::new(&a.left, &a.operator, &a.right), f64::from(a.weight)))
+            .collect();
+        let networks = || group.networks.iter().chain(tasks().flat_map(|t| &t.resources.networks));
+        let mut host_networks: Vec<_> = networks()
+            .flat_map(|n| n.reserved_ports.iter().chain(&n.dynamic_ports))
+            .map(|p| p.host_network.clone())
+            .filter(|h| !h.is_empty() && h != "default")
+            .collect();
+        host_networks.sort();
+        host_networks.dedup();
+        let mut drivers: Vec<_> = tasks().map(|t| t.driver.clone()).collect();
+        drivers.sort();
+        drivers.dedup();
+        let pool_config = state.node_pool(&job.node_pool).and_then(|p| p.scheduler_configuration.as_ref());
+        let algorithm = pool_config.map(|c| c.scheduler_algorithm.as_str()).filter(|a| !a.is_empty());
+        Self {
+            region: job.region.clone(),
+            pool: job.node_pool.clone(),
+            datacenters: job.datacenters.iter().map(|d| Glob::new(d)).collect(),
+            drivers,
+            volumes: group.volumes.values().filter(|v| v.kind != "csi").map(|v| (v.source.clone(), v.read_only)).collect(),
+            csi: group.volumes.values().any(|v| v.kind == "csi"),
+            modes: networks().map(|n| n.mode.clone()).filter(|m| m == "bridge" || m.starts_with("cni/")).collect(),
+            host_networks,
+            devices: tasks().flat_map(|t| &t.resources.devices).map(|d| d.name.clone()).collect(),
+            affinity_total: affinities.iter().map(|(_, w)| w.abs()).sum(),
+            affinity_unique: affinities.iter().any(|(r, _)| r.unique()),
+            affinities,
+            rules,
+            unique,
+            distinct,
+            binpack: algorithm.unwrap_or(&state.scheduler_config().scheduler_algorithm) != "spread",
+        }
+    }
+
+    /// Nodes that the job does not speak of are not even counted.
+    pub(crate) fn in_scope(&self, node: &Node) -> bool {
+        let pool = self.pool.is_empty() || self.pool == ALL_NODE_POOL || self.pool == node.pool;
+        pool && (self.datacenters.is_empty() || self.datacenters.iter().any(|d| d.matches(&node.datacenter)))
+    }
+
+    pub(crate) fn in_pool(&self, node: &Node) -> bool {
+        self.pool.is_empty() || self.pool == ALL_NODE_POOL || self.pool == node.pool
+    }
+
+    /// Are there rules that a class cannot answer?
+    pub(crate) fn escaped(&self) -> bool {
+        !self.unique.is_empty()
+    }
+
+    pub(crate) fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// What the whole class of the node answers.
+    pub(crate) fn class_meets(&self, node: &Node) -> Result<(), String> {
+        for d in &self.drivers {
+            if !node.drivers.get(d).is_some_and(|i| i.detected && i.healthy) {
+                return Err(format!("missing drivers: {d}"));
+            }
+        }
+        if self.csi {
+            return Err("CSI volumes are not supported".to_owned());
+        }
+        let usable = |v: &HostVolume, read_only: bool| read_only || !v.read_only;
+        if !self.volumes.iter().all(|(source, ro)| node.host_volumes.get(source).is_some_and(|v| usable(v, *ro))) {
+            return Err("missing compatible host volumes".to_owned());
+        }
+        if let Some(d) = self.devices.first() {
+            return Err(format!("missing devices: {d}"));
+        }
+        for mode in &self.modes {
+            let offered =
+                node.resources.networks.iter().any(|n| n.mode == *mode) || node.resources.node_networks.iter().any(|n| n.mode == *mode);
+            if !offered {
+                return Err(format!("missing network: mode {mode}"));
+            }
+        }
+        for name in &self.host_networks {
+            let addresses = || node.resources.node_networks.iter().flat_map(|n| &n.addresses);
+            if !addresses().any(|a| a.alias == *name) {
+                return Err(format!("missing host network {name:?}"));
+            }
+        }
+        self.broken(&self.rules, node)
+    }
+
+    /// What only the node itself answers.
+    pub(crate) fn unique_meets(&self, node: &Node) -> Result<(), String> {
+        self.broken(&self.unique, node)
+    }
+
+    fn broken(&self, rules: &[Rule], node: &Node) -> Result<(), String> {
+        rules.iter().find(|r| !r.holds(node, &self.region)).map_or(Ok(()), |r| Err(r.text().to_owned()))
+    }
+
+    /// All of it for one node.
+    pub(crate) fn node_meets(&self, node: &Node) -> Result<(), String> {
+        if !self.in_scope(node) {
+            return Err("the node is not in the job's datacenters or node pool".to_owned());
+        }
+        self.class_meets(node)?;
+        self.unique_meets(node)
+    }
+
+    /// -1..=1: how much the job would like to be there.
+    pub(crate) fn affinity(&self, node: &Node) -> f64 {
+        if self.affinity_total == 0.0 {
+            return 0.0;
+        }
+        let met: f64 = self.affinities.iter().filter(|(r, _)| r.holds(node, &self.region)).map(|(_, w)| w).sum();
+        met / self.affinity_total
+    }
+
+    pub(crate) fn has_affinities(&self) -> bool {
+        !self.affinities.is_empty()
+    }
+
+    pub(crate) fn affinity_unique(&self) -> bool {
+        self.affinity_unique
+    }
+}

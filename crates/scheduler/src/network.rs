@@ -1,0 +1,148 @@
+//! Ports: which nodes can give those that a group asks for, and which numbers it gets.
+
+use model::{
+    job::TaskGroup,
+    network::{AllocatedPort, Network, Port},
+};
+use state::{NodeCapacity, PortSet};
+
+use crate::ids::Ids;
+
+/// Random draws before the range is walked: with less than nine tenths of it taken, nearly always enough.
+const DRAWS: u32 = 32;
+
+/// The networks of a group and its tasks with ports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NetworkAsk {
+    group: Vec<Network>,
+    tasks: Vec<(std::sync::Arc<str>, Vec<Network>)>,
+    fixed: Vec<Port>,
+    dynamic: usize,
+}
+
+/// What was given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NetworkGrant {
+    pub(crate) networks: Vec<Network>,
+    pub(crate) ports: Vec<AllocatedPort>,
+    pub(crate) tasks: Vec<(std::sync::Arc<str>, Vec<Network>)>,
+}
+
+impl NetworkAsk {
+    pub(crate) fn new(group: &TaskGroup) -> Self {
+        let tasks: Vec<_> = group
+            .tasks
+            .iter()
+            .filter(|t| !t.resources.networks.is_empty())
+            .map(|t| (t.name.clone(), t.resources.networks.clone()))
+            .collect();
+        let mut ask = Self { group: group.networks.clone(), tasks, ..Self::default() };
+        for n in ask.group.iter().chain(ask.tasks.iter().flat_map(|(_, n)| n)) {
+            ask.fixed.extend(n.reserved_ports.iter().cloned());
+            ask.dynamic += n.dynamic_ports.len();
+        }
+        ask
+    }
+
+    /// Nothing to give, or to refuse.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.group.is_empty() && self.tasks.is_empty()
+    }
+
+    pub(crate) fn has_ports(&self) -> bool {
+        !self.fixed.is_empty() || self.dynamic > 0
+    }
+
+    /// Can the node give all of it? The error is the dimension that is exhausted.
+    pub(crate) fn fits(&self, node: &NodeCapacity, taken: &PortSet) -> Result<(), String> {
+        for p in &self.fixed {
+            let Some(ip) = node.address(&p.host_network) else { return Err(no_address(&p.host_network)) };
+            let value = u16::try_from(p.value).unwrap_or(0);
+            if !p.ignore_collision && (taken.contains(ip, value) || node.port_reserved(ip, value)) {
+                return Err(format!("network: reserved port collision {}={}", p.label, p.value));
+            }
+        }
+        if self.dynamic > 0 {
+            let Some(ip) = node.address("").or_else(|| node.networks.first().map(|(_, ip, _)| &**ip)) else { return Err(no_address("")) };
+            let (low, high) = node.dynamic_ports;
+            let ports = taken.ports(ip);
+            let used = ports.partition_point(|p| *p <= high) - ports.partition_point(|p| *p < low);
+            if usize::from(high - low) + 1 < used + self.dynamic {
+                return Err("network: dynamic port selection failed".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the ports. The error is the dimension that is exhausted.
+    pub(crate) fn grant(&self, node: &NodeCapacity, taken: &PortSet, ids: &mut Ids) -> Result<NetworkGrant, String> {
+        let mut own = PortSet::default();
+        let mut grant = NetworkGrant { networks: self.group.clone(), tasks: self.tasks.clone(), ..NetworkGrant::default() };
+        for p in &self.fixed {
+            if let (Some(ip), Ok(v)) = (node.address(&p.host_network), u16::try_from(p.value)) {
+                own.insert(ip, v);
+            }
+        }
+        for n in &mut grant.networks {
+            fill(n, node, taken, &mut own, ids)?;
+            for p in n.reserved_ports.iter().chain(&n.dynamic_ports) {
+                let host_ip = node.address(&p.host_network).ok_or_else(|| no_address(&p.host_network))?.to_owned();
+                grant.ports.push(AllocatedPort {
+                    label: p.label.clone(),
+                    value: p.value,
+                    to: p.to,
+                    host_ip,
+                    ignore_collision: p.ignore_collision,
+                });
+            }
+        }
+        for n in grant.tasks.iter_mut().flat_map(|(_, n)| n) {
+            fill(n, node, taken, &mut own, ids)?;
+        }
+        Ok(grant)
+    }
+}
+
+fn no_address(network: &str) -> String {
+    format!("network: no addresses available for {:?} network", if network.is_empty() { "default" } else { network })
+}
+
+/// Chooses the numbers of one network's dynamic ports.
+fn fill(n: &mut Network, node: &NodeCapacity, taken: &PortSet, own: &mut PortSet, ids: &mut Ids) -> Result<(), String> {
+    if let Some(ip) = node.address("").or_else(|| node.networks.first().map(|(_, ip, _)| &**ip)) {
+        ip.clone_into(&mut n.ip);
+    }
+    if n.mode.is_empty() {
+        "host".clone_into(&mut n.mode);
+    }
+    for p in &mut n.dynamic_ports {
+        let ip = node.address(&p.host_network).ok_or_else(|| no_address(&p.host_network))?;
+        let port = choose(ip, node, taken, own, ids).ok_or("network: dynamic port selection failed")?;
+        own.insert(ip, port);
+        p.value = i32::from(port);
+    }
+    for p in n.reserved_ports.iter_mut().chain(&mut n.dynamic_ports) {
+        // -1 asks for the same number inside the namespace as outside.
+        if p.to == -1 {
+            p.to = p.value;
+        }
+    }
+    Ok(())
+}
+
+fn choose(ip: &str, node: &NodeCapacity, taken: &PortSet, own: &PortSet, ids: &mut Ids) -> Option<u16> {
+    let (low, high) = node.dynamic_ports;
+    let span = u64::from(high - low) + 1;
+    let free = |p: u16| !taken.contains(ip, p) && !own.contains(ip, p) && !node.port_reserved(ip, p);
+    let mut start = 0;
+    for _ in 0..DRAWS {
+        start = ids.next() % span;
+        #[allow(clippy::cast_possible_truncation, reason = "less than the span of the range, which is of u16")]
+        let p = low + start as u16;
+        if free(p) {
+            return Some(p);
+        }
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "less than the span of the range, which is of u16")]
+    (1..span).map(|i| low + ((start + i) % span) as u16).find(|p| free(*p))
+}

@@ -1,0 +1,95 @@
+//! What is taken of each node as the plan under way would leave it.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use model::{alloc::Allocation, ids::AllocId};
+use state::{Fleet, NodeSlot, NodeUse, PortSet, State};
+
+use crate::cores;
+
+pub(crate) struct Overlay<'a> {
+    state: &'a State,
+    pub(crate) fleet: &'a Fleet,
+    pub(crate) cpu: Vec<i64>,
+    pub(crate) memory_mb: Vec<i64>,
+    pub(crate) disk_mb: Vec<i64>,
+    /// Only of nodes that the plan has touched.
+    ports: HashMap<NodeSlot, PortSet>,
+    none: PortSet,
+    /// Allocations that the plan stops, and cores that it gives.
+    removed: HashSet<AllocId>,
+    given_cores: HashMap<NodeSlot, Vec<u16>>,
+}
+
+impl<'a> Overlay<'a> {
+    pub(crate) fn new(state: &'a State) -> Self {
+        let fleet = state.fleet();
+        Self {
+            state,
+            fleet,
+            cpu: fleet.cpu_taken().to_vec(),
+            memory_mb: fleet.memory_mb_taken().to_vec(),
+            disk_mb: fleet.disk_mb_taken().to_vec(),
+            ports: HashMap::new(),
+            none: PortSet::default(),
+            removed: HashSet::new(),
+            given_cores: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn ports(&self, slot: NodeSlot) -> &PortSet {
+        self.ports.get(&slot).or_else(|| self.fleet.ports(slot).map(|p| &**p)).unwrap_or(&self.none)
+    }
+
+    fn change(&mut self, alloc: &Allocation, add: bool) -> Option<NodeSlot> {
+        let slot = self.fleet.slot(alloc.node_id)?;
+        let i = slot as usize;
+        let u = alloc.resources.usage();
+        let sign = if add { 1 } else { -1 };
+        self.cpu[i] += sign * u.cpu;
+        self.memory_mb[i] += sign * u.memory_mb;
+        self.disk_mb[i] += sign * u.disk_mb;
+        let shared = !alloc.resources.shared.ports.is_empty();
+        if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
+            // NodeUse knows which ports an allocation holds; its sums are not of interest here.
+            let ports = self.ports.remove(&slot).or_else(|| self.fleet.ports(slot).map(|p| PortSet::clone(p))).unwrap_or_default();
+            let mut u = NodeUse { ports: Arc::new(ports), ..NodeUse::default() };
+            if add {
+                u.add(alloc);
+            } else {
+                u.remove(alloc);
+            }
+            self.ports.insert(slot, Arc::unwrap_or_clone(u.ports));
+        }
+        Some(slot)
+    }
+
+    pub(crate) fn add(&mut self, alloc: &Allocation) -> Option<NodeSlot> {
+        let slot = self.change(alloc, true)?;
+        if !self.removed.remove(&alloc.id) {
+            let given: Vec<u16> = cores::of(alloc).collect();
+            if !given.is_empty() {
+                self.given_cores.entry(slot).or_default().extend(given);
+            }
+        }
+        Some(slot)
+    }
+
+    /// Of an allocation that the snapshot counts.
+    pub(crate) fn remove(&mut self, alloc: &Allocation) -> Option<NodeSlot> {
+        self.removed.insert(alloc.id);
+        self.change(alloc, false)
+    }
+
+    /// Cores in use. Looked up when a group asks for cores, which is rare.
+    pub(crate) fn cores(&self, slot: NodeSlot) -> BTreeSet<u16> {
+        let Some(node) = &self.fleet.nodes()[slot as usize] else { return BTreeSet::new() };
+        let live = self.state.allocs_by_node(node.id).filter(|a| !a.terminal() && !self.removed.contains(&a.id));
+        let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
+        taken.extend(self.given_cores.get(&slot).into_iter().flatten());
+        taken
+    }
+}

@@ -1,0 +1,173 @@
+//! From what is wanted to a plan: finds a node for each request and says why where there is none.
+
+mod context;
+mod group;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use context::JobUse;
+use group::GroupPlacer;
+use model::{
+    alloc::Allocation,
+    eval::{EvalStatus, Evaluation, Trigger},
+    ids::{AllocId, EvalId, TimestampNs},
+    job::Job,
+    plan::{Decision, PlannedStop},
+};
+use state::State;
+
+use crate::{
+    ids::Ids,
+    overlay::Overlay,
+    reconcile::{GroupRequests, Wanted, why},
+};
+
+/// Which classes of nodes could take what found no room, for waking the blocked evaluation.
+#[derive(Default)]
+pub(crate) struct Blocked {
+    pub(crate) classes: BTreeMap<String, bool>,
+    pub(crate) escaped: bool,
+}
+
+/// What one evaluation is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) eval: &'a Evaluation,
+    pub(crate) job: &'a Arc<Job>,
+    pub(crate) now: TimestampNs,
+}
+
+/// What the plan under way has taken so far.
+pub(crate) struct Progress<'a> {
+    pub(crate) overlay: Overlay<'a>,
+    pub(crate) job_use: JobUse,
+}
+
+/// Carries out what is wanted, into the decision.
+pub(crate) fn place(
+    state: &State,
+    eval: &Evaluation,
+    job: Option<&Arc<Job>>,
+    wanted: Wanted,
+    now: TimestampNs,
+    ids: &mut Ids,
+    decision: &mut Decision,
+) {
+    let Wanted { groups, stops, in_place, attribute_updates, deployment, deployment_updates, followups, annotations } = wanted;
+    decision.plan.stops = stops;
+    decision.plan.attribute_updates = attribute_updates;
+    decision.plan.deployment = deployment;
+    decision.plan.deployment_updates = deployment_updates;
+    decision.new_evals = followups;
+    decision.annotations = annotations;
+    for a in in_place {
+        decision.plan.placements.entry(a.node_id).or_default().push(a);
+    }
+    let Some(job) = job.filter(|j| !j.stop) else { return };
+    decision.queued = job.task_groups.iter().map(|g| (g.name.clone(), 0)).collect();
+    if groups.is_empty() {
+        return;
+    }
+    let cx = Context { state, eval, job, now };
+    let mut progress = Progress { overlay: Overlay::new(state), job_use: JobUse::new(state, &eval.job_key()) };
+    for s in &decision.plan.stops {
+        release(state, s.id, &mut progress);
+    }
+    let mut blocked = Blocked::default();
+    let mut paired: Vec<PlannedStop> = Vec::new();
+    for g in &groups {
+        place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
+    }
+    if decision.plan.all_at_once && !decision.failed_groups.is_empty() {
+        // All or nothing: what is lost or surplus still goes, everything else waits.
+        for list in decision.plan.placements.values_mut() {
+            list.retain(|a| state.alloc(a.id).is_some());
+        }
+        decision.plan.placements.retain(|_, l| !l.is_empty());
+        for g in &job.task_groups {
+            let waiting = decision.annotations.get(&g.name).map_or(0, |c| c.place + c.reschedule_now + c.migrate + c.destructive_update);
+            decision.queued.insert(g.name.clone(), i64::try_from(waiting).unwrap_or(i64::MAX));
+        }
+    } else {
+        decision.plan.stops.append(&mut paired);
+    }
+    if !decision.failed_groups.is_empty() {
+        decision.new_evals.push(blocked_eval(state, eval, job, blocked, decision, ids));
+    }
+}
+
+fn release(state: &State, id: AllocId, progress: &mut Progress<'_>) {
+    if let Some(a) = state.alloc(id).filter(|a| !a.terminal())
+        && let Some(slot) = progress.overlay.remove(a)
+    {
+        progress.job_use.remove(&a.task_group, slot);
+    }
+}
+
+fn place_group<'a>(
+    cx: Context<'a>,
+    wanted: &GroupRequests,
+    progress: &mut Progress<'a>,
+    blocked: &mut Blocked,
+    paired: &mut Vec<PlannedStop>,
+    ids: &mut Ids,
+    decision: &mut Decision,
+) {
+    let Some(group) = cx.job.group(&wanted.group) else { return };
+    let mut placer = GroupPlacer::new(cx, group, wanted, progress, ids);
+    let mut failed = 0;
+    for request in &wanted.requests {
+        if let Some(alloc) = placer.place(request) {
+            decision.plan.placements.entry(alloc.node_id).or_default().push(alloc);
+            paired.extend(request.stop.clone());
+        } else {
+            failed += 1;
+            if request.release_anyway {
+                paired.extend(request.stop.clone().map(|s| PlannedStop { description: why::UNMANAGED.to_owned(), ..s }));
+            }
+        }
+    }
+    if failed > 0 {
+        decision.queued.insert(group.name.clone(), failed);
+        decision.failed_groups.insert(group.name.clone(), placer.failure(failed));
+        placer.eligibility(blocked);
+    }
+}
+
+/// What found no room waits. A job has one such evaluation: an existing one is renewed rather than joined by another.
+fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, decision: &Decision, ids: &mut Ids) -> Evaluation {
+    let key = job.key();
+    let waiting =
+        state.evals_by_job(&key).filter(|e| e.status == EvalStatus::Blocked && e.id != eval.id).max_by_key(|e| (e.create_index, e.id));
+    Evaluation {
+        id: waiting.map_or_else(|| EvalId(ids.uuid()), |e| e.id),
+        namespace: key.namespace,
+        priority: job.priority,
+        kind: job.kind.clone(),
+        trigger: Trigger::QueuedAllocs,
+        job_id: key.id,
+        job_modify_index: job.modify_index,
+        status: EvalStatus::Blocked,
+        status_description: "created to place remaining allocations".into(),
+        previous_eval: eval.id,
+        class_eligibility: if blocked.escaped { BTreeMap::new() } else { blocked.classes },
+        escaped_computed_class: blocked.escaped,
+        queued: decision.queued.clone(),
+        snapshot_index: state.latest_index(),
+        create_index: waiting.map_or(0, |e| e.create_index),
+        create_time: waiting.map_or(0, |e| e.create_time),
+        ..Evaluation::default()
+    }
+}
+
+/// Allocations of a snapshot by slot of their node.
+pub(crate) type BySlot = HashMap<u32, u32>;
+
+/// Is the allocation one that the plan may count on?
+pub(crate) fn counts(a: &Allocation) -> bool {
+    !a.terminal()
+}

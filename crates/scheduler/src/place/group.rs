@@ -1,0 +1,636 @@
+//! The requests of one group.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    alloc::{Allocation, ClientStatus, DesiredStatus, alloc_name},
+    ids::AllocId,
+    job::TaskGroup,
+    metrics::{AllocMetric, NodeScore},
+    node::Node,
+    resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
+};
+
+use super::{Blocked, Context, Progress, context::JobUse};
+use crate::{
+    cores,
+    feasible::GroupRules,
+    ids::Ids,
+    network::{NetworkAsk, NetworkGrant},
+    overlay::Overlay,
+    pools::{PoolAsk, Pools},
+    rank::{Candidate, Ranking, Standing, binpack, evenly, mean},
+    reconcile::{GroupRequests, Request},
+    remote,
+    rules::Distinct,
+    spread::Buckets,
+};
+
+/// Nodes whose scores are shown.
+const SHOWN: usize = 5;
+/// Placements of a group that share one account of the ranking, at first and later: an account each would outweigh the allocations.
+const SHARED_FIRST: usize = 16;
+const SHARED_LATER: usize = 64;
+
+/// What one allocation takes of a node of a class.
+struct Ask {
+    cpu: i64,
+    cores: i64,
+    memory_mb: i64,
+    disk_mb: i64,
+    /// By task, in the order of the group: does it run elsewhere?
+    remote: Vec<bool>,
+    pool: PoolAsk,
+    /// What every allocation on such nodes is given, when nothing of it is chosen per allocation.
+    given: Arc<AllocatedResources>,
+}
+
+impl Ask {
+    fn only_remote(&self) -> bool {
+        !self.remote.is_empty() && self.remote.iter().all(|r| *r)
+    }
+}
+
+/// What a class of nodes answers.
+enum Class {
+    Unknown,
+    OutOfScope,
+    Filtered(String),
+    Feasible { ask: Ask, affinity: f64 },
+}
+
+pub(super) struct GroupPlacer<'a, 'o> {
+    cx: Context<'a>,
+    group: &'a TaskGroup,
+    wanted: &'o GroupRequests,
+    overlay: &'o mut Overlay<'a>,
+    job_use: &'o mut JobUse,
+    ids: &'o mut Ids,
+    rules: GroupRules,
+    classes: Vec<Class>,
+    ports: NetworkAsk,
+    pools: Option<Pools>,
+    buckets: Buckets,
+    ranking: Ranking,
+    /// Reasons that hold for nodes whatever is placed.
+    base: AllocMetric,
+    account: Option<(Arc<AllocMetric>, usize)>,
+    placed: usize,
+    sticky: bool,
+    /// No node is left for requests without special wishes.
+    exhausted: bool,
+    distinct_hosts: Option<bool>,
+}
+
+impl<'a, 'o> GroupPlacer<'a, 'o> {
+    pub(super) fn new(
+        cx: Context<'a>,
+        group: &'a TaskGroup,
+        wanted: &'o GroupRequests,
+        progress: &'o mut Progress<'a>,
+        ids: &'o mut Ids,
+    ) -> Self {
+        let Context { state, job, .. } = cx;
+        let Progress { overlay, job_use } = progress;
+        let fleet = overlay.fleet;
+        let rules = GroupRules::new(state, job, group);
+        let spreads: Vec<_> = job.spreads.iter().chain(&group.spreads).collect();
+        let mut buckets = Buckets::new(&spreads, &rules.distinct, group.count());
+        if !buckets.plain() {
+            for (g, slot, n) in job_use.iter() {
+                if let Some(node) = &fleet.nodes()[slot as usize] {
+                    (0..n).for_each(|_| buckets.count_existing(node, rules.region(), *g == group.name));
+                }
+            }
+        }
+        let distinct = rules.distinct.iter().filter_map(|d| if let Distinct::Hosts { job_wide } = d { Some(*job_wide) } else { None });
+        let distinct_hosts = distinct.reduce(|a, b| a || b);
+        let salt = ids.salt();
+        let mut p = Self {
+            classes: fleet.class_names().iter().map(|_| Class::Unknown).collect(),
+            ranking: Ranking::new(fleet.len(), salt),
+            ports: NetworkAsk::new(group),
+            sticky: group.ephemeral_disk.as_ref().is_some_and(|d| d.sticky == Some(true)),
+            cx,
+            group,
+            wanted,
+            overlay,
+            job_use,
+            ids,
+            rules,
+            pools: None,
+            buckets,
+            base: AllocMetric::default(),
+            account: None,
+            placed: 0,
+            exhausted: false,
+            distinct_hosts,
+        };
+        p.find_candidates();
+        p
+    }
+
+    fn node(&self, slot: u32) -> &'a Arc<Node> {
+        let fleet: &'a state::Fleet = self.overlay.fleet;
+        fleet.nodes()[slot as usize].as_ref().expect("candidates are nodes that are registered")
+    }
+
+    fn class_of(&self, node: &Node) -> Class {
+        if !self.rules.in_scope(node) {
+            return Class::OutOfScope;
+        }
+        if let Err(why) = self.rules.class_meets(node) {
+            return Class::Filtered(why);
+        }
+        Class::Feasible { ask: self.ask(node), affinity: self.rules.affinity(node) }
+    }
+
+    fn ask(&self, node: &Node) -> Ask {
+        let mut ask =
+            Ask { cpu: 0, cores: 0, memory_mb: 0, disk_mb: 0, remote: Vec::new(), pool: PoolAsk::default(), given: Arc::default() };
+        let mut tasks = BTreeMap::new();
+        let oversubscribed = self.cx.state.scheduler_config().memory_oversubscription_enabled;
+        for t in &self.group.tasks {
+            let r = &t.resources;
+            let cores = r.cores.unwrap_or(0);
+            let cpu = if cores > 0 { 0 } else { r.cpu.unwrap_or(0) };
+            let memory = r.memory_mb.unwrap_or(0);
+            let provider = node.drivers.get(&t.driver).and_then(|d| d.remote.as_ref());
+            if let Some(p) = provider {
+                ask.pool.add(p, cpu, memory);
+            } else {
+                ask.cpu += cpu;
+                ask.cores += cores;
+                ask.memory_mb += memory;
+            }
+            ask.remote.push(provider.is_some());
+            let memory_max_mb = if oversubscribed { r.memory_max_mb.unwrap_or(0) } else { 0 };
+            tasks.insert(
+                t.name.clone(),
+                AllocatedTask {
+                    cpu: AllocatedCpu { cpu_shares: cpu, reserved_cores: Vec::new() },
+                    memory: AllocatedMemory { memory_mb: memory, memory_max_mb },
+                    networks: Vec::new(),
+                    remote: provider.is_some(),
+                },
+            );
+        }
+        if !ask.only_remote() {
+            ask.disk_mb = self.group.ephemeral_disk.as_ref().and_then(|d| d.size_mb).unwrap_or(300);
+        }
+        ask.given = Arc::new(AllocatedResources { tasks, shared: AllocatedShared { disk_mb: ask.disk_mb, ..AllocatedShared::default() } });
+        ask
+    }
+
+    /// Looks at every node once.
+    fn find_candidates(&mut self) {
+        let fleet = self.overlay.fleet;
+        let (ready, class) = (fleet.ready(), fleet.class());
+        let mut m = AllocMetric::default();
+        let mut any_pool = false;
+        // Facts by class, counted as nodes are met: (evaluated, filtered).
+        let mut met = vec![0_i64; self.classes.len()];
+        for slot in 0..fleet.len() {
+            if !ready[slot] {
+                continue;
+            }
+            let c = class[slot] as usize;
+            #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
+            let slot = slot as u32;
+            if matches!(self.classes[c], Class::Unknown) {
+                self.classes[c] = self.class_of(self.node(slot));
+                any_pool |= matches!(&self.classes[c], Class::Feasible { ask, .. } if !ask.pool.is_empty());
+            }
+            met[c] += 1;
+            if !matches!(self.classes[c], Class::Feasible { .. }) {
+                continue;
+            }
+            if self.rules.escaped()
+                && let Err(why) = self.rules.unique_meets(self.node(slot))
+            {
+                filtered(&mut m, &self.node(slot).class, why, 1);
+                continue;
+            }
+            let bucket = if self.buckets.plain() {
+                0
+            } else {
+                let node = self.node(slot).clone();
+                self.buckets.of(&node, self.rules.region())
+            };
+            self.ranking.add(slot, bucket, fleet.id_bits()[slot as usize]);
+        }
+        // A class's nodes agree in datacenter, pool and node class: one of them speaks for all.
+        let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
+        for slot in (0..fleet.len()).rev().filter(|s| ready[*s]) {
+            speaker[class[slot] as usize] = u32::try_from(slot).ok();
+        }
+        for (c, slot) in speaker.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let node = self.node(*slot);
+            if self.rules.in_pool(node) {
+                m.nodes_in_pool += met[c];
+            }
+            match &self.classes[c] {
+                Class::Unknown | Class::OutOfScope => {}
+                Class::Filtered(why) => {
+                    *m.nodes_available.entry(node.datacenter.clone()).or_default() += met[c];
+                    m.nodes_evaluated += met[c];
+                    filtered(&mut m, &node.class, why.clone(), met[c]);
+                }
+                Class::Feasible { .. } => {
+                    *m.nodes_available.entry(node.datacenter.clone()).or_default() += met[c];
+                    m.nodes_evaluated += met[c];
+                }
+            }
+        }
+        self.base = m;
+        if any_pool {
+            self.pools = Some(Pools::of(self.cx.state));
+        }
+        self.buckets.refresh();
+        // Neighbours are mostly alike: the last bin-packing score is good for the next as well.
+        let mut memo = ([0_i64; 4], f64::NAN);
+        for i in 0..self.ranking.candidates.len() {
+            let (sum, parts, standing) = self.assess(i, &mut memo);
+            let c = &mut self.ranking.candidates[i];
+            (c.sum, c.parts, c.standing) = (sum, parts, standing);
+        }
+        self.ranking.build(self.buckets.len());
+    }
+
+    fn feasible(&self, slot: u32) -> (&Ask, f64) {
+        match &self.classes[self.overlay.fleet.class()[slot as usize] as usize] {
+            Class::Feasible { ask, affinity } => (ask, *affinity),
+            _ => unreachable!("candidates are of feasible classes"),
+        }
+    }
+
+    /// Score and standing of a candidate as things are now.
+    fn assess(&self, i: usize, memo: &mut ([i64; 4], f64)) -> (f64, u8, Standing) {
+        let slot = self.ranking.candidates[i].slot;
+        let (ask, _) = self.feasible(slot);
+        let taken = self.distinct_hosts.is_some_and(|job_wide| {
+            let n = if job_wide { self.job_use.of_job(slot) } else { self.job_use.of_group(&self.group.name, slot) };
+            n > 0
+        });
+        let standing = if taken {
+            Standing::Distinct
+        } else if self.room(slot, ask) {
+            Standing::Open
+        } else {
+            Standing::Exhausted
+        };
+        let (fit, anti, affinity) = self.parts(slot, memo);
+        let mut sum = fit;
+        let mut parts = 1;
+        for part in [anti, affinity] {
+            if part != 0.0 {
+                sum += part;
+                parts += 1;
+            }
+        }
+        (sum, parts, standing)
+    }
+
+    /// Is there room? Only yes or no: reasons are worked out when someone asks.
+    fn room(&self, slot: u32, ask: &Ask) -> bool {
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
+        let simple = o.memory_mb[i] + ask.memory_mb <= f.memory_mb()[i]
+            && o.disk_mb[i] + ask.disk_mb <= f.disk_mb()[i]
+            && o.cpu[i] + ask.cpu <= f.cpu()[i];
+        if ask.cores == 0 && !self.ports.has_ports() {
+            return simple;
+        }
+        simple && self.lacking(slot, ask).is_none()
+    }
+
+    /// What the node lacks, as people see it.
+    fn lacking(&self, slot: u32, ask: &Ask) -> Option<String> {
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
+        if ask.cores > 0 {
+            let node = self.node(slot);
+            let free = cores::free(node, &o.cores(slot));
+            if i64::try_from(free.len()).unwrap_or(i64::MAX) < ask.cores {
+                return Some("cores".to_owned());
+            }
+            if o.cpu[i] + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu()[i] {
+                return Some("cpu".to_owned());
+            }
+        }
+        if o.cpu[i] + ask.cpu > f.cpu()[i] {
+            return Some("cpu".to_owned());
+        }
+        if o.memory_mb[i] + ask.memory_mb > f.memory_mb()[i] {
+            return Some("memory".to_owned());
+        }
+        if o.disk_mb[i] + ask.disk_mb > f.disk_mb()[i] {
+            return Some("disk".to_owned());
+        }
+        if self.ports.is_empty() {
+            return None;
+        }
+        self.ports.fits(&f.capacity()[i], o.ports(slot)).err()
+    }
+
+    /// Bin-packing (or evenness, or sessions), anti-affinity, affinity; 0 = does not apply, but for the first.
+    fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64) {
+        let (ask, class_affinity) = self.feasible(slot);
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
+        let fit = if ask.only_remote() {
+            // Managing costs a session and nothing else: sessions are kept even.
+            1.0 / f64::from(1 + f.usage_allocs(slot) + self.job_use.of_job(slot))
+        } else {
+            let used_cpu = o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
+            let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu()[i], f.memory_mb()[i]];
+            if memo.0 != key || memo.1.is_nan() {
+                let free = |used: i64, all: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
+                let (cpu, memory) = (free(key[0], key[2]), free(key[1], key[3]));
+                *memo = (key, if self.rules.binpack { binpack(cpu, memory) } else { evenly(cpu, memory) });
+            }
+            memo.1
+        };
+        let here = self.job_use.of_group(&self.group.name, slot);
+        let anti = if here == 0 { 0.0 } else { -f64::from(here + 1) / f64::from(self.group.count().max(1)) };
+        let affinity = if self.rules.affinity_unique() { self.rules.affinity(self.node(slot)) } else { class_affinity };
+        (fit, anti, if self.rules.has_affinities() { affinity } else { 0.0 })
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if let Some(i) = self.ranking.find(slot) {
+            let (sum, parts, standing) = self.assess(i, &mut ([0; 4], f64::NAN));
+            self.ranking.renew(i, sum, parts, standing);
+        }
+    }
+
+    /// A replaced allocation leaves its room to its replacement, or takes it back when there is none.
+    fn lend(&mut self, previous: &Allocation, leave: bool) {
+        let slot = if leave { self.overlay.remove(previous) } else { self.overlay.add(previous) };
+        let Some(slot) = slot else { return };
+        let node = self.overlay.fleet.nodes()[slot as usize].clone();
+        if let Some(node) = node {
+            if leave {
+                self.buckets.uncount(&node, self.rules.region());
+            } else {
+                self.buckets.count_existing(&node, self.rules.region(), true);
+                self.buckets.refresh();
+            }
+            if let Some(pools) = &mut self.pools {
+                let ask = PoolAsk::of(previous, &node);
+                if leave { pools.remove(&ask) } else { pools.add(&ask) }
+            }
+        }
+        if leave {
+            self.job_use.remove(&previous.task_group, slot);
+        } else {
+            self.job_use.add(&previous.task_group, slot);
+        }
+        self.touch(slot);
+    }
+
+    /// A new allocation for the request, or None when no node can take it.
+    pub(super) fn place(&mut self, r: &Request) -> Option<Allocation> {
+        let live = r.previous.as_ref().filter(|p| r.stop.is_some() && !p.terminal()).cloned();
+        if let Some(p) = &live {
+            self.lend(p, true);
+        }
+        let placed = self.choose(r);
+        match (&placed, live) {
+            (None, Some(p)) => self.lend(&p, false),
+            (Some(_), _) => self.placed += 1,
+            _ => {}
+        }
+        placed
+    }
+
+    fn choose(&mut self, r: &Request) -> Option<Allocation> {
+        let any_remote = self.classes.iter().any(|c| matches!(c, Class::Feasible { ask, .. } if ask.remote.contains(&true)));
+        let (needs, carried) = if any_remote || r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()) {
+            remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref())
+        } else {
+            Default::default()
+        };
+        let preferred = r.previous.as_ref().filter(|_| self.sticky).and_then(|p| self.overlay.fleet.slot(p.node_id));
+        let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some();
+        if !special && self.exhausted {
+            return None;
+        }
+        // An instance that is there already has its room at the provider.
+        let adopting = !needs.is_empty();
+        loop {
+            let buckets = &self.buckets;
+            let boost = |b: u32| if buckets.is_full(b) { None } else { Some(buckets.boost(b)) };
+            let best = if special {
+                let pools = self.pools.as_ref().filter(|_| !adopting);
+                let allowed = |c: &Candidate| {
+                    let node = self.node(c.slot);
+                    needs.iter().all(|n| n.met_by(node).is_ok()) && pools.is_none_or(|p| p.fits(&self.feasible(c.slot).0.pool).is_ok())
+                };
+                let stay = preferred.and_then(|s| self.ranking.find(s)).filter(|i| {
+                    let c = &self.ranking.candidates[*i];
+                    c.standing == Standing::Open && !buckets.is_full(c.bucket) && allowed(c)
+                });
+                let penalised = |slot: u32| !r.penalty.is_empty() && r.penalty.contains(&self.node(slot).id);
+                stay.or_else(|| self.ranking.best_linear(boost, allowed, penalised))
+            } else {
+                self.ranking.best(boost)
+            };
+            let Some(i) = best else {
+                self.exhausted |= !special;
+                return None;
+            };
+            let slot = self.ranking.candidates[i].slot;
+            if !adopting
+                && let Some(p) = &self.pools
+                && p.fits(&self.feasible(slot).0.pool).is_err()
+            {
+                self.exclude(i);
+                continue;
+            }
+            let grant = if self.ports.is_empty() {
+                NetworkGrant::default()
+            } else {
+                let capacity = self.overlay.fleet.capacity()[slot as usize].clone();
+                match self.ports.grant(&capacity, self.overlay.ports(slot), self.ids) {
+                    Ok(grant) => grant,
+                    // The count said that there is a port, but all that is left is reserved.
+                    Err(_) => {
+                        self.exclude(i);
+                        continue;
+                    }
+                }
+            };
+            let metrics = self.metrics(i);
+            return Some(self.allocate(r, i, grant, carried, metrics));
+        }
+    }
+
+    fn exclude(&mut self, i: usize) {
+        let c = &self.ranking.candidates[i];
+        let (sum, parts) = (c.sum, c.parts);
+        self.ranking.renew(i, sum, parts, Standing::Exhausted);
+    }
+
+    fn allocate(
+        &mut self,
+        r: &Request,
+        i: usize,
+        grant: NetworkGrant,
+        carried: BTreeMap<Arc<str>, model::ids::IncarnationId>,
+        metrics: Arc<AllocMetric>,
+    ) -> Allocation {
+        let Candidate { slot, bucket, .. } = self.ranking.candidates[i];
+        let node = self.node(slot);
+        let (ask, _) = self.feasible(slot);
+        let resources = self.resources(slot, ask, grant);
+        let pool = ask.pool.clone();
+        let alloc = Allocation {
+            id: AllocId(self.ids.uuid()),
+            namespace: self.cx.job.namespace.clone(),
+            eval_id: self.cx.eval.id,
+            name: alloc_name(self.cx.job.id.as_str(), &self.group.name, r.index).into(),
+            node_id: node.id,
+            node_name: node.name.clone(),
+            job_id: self.cx.job.id.clone(),
+            job_version: self.cx.job.version,
+            job: Some(self.cx.job.clone()),
+            task_group: self.group.name.clone(),
+            resources,
+            metrics: Some(metrics),
+            desired_status: DesiredStatus::Run,
+            client_status: ClientStatus::Pending,
+            deployment_id: self.wanted.deployment,
+            previous_allocation: r.previous.as_ref().map_or(AllocId::NIL, |p| p.id),
+            reschedule_tracker: r.tracker.clone(),
+            remote: carried,
+            create_time: self.cx.now,
+            modify_time: self.cx.now,
+            ..Allocation::default()
+        };
+        self.overlay.add(&alloc);
+        self.job_use.add(&self.group.name, slot);
+        if let Some(p) = &mut self.pools {
+            p.add(&pool);
+        }
+        self.buckets.placed(bucket);
+        self.touch(slot);
+        alloc
+    }
+
+    fn resources(&self, slot: u32, ask: &Ask, grant: NetworkGrant) -> Arc<AllocatedResources> {
+        if ask.cores == 0 && self.ports.is_empty() {
+            return ask.given.clone();
+        }
+        let mut given = AllocatedResources::clone(&ask.given);
+        given.shared.networks = grant.networks;
+        given.shared.ports = grant.ports;
+        for (task, networks) in grant.tasks {
+            if let Some(t) = given.tasks.get_mut(&task) {
+                t.networks = networks;
+            }
+        }
+        if ask.cores > 0 {
+            let node = self.node(slot);
+            let mut free = cores::free(node, &self.overlay.cores(slot)).into_iter();
+            for t in self.group.tasks.iter().filter(|t| t.resources.cores.unwrap_or(0) > 0) {
+                let n = t.resources.cores.unwrap_or(0);
+                if let Some(a) = given.tasks.get_mut(&t.name).filter(|a| !a.remote) {
+                    a.cpu.reserved_cores = free.by_ref().take(usize::try_from(n).unwrap_or(0)).collect();
+                    a.cpu.cpu_shares = n * cores::mhz_per_core(node);
+                }
+            }
+        }
+        Arc::new(given)
+    }
+
+    /// The account of the ranking that led to this placement, shared with those that follow.
+    fn metrics(&mut self, chosen: usize) -> Arc<AllocMetric> {
+        if let Some((m, left)) = &mut self.account
+            && *left > 0
+        {
+            *left -= 1;
+            return m.clone();
+        }
+        let mut m = self.base.clone();
+        let buckets = &self.buckets;
+        let boost = |b: u32| if buckets.is_full(b) { None } else { Some(buckets.boost(b)) };
+        let mut shown = self.ranking.top(SHOWN, boost);
+        if !shown.iter().any(|(i, _)| *i == chosen) {
+            // A request with special wishes: its own choice comes first.
+            let c = &self.ranking.candidates[chosen];
+            shown.insert(0, (chosen, mean(c.sum, c.parts, buckets.boost(c.bucket))));
+            shown.truncate(SHOWN);
+        }
+        m.score_meta_data = shown.into_iter().map(|(i, score)| self.score(i, score)).collect();
+        let m = Arc::new(m);
+        let share = if self.placed == 0 { SHARED_FIRST } else { SHARED_LATER };
+        self.account = Some((m.clone(), share - 1));
+        m
+    }
+
+    fn score(&self, i: usize, norm_score: f64) -> NodeScore {
+        let c = &self.ranking.candidates[i];
+        let (fit, anti, affinity) = self.parts(c.slot, &mut ([0; 4], f64::NAN));
+        let first = if self.feasible(c.slot).0.only_remote() { "sessions" } else { "binpack" };
+        let parts =
+            [(first, fit), ("job-anti-affinity", anti), ("node-affinity", affinity), ("allocation-spread", self.buckets.boost(c.bucket))];
+        let shown = parts.into_iter().enumerate().filter(|(n, (_, v))| *n == 0 || *v != 0.0);
+        NodeScore { node_id: self.node(c.slot).id, scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(), norm_score }
+    }
+
+    /// Why `failed` requests found no node.
+    pub(super) fn failure(&self, failed: i64) -> AllocMetric {
+        let mut m = self.base.clone();
+        m.coalesced_failures = failed - 1;
+        let needs: Vec<_> = self
+            .wanted
+            .requests
+            .iter()
+            .flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0)
+            .collect();
+        for c in &self.ranking.candidates {
+            let node = self.node(c.slot);
+            let (ask, _) = self.feasible(c.slot);
+            if c.standing == Standing::Distinct {
+                filtered(&mut m, &node.class, "distinct_hosts".to_owned(), 1);
+            } else if let Some(why) = self.buckets.full_reason(c.bucket) {
+                filtered(&mut m, &node.class, why, 1);
+            } else if let Some(why) = needs.iter().find_map(|n| n.met_by(node).err()) {
+                filtered(&mut m, &node.class, why, 1);
+            } else {
+                let pool = || self.pools.as_ref().and_then(|p| p.fits(&ask.pool).err());
+                let excluded = || (c.standing == Standing::Exhausted).then(|| "network: dynamic port selection failed".to_owned());
+                if let Some(dimension) = self.lacking(c.slot, ask).or_else(pool).or_else(excluded) {
+                    m.nodes_exhausted += 1;
+                    *m.dimension_exhausted.entry(dimension).or_default() += 1;
+                    if !node.class.is_empty() {
+                        *m.class_exhausted.entry(node.class.clone()).or_default() += 1;
+                    }
+                }
+            }
+        }
+        m
+    }
+
+    /// Which classes could take what found no room.
+    pub(super) fn eligibility(&self, blocked: &mut Blocked) {
+        blocked.escaped |=
+            self.rules.escaped() || self.wanted.requests.iter().any(|r| r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()));
+        for (c, name) in self.classes.iter().zip(self.overlay.fleet.class_names()) {
+            match c {
+                Class::Feasible { .. } => *blocked.classes.entry(name.to_string()).or_default() = true,
+                Class::Filtered(_) => {
+                    blocked.classes.entry(name.to_string()).or_default();
+                }
+                Class::Unknown | Class::OutOfScope => {}
+            }
+        }
+    }
+}
+
+fn filtered(m: &mut AllocMetric, class: &str, why: String, n: i64) {
+    m.nodes_filtered += n;
+    *m.constraint_filtered.entry(why).or_default() += n;
+    if !class.is_empty() {
+        *m.class_filtered.entry(class.to_owned()).or_default() += n;
+    }
+}

@@ -1,0 +1,196 @@
+//! The best of all feasible nodes for each placement, exactly, without looking at all of them each time.
+//!
+//! Every node that meets the rules is a candidate with a score of its own (bin-packing, anti-affinity, affinity) that changes only when
+//! something is placed on it or taken off it. Candidates of one bucket (equal values of spread attributes) and an equal number of score parts
+//! keep their order whatever the spreads are worth at the moment, so each such class has a heap; the best placement is the best of the heaps'
+//! tops. Scores are renewed lazily: a changed candidate gets a new version and a new entry, older entries are dropped when they surface.
+//!
+//! The final score is the mean of the parts that apply, as in the system that we follow.
+
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+use crate::ids::mix;
+
+/// Score of filling up a node, 0..=1: the classic "best fit version 3", 20 − 10^free cpu − 10^free memory, over 18.
+#[must_use]
+pub fn binpack(free_cpu: f64, free_memory: f64) -> f64 {
+    (20.0 - ten_to(free_cpu) - ten_to(free_memory)).clamp(0.0, 18.0) / 18.0
+}
+
+/// Score of keeping nodes even, 0..=1.
+#[must_use]
+pub fn evenly(free_cpu: f64, free_memory: f64) -> f64 {
+    (ten_to(free_cpu) + ten_to(free_memory) - 2.0).clamp(0.0, 18.0) / 18.0
+}
+
+fn ten_to(x: f64) -> f64 {
+    (x * std::f64::consts::LN_10).exp()
+}
+
+/// The mean of the parts, with a part of the moment when it is not zero.
+pub(crate) fn mean(sum: f64, parts: u8, boost: f64) -> f64 {
+    if boost == 0.0 { sum / f64::from(parts) } else { (sum + boost) / f64::from(parts + 1) }
+}
+
+/// Why a candidate may not be chosen at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Open,
+    /// No room; the dimension is worked out when someone asks.
+    Exhausted,
+    /// An allocation of the job is there already.
+    Distinct,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) slot: u32,
+    pub(crate) bucket: u32,
+    /// Sum of the parts of its own, and how many these are.
+    pub(crate) sum: f64,
+    pub(crate) parts: u8,
+    pub(crate) standing: Standing,
+    pub(crate) tie: u64,
+    version: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    sum: f64,
+    tie: u64,
+    candidate: u32,
+    version: u32,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.sum.total_cmp(&other.sum).then(self.tie.cmp(&other.tie)).then(self.candidate.cmp(&other.candidate))
+    }
+}
+
+/// Parts of its own that a candidate can have: bin-packing, anti-affinity, affinity.
+const PARTS: usize = 4;
+
+/// All candidates of a group.
+pub(crate) struct Ranking {
+    pub(crate) candidates: Vec<Candidate>,
+    heaps: Vec<BinaryHeap<Entry>>,
+    by_slot: Vec<u32>,
+    salt: u64,
+}
+
+impl Ranking {
+    pub(crate) fn new(slots: usize, salt: u64) -> Self {
+        Self { candidates: Vec::new(), heaps: Vec::new(), by_slot: vec![u32::MAX; slots], salt }
+    }
+
+    pub(crate) fn add(&mut self, slot: u32, bucket: u32, id_bits: u64) {
+        self.by_slot[slot as usize] = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
+        let tie = mix(id_bits ^ self.salt);
+        self.candidates.push(Candidate { slot, bucket, sum: 0.0, parts: 1, standing: Standing::Exhausted, tie, version: 0 });
+    }
+
+    pub(crate) fn find(&self, slot: u32) -> Option<usize> {
+        self.by_slot.get(slot as usize).filter(|i| **i != u32::MAX).map(|i| *i as usize)
+    }
+
+    /// Puts every open candidate on its heap. Linear.
+    pub(crate) fn build(&mut self, buckets: usize) {
+        let mut entries: Vec<Vec<Entry>> = Vec::new();
+        entries.resize_with(buckets * PARTS, Vec::new);
+        for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
+            entries[c.bucket as usize * PARTS + usize::from(c.parts)].push(entry(i, c));
+        }
+        self.heaps = entries.into_iter().map(BinaryHeap::from).collect();
+    }
+
+    /// Takes over a candidate's new score or standing.
+    pub(crate) fn renew(&mut self, i: usize, sum: f64, parts: u8, standing: Standing) {
+        let c = &mut self.candidates[i];
+        c.sum = sum;
+        c.parts = parts;
+        c.standing = standing;
+        c.version += 1;
+        let heap = c.bucket as usize * PARTS + usize::from(parts);
+        if standing == Standing::Open && heap < self.heaps.len() {
+            self.heaps[heap].push(entry(i, &self.candidates[i]));
+        }
+    }
+
+    /// The best candidate of all, given what each bucket is worth (None = closed).
+    pub(crate) fn best(&mut self, boost: impl Fn(u32) -> Option<f64>) -> Option<usize> {
+        let mut best: Option<(f64, u64, usize)> = None;
+        for (h, heap) in self.heaps.iter_mut().enumerate() {
+            let Some(boost) = u32::try_from(h / PARTS).ok().and_then(&boost) else { continue };
+            while let Some(top) = heap.peek() {
+                let c = &self.candidates[top.candidate as usize];
+                if c.version != top.version || c.standing != Standing::Open {
+                    heap.pop();
+                    continue;
+                }
+                let score = mean(c.sum, c.parts, boost);
+                if better((score, c.tie), best) {
+                    best = Some((score, c.tie, top.candidate as usize));
+                }
+                break;
+            }
+        }
+        best.map(|(.., i)| i)
+    }
+
+    /// The best candidate by looking at all of them, for requests that do not value nodes as the others do: `allowed` filters, `penalised` nodes
+    /// have one more part, of -1.
+    pub(crate) fn best_linear(
+        &self,
+        boost: impl Fn(u32) -> Option<f64>,
+        allowed: impl Fn(&Candidate) -> bool,
+        penalised: impl Fn(u32) -> bool,
+    ) -> Option<usize> {
+        let mut best: Option<(f64, u64, usize)> = None;
+        for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
+            let Some(boost) = boost(c.bucket) else { continue };
+            let (sum, parts) = if penalised(c.slot) { (c.sum - 1.0, c.parts + 1) } else { (c.sum, c.parts) };
+            let score = mean(sum, parts, boost);
+            if better((score, c.tie), best) && allowed(c) {
+                best = Some((score, c.tie, i));
+            }
+        }
+        best.map(|(.., i)| i)
+    }
+
+    /// The best few, best first.
+    pub(crate) fn top(&self, n: usize, boost: impl Fn(u32) -> Option<f64>) -> Vec<(usize, f64)> {
+        let mut top: Vec<(usize, f64)> = Vec::with_capacity(n + 1);
+        for (i, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.standing == Standing::Open) {
+            let Some(boost) = boost(c.bucket) else { continue };
+            let score = mean(c.sum, c.parts, boost);
+            let above = |(j, s): &(usize, f64)| s.total_cmp(&score).then(self.candidates[*j].tie.cmp(&c.tie)).is_gt();
+            if top.len() == n && top.last().is_some_and(above) {
+                continue;
+            }
+            let at = top.partition_point(above);
+            top.insert(at, (i, score));
+            top.truncate(n);
+        }
+        top
+    }
+}
+
+fn entry(i: usize, c: &Candidate) -> Entry {
+    Entry { sum: c.sum, tie: c.tie, candidate: u32::try_from(i).unwrap_or(u32::MAX), version: c.version }
+}
+
+fn better((score, tie): (f64, u64), best: Option<(f64, u64, usize)>) -> bool {
+    best.is_none_or(|(s, t, _)| score.total_cmp(&s).then(tie.cmp(&t)).is_gt())
+}

@@ -1,0 +1,637 @@
+//! What a job wants compared with what exists: what to place, stop, migrate, replace, change in place, and when to look again.
+//!
+//! ```text
+//! allocation ─┬─ ignored     stopped by the servers, replaced already, or of an older run of a batch job
+//!             ├─ kept        runs, or ended in a way that still counts (batch success, failure without further attempt)
+//!             ├─ lost        its node is down or gone
+//!             ├─ migrating   marked by the drainer; with remote tasks as soon as its node drains
+//!             └─ rescheduled failed and its policy says now, or later (a follow-up evaluation)
+//! ```
+//!
+//! Nothing here knows where there is room: requests whose `stop` is set stop the earlier allocation only when the new one has found a place.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use model::{
+    alloc::{Allocation, ClientStatus, RescheduleEvent, RescheduleTracker},
+    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    eval::{EvalStatus, Evaluation, Trigger},
+    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, TimestampNs},
+    job::{Job, TaskGroup, job_type},
+    node::NodeStatus,
+    plan::{DeploymentUpdate, DesiredUpdates, PlannedStop},
+    policy::Reschedule,
+};
+use state::State;
+
+use crate::{
+    feasible,
+    ids::Ids,
+    remote,
+    reschedule::{self, Verdict},
+};
+
+/// Why allocations are stopped, as people see it.
+pub mod why {
+    /// The count or the groups of the job have changed, or it was stopped.
+    pub const NOT_NEEDED: &str = "alloc not needed due to job update";
+    /// Its node is draining.
+    pub const MIGRATING: &str = "alloc is being migrated";
+    /// A newer version replaces it.
+    pub const UPDATED: &str = "alloc is being updated due to job update";
+    /// Its node is down or gone.
+    pub const LOST: &str = "alloc is lost since its node is down";
+    /// It has failed and has a replacement.
+    pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
+    /// Its remote tasks stay where they are until a node can manage them.
+    pub const UNMANAGED: &str = "node is draining and no other can manage the remote tasks: they run on unmanaged";
+}
+
+/// Failed allocations that become due within this span share a follow-up evaluation.
+const FOLLOWUP_WINDOW: i64 = 5_000_000_000;
+/// What becomes due within this span is done now.
+const RESCHEDULE_WINDOW: i64 = 1_000_000_000;
+
+/// One allocation to be placed.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) index: u32,
+    /// The allocation that it replaces.
+    pub(crate) previous: Option<Arc<Allocation>>,
+    /// Stop of the earlier one, which only happens when a place was found.
+    pub(crate) stop: Option<PlannedStop>,
+    /// With all tasks remote: the earlier one lets go even when no place was found.
+    pub(crate) release_anyway: bool,
+    /// Nodes on which it has failed before.
+    pub(crate) penalty: Vec<NodeId>,
+    pub(crate) tracker: Option<RescheduleTracker>,
+}
+
+/// What is to be placed of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupRequests {
+    pub(crate) group: Arc<str>,
+    pub(crate) requests: Vec<Request>,
+    /// New allocations belong to this deployment.
+    pub(crate) deployment: DeploymentId,
+}
+
+/// The outcome for a whole job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) groups: Vec<GroupRequests>,
+    pub(crate) stops: Vec<PlannedStop>,
+    /// Existing allocations that take over the newest version without a restart.
+    pub(crate) in_place: Vec<Allocation>,
+    pub(crate) attribute_updates: Vec<Allocation>,
+    pub(crate) deployment: Option<Deployment>,
+    pub(crate) deployment_updates: Vec<DeploymentUpdate>,
+    pub(crate) followups: Vec<Evaluation>,
+    pub(crate) annotations: BTreeMap<Arc<str>, DesiredUpdates>,
+}
+
+/// What becomes of one allocation.
+enum Fate {
+    Ignore,
+    Keep,
+    Lost,
+    Migrate,
+    RescheduleNow(RescheduleTracker),
+    RescheduleLater(TimestampNs),
+}
+
+struct Reconciler<'a> {
+    state: &'a State,
+    job: &'a Arc<Job>,
+    eval: &'a Evaluation,
+    now: TimestampNs,
+    batch: bool,
+    /// The deployment of this very version, unless it has ended well.
+    deployment: Option<Arc<Deployment>>,
+    /// The same, being made.
+    new_deployment: Option<Deployment>,
+    out: Wanted,
+}
+
+fn stop(a: &Allocation, description: &str, client_status: Option<ClientStatus>) -> PlannedStop {
+    PlannedStop { id: a.id, node_id: a.node_id, description: description.to_owned(), client_status, followup_eval_id: EvalId::NIL }
+}
+
+/// Its node is gone, or does not hold its lease any more.
+fn node_lost(state: &State, node: NodeId) -> bool {
+    state.node(node).is_none_or(|n| matches!(n.status, NodeStatus::Down | NodeStatus::Disconnected))
+}
+
+/// When the allocation failed: the end of its last task, else its last change.
+fn failed_at(a: &Allocation) -> TimestampNs {
+    let ends = a.task_states.values().filter_map(|t| t.finished_at.parse::<jiff::Timestamp>().ok());
+    ends.max().and_then(|t| i64::try_from(t.as_nanosecond()).ok()).unwrap_or(a.modify_time)
+}
+
+/// Compares a job with its allocations.
+pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, ids: &mut Ids) -> Wanted {
+    let key = eval.job_key();
+    let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
+    let Some(job) = job.filter(|j| !j.stop) else {
+        return stop_job(state, &key, &allocs);
+    };
+    let mut by_group: BTreeMap<Arc<str>, Vec<Arc<Allocation>>> = BTreeMap::new();
+    for a in allocs {
+        by_group.entry(a.task_group.clone()).or_default().push(a);
+    }
+    let mut r = Reconciler {
+        state,
+        job,
+        eval,
+        now,
+        batch: job.kind == job_type::BATCH,
+        deployment: None,
+        new_deployment: None,
+        out: Wanted::default(),
+    };
+    r.find_deployment(&key);
+    let mut complete = true;
+    for group in &job.task_groups {
+        let allocs = by_group.remove(&group.name).unwrap_or_default();
+        complete &= r.group(group, allocs, ids);
+    }
+    for (group, allocs) in by_group {
+        let mut counts = DesiredUpdates::default();
+        stop_allocs(state, &allocs, &mut r.out.stops, &mut counts);
+        if counts.stop > 0 {
+            r.out.annotations.insert(group, counts);
+        }
+    }
+    r.finish_deployment(complete);
+    r.out
+}
+
+fn stop_allocs(state: &State, allocs: &[Arc<Allocation>], stops: &mut Vec<PlannedStop>, counts: &mut DesiredUpdates) {
+    for a in allocs.iter().filter(|a| !a.client_terminal()) {
+        let lost = node_lost(state, a.node_id);
+        if lost {
+            stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
+        } else if !a.server_terminal() {
+            stops.push(stop(a, why::NOT_NEEDED, None));
+        } else {
+            continue;
+        }
+        counts.stop += u64::from(!a.server_terminal());
+    }
+}
+
+fn stop_job(state: &State, key: &JobKey, allocs: &[Arc<Allocation>]) -> Wanted {
+    let mut out = Wanted::default();
+    for a in allocs {
+        let counts = out.annotations.entry(a.task_group.clone()).or_default();
+        stop_allocs(state, std::slice::from_ref(a), &mut out.stops, counts);
+    }
+    out.annotations.retain(|_, c| *c != DesiredUpdates::default());
+    for d in state.deployments_by_job(key).filter(|d| d.status.active()) {
+        out.deployment_updates.push(DeploymentUpdate {
+            id: d.id,
+            status: DeploymentStatus::Cancelled,
+            description: "Cancelled because job is stopped".into(),
+        });
+    }
+    out
+}
+
+impl Reconciler<'_> {
+    fn find_deployment(&mut self, key: &JobKey) {
+        let job = self.job;
+        for d in self.state.deployments_by_job(key) {
+            let current = d.job_create_index == job.create_index && d.job_version == job.version;
+            if current {
+                let ended_well = matches!(d.status, DeploymentStatus::Successful | DeploymentStatus::Cancelled);
+                if !ended_well && self.deployment.as_ref().is_none_or(|o| o.create_index < d.create_index) {
+                    self.deployment = Some(d.clone());
+                }
+            } else if d.status.active() {
+                self.out.deployment_updates.push(DeploymentUpdate {
+                    id: d.id,
+                    status: DeploymentStatus::Cancelled,
+                    description: "Cancelled due to newer version of job".into(),
+                });
+            }
+        }
+    }
+
+    /// Success when everything is in place and healthy; the deployment's totals follow the job.
+    fn finish_deployment(&mut self, complete: bool) {
+        if let Some(d) = self.new_deployment.take() {
+            for g in &mut self.out.groups {
+                if d.groups.contains_key(&g.group) {
+                    g.deployment = d.id;
+                }
+            }
+            for a in &mut self.out.in_place {
+                if d.groups.contains_key(&a.task_group) {
+                    a.deployment_id = d.id;
+                    a.deployment_status = None;
+                }
+            }
+            self.out.deployment = Some(d);
+        } else if let Some(d) = self.deployment.as_ref().filter(|d| d.status == DeploymentStatus::Running) {
+            let healthy = d.groups.values().all(|g| g.healthy_allocs >= g.desired_total);
+            if complete && healthy {
+                self.out.deployment_updates.push(DeploymentUpdate {
+                    id: d.id,
+                    status: DeploymentStatus::Successful,
+                    description: "Deployment completed successfully".into(),
+                });
+            }
+        }
+    }
+
+    fn active_deployment(&self, group: &str) -> Option<&Arc<Deployment>> {
+        self.deployment.as_ref().filter(|d| d.status.active() && d.groups.contains_key(group))
+    }
+
+    fn fate(&self, group: &TaskGroup, a: &Allocation) -> Fate {
+        let older = a.job.as_ref().is_none_or(|j| j.create_index < self.job.create_index || j.version < self.job.version);
+        if self.batch && older && a.terminal() {
+            return Fate::Ignore;
+        }
+        if a.server_terminal() {
+            return if self.batch && a.ran_successfully() { Fate::Keep } else { Fate::Ignore };
+        }
+        match a.client_status {
+            ClientStatus::Failed => self.fate_of_failed(group, a),
+            ClientStatus::Complete => {
+                // The success of a batch allocation stands for good; a service is not supposed to end.
+                if self.batch { Fate::Keep } else { Fate::Ignore }
+            }
+            ClientStatus::Lost => Fate::Ignore,
+            ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => {
+                if node_lost(self.state, a.node_id) {
+                    return Fate::Lost;
+                }
+                let draining = self.state.node(a.node_id).is_some_and(|n| n.drain.is_some());
+                if a.desired_transition.migrate == Some(true) || (draining && remote::has_remote(a)) {
+                    return Fate::Migrate;
+                }
+                Fate::Keep
+            }
+        }
+    }
+
+    fn fate_of_failed(&self, group: &TaskGroup, a: &Allocation) -> Fate {
+        if !a.next_allocation.is_nil() {
+            return Fate::Ignore;
+        }
+        let t = &a.desired_transition;
+        let at = failed_at(a);
+        let tracker = |delay| {
+            let mut tracker = a.reschedule_tracker.clone().unwrap_or_default();
+            tracker.events.push(RescheduleEvent { time: self.now, prev_alloc_id: a.id, prev_node_id: a.node_id, delay });
+            // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
+            let surplus = tracker.events.len().saturating_sub(self.tracked_events(group));
+            tracker.events.drain(..surplus);
+            tracker
+        };
+        if t.force_reschedule == Some(true) {
+            return Fate::RescheduleNow(tracker(model::GoDuration::ZERO));
+        }
+        // Within a deployment it is the deployment's watcher that says whether to try again.
+        let within = self.deployment.as_ref().is_some_and(|d| d.status.active() && d.id == a.deployment_id);
+        if within && t.reschedule != Some(true) {
+            return Fate::Keep;
+        }
+        match reschedule::next(group.reschedule.as_ref(), a.reschedule_tracker.as_ref(), at) {
+            Verdict::Never { .. } => Fate::Keep,
+            Verdict::At { time, delay } => {
+                if a.followup_eval_id == self.eval.id || time <= self.now.saturating_add(RESCHEDULE_WINDOW) {
+                    Fate::RescheduleNow(tracker(delay))
+                } else {
+                    Fate::RescheduleLater(time)
+                }
+            }
+        }
+    }
+
+    fn tracked_events(&self, group: &TaskGroup) -> usize {
+        let p = group.reschedule.clone().unwrap_or_else(Reschedule::defaults);
+        if p.unlimited() { 5 } else { usize::try_from(p.attempts()).unwrap_or(0).max(5) }
+    }
+
+    /// One group. True when nothing of it is left to do.
+    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, ids: &mut Ids) -> bool {
+        let count = group.count() as usize;
+        let mut counts = DesiredUpdates::default();
+        let (mut keep, mut lost, mut migrate, mut now, mut later) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let had_running =
+            allocs.iter().any(|a| a.job.as_ref().is_some_and(|j| j.version == self.job.version && j.create_index == self.job.create_index));
+        for a in allocs {
+            match self.fate(group, &a) {
+                Fate::Ignore => {
+                    // What was told to stop on a node that is gone will never report its end.
+                    if a.server_terminal() && !a.client_terminal() && node_lost(self.state, a.node_id) {
+                        self.out.stops.push(stop(&a, why::LOST, Some(ClientStatus::Lost)));
+                    }
+                }
+                Fate::Keep => keep.push(a),
+                Fate::Lost => lost.push(a),
+                Fate::Migrate => migrate.push(a),
+                Fate::RescheduleNow(t) => now.push((a, t)),
+                Fate::RescheduleLater(at) => {
+                    later.push((a.clone(), at));
+                    keep.push(a);
+                }
+            }
+        }
+        for a in &lost {
+            self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
+        }
+        self.follow_up(later, &mut counts, ids);
+        self.stop_surplus(count, &mut keep, &mut migrate, &mut counts);
+
+        let mut taken: BTreeSet<u32> = keep.iter().chain(&migrate).chain(now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
+        let existing = keep.len() + migrate.len() + now.len();
+        let mut place = Vec::new();
+        for (a, tracker) in now {
+            let penalty = tracker.events.iter().map(|e| e.prev_node_id).collect();
+            let stop = Some(stop(&a, why::RESCHEDULED, None));
+            place.push(Request { index: a.index(), previous: Some(a), stop, release_anyway: false, penalty, tracker: Some(tracker) });
+            counts.reschedule_now += 1;
+        }
+        let missing = count.saturating_sub(existing);
+        let replaced = missing.min(lost.len());
+        lost.sort_by_key(|a| (a.index(), a.id));
+        for a in lost.into_iter().take(replaced) {
+            // A lost allocation may share its name with one that lives on; the name then is not free.
+            if taken.insert(a.index()) {
+                let tracker = a.reschedule_tracker.clone();
+                place.push(Request {
+                    index: a.index(),
+                    previous: Some(a),
+                    stop: None,
+                    release_anyway: false,
+                    penalty: Vec::new(),
+                    tracker,
+                });
+            }
+        }
+        let rest = count.saturating_sub(keep.len() + migrate.len() + place.len());
+        for index in self.free_indexes(group, &taken, rest) {
+            place.push(Request { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None });
+        }
+
+        let (destructive, in_place) = self.updates(group, &keep, &mut counts);
+        let updating = !destructive.is_empty() || !in_place.is_empty();
+        self.make_deployment(group, updating, had_running, ids);
+        let ready = self.deployment.as_ref().is_none_or(|d| d.status == DeploymentStatus::Running);
+        let mut limit = self.limit(group, &keep, destructive.len());
+        let mut requests = Vec::new();
+        let pending = place.len();
+        if ready {
+            limit = limit.saturating_sub(place.iter().filter(|r| r.previous.is_none()).count().min(limit));
+            requests.append(&mut place);
+        } else {
+            // A halted roll-out goes no further, but what was lost or has failed outside of it comes back.
+            let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
+            requests.extend(place.drain(..).filter(|r| r.previous.as_ref().is_some_and(|p| r.stop.is_none() || p.deployment_id != id)));
+            limit = 0;
+        }
+        counts.place += requests.len() as u64 - counts.reschedule_now.min(requests.len() as u64);
+
+        let waiting = destructive.len();
+        for (n, a) in destructive.into_iter().enumerate() {
+            if n < limit {
+                counts.destructive_update += 1;
+                let stop = Some(stop(&a, why::UPDATED, None));
+                requests.push(Request {
+                    index: a.index(),
+                    previous: Some(a),
+                    stop,
+                    release_anyway: false,
+                    penalty: Vec::new(),
+                    tracker: None,
+                });
+            } else {
+                counts.ignore += 1;
+            }
+        }
+        let migrating = migrate.len();
+        for a in migrate {
+            counts.migrate += 1;
+            let release_anyway = remote::only_remote(&a);
+            let stop = Some(stop(&a, why::MIGRATING, None));
+            let tracker = a.reschedule_tracker.clone();
+            requests.push(Request { index: a.index(), previous: Some(a), stop, release_anyway, penalty: Vec::new(), tracker });
+        }
+        let changed_in_place = in_place.len();
+        self.out.in_place.extend(in_place);
+        self.out.annotations.insert(group.name.clone(), counts);
+        let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
+        if !requests.is_empty() {
+            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment });
+        }
+        pending + waiting + migrating + changed_in_place == 0 && counts.reschedule_later == 0
+    }
+
+    /// Evaluations that look again when failed allocations become due.
+    fn follow_up(&mut self, mut later: Vec<(Arc<Allocation>, TimestampNs)>, counts: &mut DesiredUpdates, ids: &mut Ids) {
+        later.sort_by_key(|(a, at)| (*at, a.id));
+        counts.reschedule_later += later.len() as u64;
+        let mut open: Option<(TimestampNs, EvalId)> = None;
+        for (a, at) in later {
+            let waiting = self.state.eval(a.followup_eval_id).is_some_and(|e| !e.status.terminal());
+            if waiting {
+                continue;
+            }
+            let id = match open {
+                Some((from, id)) if at - from <= FOLLOWUP_WINDOW => id,
+                _ => {
+                    let id = EvalId(ids.uuid());
+                    // The window ends with the last of them, so that all are due when it runs.
+                    open = Some((at, id));
+                    self.out.followups.push(Evaluation {
+                        id,
+                        namespace: self.eval.namespace.clone(),
+                        priority: self.eval.priority,
+                        kind: self.job.kind.clone(),
+                        trigger: Trigger::RetryFailedAlloc,
+                        job_id: self.eval.job_id.clone(),
+                        job_modify_index: self.job.modify_index,
+                        status: EvalStatus::Pending,
+                        status_description: "created for delayed rescheduling".into(),
+                        wait_until: at,
+                        previous_eval: self.eval.id,
+                        ..Evaluation::default()
+                    });
+                    id
+                }
+            };
+            let mut a = Allocation::clone(&a);
+            a.followup_eval_id = id;
+            self.out.attribute_updates.push(a);
+        }
+    }
+
+    /// Stops what exceeds the count: first what would have to move anyway, then names held twice, then the highest indexes.
+    fn stop_surplus(
+        &mut self,
+        count: usize,
+        keep: &mut Vec<Arc<Allocation>>,
+        migrate: &mut Vec<Arc<Allocation>>,
+        counts: &mut DesiredUpdates,
+    ) {
+        let live = keep.iter().filter(|a| !a.terminal()).count() + migrate.len();
+        let mut surplus = live.saturating_sub(count);
+        if surplus == 0 {
+            return;
+        }
+        let mut seen = BTreeSet::new();
+        let moving = migrate.iter().map(|a| (a.clone(), true));
+        let mut order: Vec<_> = keep
+            .iter()
+            .filter(|a| !a.terminal())
+            .map(|a| (a.clone(), false))
+            .chain(moving)
+            .map(|(a, moving)| {
+                let twice = !seen.insert(a.index());
+                (std::cmp::Reverse((moving && a.index() as usize >= count, twice, a.index(), moving)), a)
+            })
+            .collect();
+        order.sort_by(|(x, a), (y, b)| x.cmp(y).then(a.id.cmp(&b.id)));
+        let mut gone: BTreeSet<AllocId> = BTreeSet::new();
+        for (_, a) in order {
+            if surplus == 0 {
+                break;
+            }
+            surplus -= 1;
+            counts.stop += 1;
+            gone.insert(a.id);
+            self.out.stops.push(stop(&a, why::NOT_NEEDED, None));
+        }
+        keep.retain(|a| !gone.contains(&a.id));
+        migrate.retain(|a| !gone.contains(&a.id));
+    }
+
+    /// The lowest free indexes, but slots of remote tasks that still live come first: they are waiting for a manager.
+    fn free_indexes(&self, group: &TaskGroup, taken: &BTreeSet<u32>, n: usize) -> Vec<u32> {
+        if n == 0 {
+            return Vec::new();
+        }
+        let key = self.job.key();
+        let mut free: Vec<u32> = self
+            .state
+            .remote_tasks_by_job(&key)
+            .filter(|r| r.slot.group == group.name && !r.observed.ended() && r.slot.index < group.count() && !taken.contains(&r.slot.index))
+            .map(|r: &Arc<model::RemoteTask>| {
+                let slot: &SlotKey = &r.slot;
+                slot.index
+            })
+            .collect();
+        free.dedup();
+        let first: BTreeSet<u32> = free.iter().copied().collect();
+        free.truncate(n);
+        let more = n - free.len();
+        free.extend((0..u32::MAX).filter(|i| !taken.contains(i) && !first.contains(i)).take(more));
+        free
+    }
+
+    /// Which of the kept ones the newest version replaces, and which it changes in place.
+    fn updates(&self, group: &TaskGroup, keep: &[Arc<Allocation>], counts: &mut DesiredUpdates) -> (Vec<Arc<Allocation>>, Vec<Allocation>) {
+        let (mut destructive, mut in_place) = (Vec::new(), Vec::new());
+        let mut verdicts: BTreeMap<(u64, u64), bool> = BTreeMap::new();
+        let mut rules = None;
+        for a in keep {
+            let Some(old) = a.job.as_ref() else {
+                counts.ignore += 1;
+                continue;
+            };
+            if old.create_index == self.job.create_index && old.version == self.job.version {
+                counts.ignore += 1;
+                continue;
+            }
+            let differs = *verdicts
+                .entry((old.create_index, old.version))
+                .or_insert_with(|| model::tasks_updated(old, self.job, &group.name).is_some());
+            if a.terminal() && (self.batch || !differs) {
+                counts.ignore += 1;
+                continue;
+            }
+            let rules = rules.get_or_insert_with(|| feasible::GroupRules::new(self.state, self.job, group));
+            let fits = !differs && self.state.node(a.node_id).is_some_and(|n| rules.node_meets(n).is_ok());
+            if fits {
+                counts.in_place_update += 1;
+                let mut a = Allocation::clone(a);
+                a.job = Some(self.job.clone());
+                a.job_version = self.job.version;
+                a.eval_id = self.eval.id;
+                if let Some(d) = self.active_deployment(&group.name)
+                    && a.deployment_id != d.id
+                {
+                    a.deployment_id = d.id;
+                    a.deployment_status = None;
+                }
+                in_place.push(a);
+            } else {
+                destructive.push(a.clone());
+            }
+        }
+        destructive.sort_by_key(|a| (a.index(), a.id));
+        (destructive, in_place)
+    }
+
+    fn rolling(&self, group: &TaskGroup) -> Option<model::policy::Update> {
+        let update = group.update.as_ref().or(self.job.update.as_ref())?;
+        (self.job.kind == job_type::SERVICE && update.max_parallel() > 0).then(|| update.clone())
+    }
+
+    fn make_deployment(&mut self, group: &TaskGroup, updating: bool, had_running: bool, ids: &mut Ids) {
+        let Some(update) = self.rolling(group) else { return };
+        if self.deployment.is_some() || group.count() == 0 || (had_running && !updating) {
+            return;
+        }
+        let job = self.job;
+        let d = self.new_deployment.get_or_insert_with(|| Deployment {
+            id: DeploymentId(ids.uuid()),
+            namespace: job.namespace.clone(),
+            job_id: job.id.clone(),
+            job_version: job.version,
+            job_modify_index: job.modify_index,
+            job_spec_modify_index: job.job_modify_index,
+            job_create_index: job.create_index,
+            status: DeploymentStatus::Running,
+            status_description: "Deployment is running".into(),
+            eval_priority: self.eval.priority,
+            ..Deployment::default()
+        });
+        d.groups.insert(
+            group.name.clone(),
+            DeploymentGroup {
+                auto_revert: update.auto_revert(),
+                auto_promote: update.auto_promote(),
+                progress_deadline: update.progress_deadline(),
+                desired_total: i32::try_from(group.count()).unwrap_or(i32::MAX),
+                ..DeploymentGroup::default()
+            },
+        );
+    }
+
+    /// How many allocations may be replaced now.
+    fn limit(&self, group: &TaskGroup, keep: &[Arc<Allocation>], destructive: usize) -> usize {
+        let Some(update) = self.rolling(group) else { return destructive };
+        let max = usize::try_from(update.max_parallel()).unwrap_or(1);
+        let Some(d) = &self.deployment else { return max };
+        if d.status != DeploymentStatus::Running {
+            return 0;
+        }
+        let mut open = max;
+        for a in keep.iter().filter(|a| a.deployment_id == d.id) {
+            match a.healthy() {
+                // Something is wrong with the new version: no more of it.
+                Some(false) => return 0,
+                Some(true) => {}
+                None => open = open.saturating_sub(1),
+            }
+        }
+        open
+    }
+}

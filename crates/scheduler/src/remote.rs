@@ -1,0 +1,89 @@
+//! Remote tasks in placement: what a slot's live instance demands of its next manager, and what the new allocation takes over.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use model::{
+    alloc::Allocation,
+    ids::{IncarnationId, SlotKey},
+    job::{Job, TaskGroup},
+    node::Node,
+    remote::RemoteTask,
+};
+use state::State;
+
+/// Any of its tasks runs elsewhere.
+pub(crate) fn has_remote(a: &Allocation) -> bool {
+    a.resources.tasks.values().any(|t| t.remote)
+}
+
+/// All of its tasks run elsewhere: letting go of it stops nothing.
+pub(crate) fn only_remote(a: &Allocation) -> bool {
+    !a.resources.tasks.is_empty() && a.resources.tasks.values().all(|t| t.remote)
+}
+
+/// What the instance of one task demands.
+#[derive(Clone, Debug)]
+pub(crate) struct Need {
+    task: Arc<str>,
+    driver: String,
+    provider: String,
+    schema: Option<u32>,
+}
+
+impl Need {
+    /// Can the node manage it? The error is the reason.
+    pub(crate) fn met_by(&self, node: &Node) -> Result<(), String> {
+        let remote = node.drivers.get(&self.driver).filter(|d| d.detected && d.healthy).and_then(|d| d.remote.as_ref());
+        let Some(remote) = remote.filter(|r| r.provider == self.provider) else {
+            return Err(format!(
+                "remote task {:?} runs at provider {:?}, which driver {} does not reach",
+                self.task, self.provider, self.driver
+            ));
+        };
+        match self.schema {
+            Some(s) if !(remote.handle_schema_min..=remote.handle_schema_max).contains(&s) => Err(format!(
+                "remote task {:?} has a handle of schema {s}; driver {} reads {} to {}",
+                self.task, self.driver, remote.handle_schema_min, remote.handle_schema_max
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An instance is there, or may be: it decides where its manager can be.
+fn binding(r: &RemoteTask) -> bool {
+    !r.provider.is_empty() && !r.settled() && !r.observed.ended()
+}
+
+/// What the slots of one allocation name demand, and the incarnations that its allocation takes over.
+pub(crate) fn slot(
+    state: &State,
+    job: &Job,
+    group: &TaskGroup,
+    index: u32,
+    previous: Option<&Allocation>,
+) -> (Vec<Need>, BTreeMap<Arc<str>, IncarnationId>) {
+    let mut needs = Vec::new();
+    let mut carried = BTreeMap::new();
+    for task in &group.tasks {
+        let key =
+            SlotKey { namespace: job.namespace.clone(), job_id: job.id.clone(), group: group.name.clone(), index, task: task.name.clone() };
+        let record = state.remote_task(&key);
+        if let Some(r) = record.filter(|r| binding(r) && r.driver == task.driver) {
+            needs.push(Need {
+                task: task.name.clone(),
+                driver: task.driver.clone(),
+                provider: r.provider.clone(),
+                schema: r.handle.as_ref().map(|h| h.schema),
+            });
+        }
+        let incarnation = match record {
+            Some(r) => Some(r.incarnation).filter(|_| !r.settled()),
+            None => previous.and_then(|p| p.remote.get(&task.name)).copied(),
+        };
+        if let Some(i) = incarnation.filter(|i| !i.is_nil()) {
+            carried.insert(task.name.clone(), i);
+        }
+    }
+    (needs, carried)
+}

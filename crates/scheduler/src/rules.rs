@@ -1,0 +1,192 @@
+//! Rules of jobs, read once per evaluation: constraints and the conditions of affinities.
+
+use std::{cmp::Ordering, collections::BTreeSet};
+
+use model::{constraint::Constraint, node::Node};
+
+use crate::{
+    target::Target,
+    version::{VersionConstraint, VersionRules},
+};
+
+/// How the two sides are compared.
+#[derive(Debug)]
+enum Test {
+    Equal,
+    NotEqual,
+    Order(fn(Ordering) -> bool),
+    /// None: the pattern is not a regular expression and matches nothing.
+    Regexp(Option<regex::Regex>),
+    Version(VersionRules, Option<VersionConstraint>),
+    SetContainsAll,
+    SetContainsAny,
+    IsSet,
+    IsNotSet,
+    /// An operator that nobody knows holds nowhere.
+    Never,
+}
+
+/// A rule that one node meets or not, whatever runs where.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    left: Target,
+    right: Target,
+    test: Test,
+    text: String,
+}
+
+fn set(text: &str) -> BTreeSet<&str> {
+    text.split(',').map(str::trim).collect()
+}
+
+/// Numbers are compared as numbers when both sides are, everything else as text.
+fn order(a: &str, b: &str) -> Ordering {
+    if let (Ok(a), Ok(b)) = (a.parse::<i64>(), b.parse::<i64>()) {
+        return a.cmp(&b);
+    }
+    match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) => a.total_cmp(&b),
+        _ => a.cmp(b),
+    }
+}
+
+impl Rule {
+    pub(crate) fn new(left: &str, operator: &str, right: &str) -> Self {
+        let (l, r) = (Target::parse(left), Target::parse(right));
+        // Patterns are nearly always literal: these are compiled here, others where they are met.
+        let literal = |t: &Target| if let Target::Literal(s) = t { Some(s.clone()) } else { None };
+        let test = match operator {
+            "" | "=" | "==" | "is" => Test::Equal,
+            "!=" | "not" => Test::NotEqual,
+            "<" => Test::Order(Ordering::is_lt),
+            "<=" => Test::Order(Ordering::is_le),
+            ">" => Test::Order(Ordering::is_gt),
+            ">=" => Test::Order(Ordering::is_ge),
+            "regexp" => Test::Regexp(literal(&r).and_then(|p| regex::Regex::new(&p).ok())),
+            "version" => {
+                Test::Version(VersionRules::Lenient, literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Lenient)))
+            }
+            "semver" => Test::Version(VersionRules::Semver, literal(&r).and_then(|v| VersionConstraint::parse(&v, VersionRules::Semver))),
+            "set_contains" | "set_contains_all" => Test::SetContainsAll,
+            "set_contains_any" => Test::SetContainsAny,
+            "is_set" => Test::IsSet,
+            "is_not_set" => Test::IsNotSet,
+            _ => Test::Never,
+        };
+        let text = [left, operator, right].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ");
+        Self { left: l, right: r, test, text }
+    }
+
+    /// As people see it among the reasons.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The answer may differ within a class of nodes.
+    pub(crate) fn unique(&self) -> bool {
+        self.left.unique() || self.right.unique()
+    }
+
+    pub(crate) fn holds(&self, node: &Node, region: &str) -> bool {
+        let (left, right) = (self.left.resolve(node, region), self.right.resolve(node, region));
+        match &self.test {
+            Test::IsSet => return left.is_some(),
+            Test::IsNotSet => return left.is_none(),
+            // An attribute that is not there differs from every value.
+            Test::NotEqual => return left != right,
+            _ => {}
+        }
+        let (Some(l), Some(r)) = (left, right) else { return false };
+        match &self.test {
+            Test::Equal => l == r,
+            Test::Order(test) => test(order(&l, &r)),
+            Test::Regexp(Some(p)) => p.is_match(&l),
+            Test::Regexp(None) => !matches!(self.right, Target::Literal(_)) && regex::Regex::new(&r).is_ok_and(|p| p.is_match(&l)),
+            Test::Version(_, Some(c)) => c.matches(&l),
+            Test::Version(rules, None) => {
+                !matches!(self.right, Target::Literal(_)) && VersionConstraint::parse(&r, *rules).is_some_and(|c| c.matches(&l))
+            }
+            Test::SetContainsAll => set(&r).is_subset(&set(&l)),
+            Test::SetContainsAny => !set(&r).is_disjoint(&set(&l)),
+            Test::NotEqual | Test::IsSet | Test::IsNotSet | Test::Never => false,
+        }
+    }
+}
+
+/// A rule about where the job's other allocations are.
+#[derive(Debug)]
+pub(crate) enum Distinct {
+    /// No two on one node.
+    Hosts {
+        /// All groups of the job count, not only this one.
+        job_wide: bool,
+    },
+    /// At most `limit` for each value of the property.
+    Property { target: Target, limit: u32, job_wide: bool, text: String },
+}
+
+/// Splits a list of constraints into the two kinds.
+pub(crate) fn split<'a>(constraints: impl Iterator<Item = (&'a Constraint, bool)>) -> (Vec<Rule>, Vec<Distinct>) {
+    let (mut rules, mut distinct) = (Vec::new(), Vec::new());
+    for (c, job_wide) in constraints {
+        match c.operator.as_str() {
+            // `distinct_hosts = false` switches the rule off.
+            "distinct_hosts" if c.right == "false" => {}
+            "distinct_hosts" => distinct.push(Distinct::Hosts { job_wide }),
+            "distinct_property" => {
+                let limit = c.right.trim().parse().unwrap_or(1).max(1);
+                distinct.push(Distinct::Property { target: Target::parse(&c.left), limit, job_wide, text: c.left.clone() });
+            }
+            _ => rules.push(Rule::new(&c.left, &c.operator, &c.right)),
+        }
+    }
+    (rules, distinct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rule;
+    use model::node::Node;
+
+    #[test]
+    fn every_operator() {
+        let mut node = Node { datacenter: "dc1".into(), class: "large".into(), name: "n1".into(), ..Node::default() };
+        for (k, v) in
+            [("kernel.name", "linux"), ("kernel.version", "5.10.1"), ("cpu.numcores", "16"), ("tags", "a, b,c"), ("sem", "1.2.3-rc1")]
+        {
+            node.attributes.insert(k.into(), v.into());
+        }
+        node.meta.insert("rack".into(), "r1".into());
+        for (left, op, right, expect) in [
+            ("${attr.kernel.name}", "=", "linux", true),
+            ("${attr.kernel.name}", "==", "windows", false),
+            ("${attr.kernel.name}", "is", "linux", true),
+            ("${attr.kernel.name}", "!=", "windows", true),
+            ("${attr.missing}", "!=", "windows", true),
+            ("${attr.missing}", "not", "${attr.alsomissing}", false),
+            ("${attr.missing}", "=", "x", false),
+            ("${attr.cpu.numcores}", ">", "9", true),
+            ("${attr.cpu.numcores}", "<=", "15.5", false),
+            ("${meta.rack}", "<", "r2", true),
+            ("${meta.rack}", ">=", "r2", false),
+            ("${attr.kernel.version}", "version", ">= 5.4, < 6", true),
+            ("${attr.kernel.version}", "version", "not a version", false),
+            ("${attr.sem}", "semver", "> 1.2.2", true),
+            ("${attr.sem}", "version", "> 1.2.2", false),
+            ("${node.unique.name}", "regexp", "^n[0-9]+$", true),
+            ("${node.unique.name}", "regexp", "(", false),
+            ("${attr.tags}", "set_contains", "a,c", true),
+            ("${attr.tags}", "set_contains_all", "a,d", false),
+            ("${attr.tags}", "set_contains_any", "d,b", true),
+            ("${meta.rack}", "is_set", "", true),
+            ("${meta.room}", "is_set", "", false),
+            ("${meta.room}", "is_not_set", "", true),
+            ("${node.datacenter}", "=", "dc1", true),
+            ("${node.region}", "=", "global", true),
+            ("${node.class}", "unheard_of", "large", false),
+            ("literal", "=", "literal", true),
+        ] {
+            assert_eq!(Rule::new(left, op, right).holds(&node, "global"), expect, "{left} {op} {right}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The last check before a plan is committed: does it still fit the newest state?
+//!
+//! Plans are made on snapshots, several at a time; what one has taken, another must not take again. A node whose placements no longer fit is
+//! refused as a whole, with the reason; the rest of the plan goes on, and its evaluation is scheduled again for what was refused.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use model::{
+    alloc::Allocation,
+    ids::{AllocId, NodeId},
+    node::{Node, NodeStatus},
+    plan::Plan,
+};
+use state::{NodeCapacity, NodeUse, State};
+
+use crate::{
+    cores,
+    pools::{PoolAsk, Pools},
+};
+
+/// What is left of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct Verified {
+    /// To be committed; empty when nothing is left.
+    pub plan: Plan,
+    /// Nodes whose placements were refused, with the reason.
+    pub refused: BTreeMap<NodeId, String>,
+}
+
+/// Checks a plan against the newest state. With nothing refused the plan is passed on unchanged.
+#[must_use]
+pub fn verify_plan(state: &State, plan: &Plan) -> Verified {
+    let stopped: HashSet<AllocId> = plan.stops.iter().map(|s| s.id).collect();
+    let mut stops_by_node: BTreeMap<NodeId, Vec<AllocId>> = BTreeMap::new();
+    for s in &plan.stops {
+        stops_by_node.entry(s.node_id).or_default().push(s.id);
+    }
+    let mut refused = BTreeMap::new();
+    let mut pools = None;
+    for (node, allocs) in &plan.placements {
+        let leaving = stops_by_node.get(node).map_or(&[][..], Vec::as_slice);
+        if let Err(why) = check_node(state, *node, allocs, leaving, &stopped, &mut pools) {
+            refused.insert(*node, why);
+        }
+    }
+    if refused.is_empty() {
+        return Verified { plan: plan.clone(), refused };
+    }
+    let mut left = plan.clone();
+    if plan.all_at_once {
+        left.placements.clear();
+    } else {
+        left.placements.retain(|n, _| !refused.contains_key(n));
+    }
+    // An allocation whose replacement was refused stays for now.
+    let placed: HashSet<AllocId> = left.placements.values().flatten().map(|a| a.previous_allocation).collect();
+    let replaced: HashSet<AllocId> = plan.placements.values().flatten().map(|a| a.previous_allocation).filter(|p| !p.is_nil()).collect();
+    left.stops.retain(|s| s.client_status.is_some() || !replaced.contains(&s.id) || placed.contains(&s.id));
+    Verified { plan: left, refused }
+}
+
+fn check_node(
+    state: &State,
+    id: NodeId,
+    allocs: &[Allocation],
+    leaving: &[AllocId],
+    stopped: &HashSet<AllocId>,
+    pools: &mut Option<Pools>,
+) -> Result<(), String> {
+    let Some(node) = state.node(id) else { return Err("the node is not registered any more".to_owned()) };
+    let fresh: Vec<&Allocation> = allocs.iter().filter(|a| state.alloc(a.id).is_none()).collect();
+    if !fresh.is_empty() && !node.ready() {
+        return Err(not_ready(node));
+    }
+    let mut taken = state.usage(id);
+    for a in leaving.iter().filter_map(|a| state.alloc(*a)).filter(|a| a.node_id == id && !a.terminal()) {
+        taken.remove(a);
+    }
+    // An update in place takes what it took before, unless the plan says otherwise.
+    for a in allocs.iter().filter_map(|a| state.alloc(a.id)).filter(|a| !a.terminal()) {
+        taken.remove(a);
+    }
+    let Some(slot) = state.fleet().slot(id) else { return Err("the node is not registered any more".to_owned()) };
+    let capacity = &state.fleet().capacity()[slot as usize];
+    for a in allocs.iter().filter(|a| !a.terminal()) {
+        add(capacity, &mut taken, a, &fresh)?;
+    }
+    if allocs.iter().any(|a| cores::of(a).next().is_some()) {
+        check_cores(state, id, allocs, stopped)?;
+    }
+    check_pools(state, node, &fresh, stopped, pools)
+}
+
+fn not_ready(node: &Node) -> String {
+    if node.status != NodeStatus::Ready {
+        return "the node is not ready".to_owned();
+    }
+    if node.drain.is_some() { "the node is draining".to_owned() } else { "the node is not eligible".to_owned() }
+}
+
+/// Takes what an allocation needs. Only a new one can be one too many.
+fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&Allocation]) -> Result<(), String> {
+    let new = fresh.iter().any(|f| f.id == a.id);
+    if new {
+        for p in a.resources.shared.ports.iter().filter(|p| !p.ignore_collision) {
+            let port = u16::try_from(p.value).unwrap_or(0);
+            if taken.ports.contains(&p.host_ip, port) || capacity.port_reserved(&p.host_ip, port) {
+                return Err(format!("port {}={} is taken", p.label, p.value));
+            }
+        }
+    }
+    taken.add(a);
+    if !new {
+        return Ok(());
+    }
+    let u = a.resources.usage();
+    for (what, taken, ask, capacity) in [
+        ("cpu", taken.cpu, u.cpu, capacity.cpu),
+        ("memory", taken.memory_mb, u.memory_mb, capacity.memory_mb),
+        ("disk", taken.disk_mb, u.disk_mb, capacity.disk_mb),
+    ] {
+        // Who asks for nothing of it does not make it worse.
+        if ask > 0 && taken > capacity {
+            return Err(format!("not enough {what}: {taken} of {capacity} would be taken"));
+        }
+    }
+    Ok(())
+}
+
+fn check_cores(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashSet<AllocId>) -> Result<(), String> {
+    let own: HashSet<AllocId> = allocs.iter().map(|a| a.id).collect();
+    let live = state.allocs_by_node(id).filter(|a| !a.terminal() && !stopped.contains(&a.id) && !own.contains(&a.id));
+    let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
+    for core in allocs.iter().flat_map(cores::of) {
+        if !taken.insert(core) {
+            return Err(format!("core {core} is taken"));
+        }
+    }
+    Ok(())
+}
+
+/// Instances that are being adopted have their room already.
+fn check_pools(
+    state: &State,
+    node: &Arc<Node>,
+    fresh: &[&Allocation],
+    stopped: &HashSet<AllocId>,
+    pools: &mut Option<Pools>,
+) -> Result<(), String> {
+    for a in fresh.iter().filter(|a| a.remote.is_empty()) {
+        let ask = PoolAsk::of(a, node);
+        if ask.is_empty() {
+            continue;
+        }
+        let pools = pools.get_or_insert_with(|| {
+            let mut p = Pools::of(state);
+            for s in stopped.iter().filter_map(|id| state.alloc(*id)).filter(|a| !a.terminal()) {
+                if let Some(n) = state.node(s.node_id) {
+                    p.remove(&PoolAsk::of(s, n));
+                }
+            }
+            p
+        });
+        pools.fits(&ask).map_err(|what| format!("not enough {what}"))?;
+        pools.add(&ask);
+    }
+    Ok(())
+}
