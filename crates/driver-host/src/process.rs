@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use driver_proto::handshake::{self, Address};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, Interest};
 use tokio::net::unix::pipe;
@@ -31,8 +33,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Distinguishes this process from a later one with the same number.
-    pub(crate) start_ticks: u64,
     pidfd: Arc<AsyncFd<OwnedFd>>,
     exited: CancellationToken,
     status: Arc<OnceLock<ExitStatus>>,
@@ -65,13 +65,7 @@ impl Process {
         timeout(limit, self.exited.cancelled()).await.is_ok()
     }
 
-    fn watch(
-        pid: u32,
-        pidfd: OwnedFd,
-        start_ticks: u64,
-        child: Option<Child>,
-        stderr: Tail,
-    ) -> io::Result<Self> {
+    fn watch(pid: u32, pidfd: OwnedFd, child: Option<Child>, stderr: Tail) -> io::Result<Self> {
         #[expect(
             deprecated,
             reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound"
@@ -79,7 +73,6 @@ impl Process {
         let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
         let process = Self {
             pid,
-            start_ticks,
             pidfd,
             exited: CancellationToken::new(),
             status: Arc::default(),
@@ -133,16 +126,32 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Start time in clock ticks since boot. The name in the second field may hold anything, so fields count from its end.
-pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    // A zombie is as good as dead.
-    if state == "Z" {
-        return None;
+/// What no other process with the same number has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Birth {
+    /// Start time in clock ticks since boot.
+    start_ticks: u64,
+    /// Device and inode of the program; 0 where it may not be asked.
+    program: (u64, u64),
+}
+
+impl Birth {
+    /// `None` when there is no such process, or only its remains.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in the second field may hold anything, so fields count from its end.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        if fields.next()? == "Z" {
+            return None;
+        }
+        let program = std::fs::metadata(format!("/proc/{pid}/exe"));
+        Some(Self {
+            start_ticks: fields.nth(18)?.parse().ok()?,
+            program: program
+                .map(|meta| (meta.dev(), meta.ino()))
+                .unwrap_or_default(),
+        })
     }
-    fields.nth(18)?.parse().ok()
 }
 
 /// Changes with every boot of the machine.
@@ -298,13 +307,7 @@ fn adopt_child(mut child: Child, tail: Tail) -> io::Result<Process> {
     let opened = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
     match opened {
         // Our own child that was not waited for: the number cannot have been given away.
-        Ok(pidfd) => Process::watch(
-            pid,
-            pidfd,
-            start_ticks(pid).unwrap_or_default(),
-            Some(child),
-            tail,
-        ),
+        Ok(pidfd) => Process::watch(pid, pidfd, Some(child), tail),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -314,15 +317,15 @@ fn adopt_child(mut child: Child, tail: Tail) -> io::Result<Process> {
 }
 
 /// Finds a process again; `None` unless it is the very one.
-pub(crate) fn find(pid: u32, ticks: u64, tail: Tail) -> io::Result<Option<Process>> {
+pub(crate) fn find(pid: u32, birth: Birth, tail: Tail) -> io::Result<Option<Process>> {
     let Ok(pidfd) = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) else {
         return Ok(None);
     };
     // Compared after opening: the descriptor is then known to mean the process with this start time.
-    if start_ticks(pid) != Some(ticks) {
+    if Birth::of(pid) != Some(birth) {
         return Ok(None);
     }
-    Process::watch(pid, pidfd, ticks, None, tail).map(Some)
+    Process::watch(pid, pidfd, None, tail).map(Some)
 }
 
 fn pid_of(pid: u32) -> io::Result<Pid> {

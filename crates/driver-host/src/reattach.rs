@@ -9,7 +9,7 @@ use driver_proto::handshake::Address;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{AgentConfig, PluginSpec};
-use crate::process::{Process, boot_id};
+use crate::process::{Birth, Process, boot_id};
 
 const VERSION: u32 = 1;
 const SUFFIX: &str = ".reattach.json";
@@ -23,31 +23,34 @@ pub(crate) struct Record {
     network: String,
     addr: String,
     pub(crate) pid: u32,
-    pub(crate) start_ticks: u64,
+    pub(crate) birth: Birth,
     boot_id: String,
     /// Digest of the program file, arguments and configuration: a changed plugin is not kept.
     pub(crate) digest: String,
 }
 
 impl Record {
+    /// `None` when the process has ended already.
     pub(crate) fn new(
         plugin: &str,
         driver: &str,
         process: &Process,
         address: &Address,
         digest: String,
-    ) -> Self {
-        Self {
+    ) -> Option<Self> {
+        // Taken now and not at the start: a wrapper has become the program itself by now.
+        let birth = Birth::of(process.pid)?;
+        Some(Self {
             version: VERSION,
             plugin: plugin.to_owned(),
             driver: driver.to_owned(),
             network: address.network().to_owned(),
             addr: address.addr().to_owned(),
             pid: process.pid,
-            start_ticks: process.start_ticks,
+            birth,
             boot_id: boot_id(),
             digest,
-        }
+        })
     }
 
     pub(crate) fn address(&self) -> Address {

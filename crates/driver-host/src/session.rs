@@ -150,6 +150,21 @@ pub(crate) fn drain_stdio(channel: &Channel) {
     });
 }
 
+/// Whether this very process listens at the address; the kernel knows it of sockets in the file system.
+pub(crate) async fn is_listener(address: &Address, pid: u32) -> bool {
+    match address {
+        Address::Unix(path) => {
+            let Ok(probe) = UnixStream::connect(path).await else {
+                return false;
+            };
+            probe
+                .peer_cred()
+                .is_ok_and(|peer| peer.pid() == i32::try_from(pid).ok())
+        }
+        Address::Tcp(_) => true,
+    }
+}
+
 /// Asks the health service whether a plugin answers at all; for processes found again.
 pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Duration) -> bool {
     let mut client = HealthClient::new(channel.clone());

@@ -314,7 +314,9 @@ impl Supervisor {
             &address,
             digest,
         );
-        if let Err(error) = reattach::save(&common.state_dir, &record) {
+        if let Some(record) = record
+            && let Err(error) = reattach::save(&common.state_dir, &record)
+        {
             // The plugin works; only a restart of the agent will start it anew.
             tracing::warn!(plugin = spec.name, %error, "cannot record how to reach the plugin after a restart");
         }
@@ -372,7 +374,8 @@ impl Supervisor {
         let limit = common.timing.setup_call;
         let reached = async {
             let channel = session::connect(&address, limit).await.ok()?;
-            let serving = session::is_serving(&channel, &process, limit).await;
+            let serving = session::is_listener(&address, process.pid).await
+                && session::is_serving(&channel, &process, limit).await;
             let identity = session::identify(&channel, &process, limit).await.ok()?;
             (serving && identity.driver == record.driver).then_some((channel, identity))
         };
@@ -491,7 +494,7 @@ pub(crate) fn identify_process(record: &Record) -> Option<Process> {
     if !record.of_this_boot() {
         return None;
     }
-    find(record.pid, record.start_ticks, Tail::default())
+    find(record.pid, record.birth, Tail::default())
         .ok()
         .flatten()
 }

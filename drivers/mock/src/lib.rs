@@ -1,1 +1,19 @@
-//! mock
+//! A driver whose tasks do nothing but what the job file tells them: run, end, fail, hang, flood, crash their driver.
+//!
+//! For: exercising everything above a driver. A task is a point in time at which it ends and a way in which it ends, so it
+//! survives the driver's process: recovery computes the same end again.
+//! Must never know: anything but the driver SDK.
+//! Start reading at [`options::TaskOptions`], the list of what a job can ask for.
+
+mod driver;
+pub mod options;
+mod task;
+
+use std::process::ExitCode;
+
+pub use driver::Mock;
+
+/// Serves the driver to the host that started this program.
+pub async fn serve() -> ExitCode {
+    driver_sdk::serve(Mock::default()).await
+}

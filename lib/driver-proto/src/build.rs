@@ -65,7 +65,11 @@ pub fn timestamp(value: Option<SystemTime>) -> Timestamp {
 /// A time from the wire; absent, "not set" and out of range are none.
 pub fn system_time(value: Option<&Timestamp>) -> Option<SystemTime> {
     let t = value?;
-    if t.seconds <= ZERO_TIME.seconds || !(0..1_000_000_000).contains(&t.nanos) {
+    // The end of year 9999, the last that the wire form allows.
+    const LAST: i64 = 253_402_300_799;
+    if !(ZERO_TIME.seconds + 1..=LAST).contains(&t.seconds)
+        || !(0..1_000_000_000).contains(&t.nanos)
+    {
         return None;
     }
     let nanos = StdDuration::from_nanos(t.nanos as u64);

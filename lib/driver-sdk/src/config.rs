@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use rmpv::Value;
 use serde::Deserialize;
@@ -80,6 +81,46 @@ pub fn merged_map<'de, D: Deserializer<'de>>(
         Some(Either::One(map)) => map,
         Some(Either::Many(maps)) => maps.into_iter().flatten().collect(),
     })
+}
+
+/// A duration as operators write it: `90s`, `1h30m`, `1.5s`, `250ms`, `0`. For
+/// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`; absent and empty are zero.
+pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+    parse_duration(&text).ok_or_else(|| {
+        de::Error::custom(format!(
+            "{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\""
+        ))
+    })
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    if matches!(rest, "" | "0") {
+        return Some(Duration::ZERO);
+    }
+    let mut nanos = 0f64;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..end].parse().ok()?;
+        rest = &rest[end..];
+        let end = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "ns" => 1.0,
+            "us" | "µs" | "μs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3600e9,
+            _ => return None,
+        };
+        nanos += number * unit;
+        rest = &rest[end..];
+    }
+    // The range of the type that such durations have elsewhere.
+    (nanos <= i64::MAX as f64).then(|| Duration::from_nanos(nanos as u64))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -445,6 +486,32 @@ mod tests {
                 .as_deref(),
             Some("x")
         );
+    }
+
+    #[test]
+    fn durations_are_read_as_operators_write_them() {
+        let cases = [
+            ("", Some(0)),
+            ("0", Some(0)),
+            ("90s", Some(90_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1.5s", Some(1500)),
+            ("250ms", Some(250)),
+            ("1m0.5s", Some(60_500)),
+            ("5", None),
+            ("s", None),
+            ("5x", None),
+            ("-5s", None),
+            ("1..5s", None),
+            ("99999999h", None),
+        ];
+        for (text, millis) in cases {
+            assert_eq!(
+                parse_duration(text),
+                millis.map(Duration::from_millis),
+                "{text:?}"
+            );
+        }
     }
 
     #[test]

@@ -39,36 +39,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 struct StateV1 {
     key: String,
     schema: u32,
-    #[serde(with = "serde_bytes_vec")]
+    #[serde(with = "handle::bytes")]
     data: Vec<u8>,
-}
-
-/// Byte strings as msgpack binary, not as lists of numbers.
-mod serde_bytes_vec {
-    use serde::{Deserializer, Serializer, de::Visitor};
-
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(bytes)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<u8>, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Vec<u8>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Vec<u8>, E> {
-                Ok(bytes)
-            }
-        }
-        deserializer.deserialize_byte_buf(Bytes)
-    }
 }
 
 /// One task under management here.

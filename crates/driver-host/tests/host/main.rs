@@ -1,0 +1,9 @@
+//! The host against real plugin processes, good and bad.
+
+mod bad_plugins;
+mod bench;
+mod life;
+mod reattach;
+mod remote;
+mod sdk;
+mod support;
