@@ -15,7 +15,7 @@ use executor_proto::{
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
@@ -108,16 +108,17 @@ impl Executor {
         hello: HelloReply,
         epoch: Option<u64>,
     ) -> Executor {
+        let (read, write) = stream.into_split();
         let shared = Arc::new(Shared {
             state_dir: state_dir.to_owned(),
             hello,
             record: contain::read_record(state_dir).ok().flatten(),
-            writer: tokio::sync::Mutex::new(None),
+            writer: tokio::sync::Mutex::new(Some(write)),
             pending: Mutex::default(),
             next_id: AtomicU64::new(1),
             outcome: watch::Sender::new(None),
         });
-        let reader = tokio::spawn(watch_over(shared.clone(), stream, buffer)).abort_handle();
+        let reader = tokio::spawn(watch_over(shared.clone(), read, buffer)).abort_handle();
         Executor {
             inner: Arc::new(Inner {
                 shared,
@@ -410,14 +411,24 @@ impl Shared {
         let gone = || Error::NotRunning {
             state_dir: self.state_dir.clone(),
         };
-        let mut writer = self.writer.lock().await;
-        let half = writer.as_mut().ok_or_else(gone)?;
-        self.pending().insert(id, answer);
-        if half.write_all(&frame).await.is_err() {
-            self.pending().remove(&id);
-            return Err(gone());
+        let begun = Instant::now();
+        loop {
+            let mut writer = self.writer.lock().await;
+            if let Some(half) = writer.as_mut() {
+                self.pending().insert(id, answer);
+                if half.write_all(&frame).await.is_err() {
+                    self.pending().remove(&id);
+                    return Err(gone());
+                }
+                return Ok(answered);
+            }
+            drop(writer);
+            if self.outcome.borrow().is_some() || begun.elapsed() > ANSWER {
+                return Err(gone());
+            }
+            // The connection has just ended; soon it is made anew, or the end of the workload is known.
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        Ok(answered)
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<reply::Body>>> {
@@ -426,14 +437,14 @@ impl Shared {
 }
 
 /// Serves the connection and, when it ends, finds out what that means. Ends when the workload has.
-async fn watch_over(shared: Arc<Shared>, mut stream: UnixStream, mut buffer: Vec<u8>) {
+async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Vec<u8>) {
     let mut pause = Duration::from_millis(1);
     loop {
-        if let Some(result) = serve(&shared, stream, std::mem::take(&mut buffer)).await {
+        if let Some(result) = serve(&shared, read, std::mem::take(&mut buffer)).await {
             shared.outcome.send_replace(Some(Ok(result)));
             return;
         }
-        stream = loop {
+        read = loop {
             match fate(&shared.state_dir, shared.record.as_ref()).await {
                 Ok(Fate::Ended(result)) => {
                     shared.outcome.send_replace(Some(Ok(result)));
@@ -442,7 +453,9 @@ async fn watch_over(shared: Arc<Shared>, mut stream: UnixStream, mut buffer: Vec
                 Ok(Fate::Alive) => match connect(&shared.state_dir).await {
                     Ok((stream, rest, _)) => {
                         buffer = rest;
-                        break stream;
+                        let (read, write) = stream.into_split();
+                        *shared.writer.lock().await = Some(write);
+                        break read;
                     }
                     // Mostly it is about to leave.
                     Err(e) => tracing::trace!(error = %e, "reconnecting to an executor"),
@@ -463,9 +476,11 @@ async fn watch_over(shared: Arc<Shared>, mut stream: UnixStream, mut buffer: Vec
 }
 
 /// Passes answers on until the connection ends; returns the result when it came over it.
-async fn serve(shared: &Shared, stream: UnixStream, mut buffer: Vec<u8>) -> Option<ResultRecord> {
-    let (mut read, write) = stream.into_split();
-    *shared.writer.lock().await = Some(write);
+async fn serve(
+    shared: &Shared,
+    mut read: OwnedReadHalf,
+    mut buffer: Vec<u8>,
+) -> Option<ResultRecord> {
     let waited = shared.send(None, request::Op::Wait(Wait {})).await;
     let mut result = None;
     if let Ok(mut waited) = waited {

@@ -181,15 +181,7 @@ impl Launcher {
             .map_err(Error::io("prepare the socket for", state_dir))?;
         let mut ours =
             UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
-        let mut child = tokio::process::Command::new(&self.binary)
-            .arg(verb)
-            .arg(state_dir)
-            .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(Error::io("start the executor", &self.binary))?;
+        let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
         let mut buffer = Vec::new();
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
         // It has split itself in two; this half ends at once and must not stay a zombie.
@@ -230,6 +222,38 @@ impl Launcher {
             None => Err(failed(
                 "it ended without a word; the file executor.panic there may say why",
             )),
+        }
+    }
+
+    async fn spawn(
+        &self,
+        verb: &str,
+        state_dir: &Path,
+        control: OwnedFd,
+    ) -> Result<tokio::process::Child, Error> {
+        let begun = std::time::Instant::now();
+        loop {
+            let control = control
+                .try_clone()
+                .map_err(Error::io("copy the socket for", state_dir))?;
+            let spawned = tokio::process::Command::new(&self.binary)
+                .arg(verb)
+                .arg(state_dir)
+                .env_clear()
+                .stdin(Stdio::from(control))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            match spawned {
+                // Just installed, and some process that is being started has inherited the descriptor of the writing.
+                Err(e)
+                    if e.kind() == std::io::ErrorKind::ExecutableFileBusy
+                        && begun.elapsed() < START =>
+                {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                other => return other.map_err(Error::io("start the executor", &self.binary)),
+            }
         }
     }
 }

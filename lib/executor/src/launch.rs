@@ -11,6 +11,7 @@ use executor_proto::{
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::WaitOptions;
 
 use crate::cgroup::{self, Paths};
 use crate::disk::{Durability, replace};
@@ -77,7 +78,8 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
             let started = workload(spec, record, &wanted, &paths);
             if started.is_err() {
                 cgroup::kill(&paths);
-                let _ = rustix::process::wait(rustix::process::WaitOptions::NOHANG);
+                // Only when the process is gone can its cgroup be removed.
+                while matches!(rustix::process::wait(WaitOptions::empty()), Ok(Some(_))) {}
                 let _ = cgroup::remove(&paths);
                 let _ = std::fs::remove_file(files::STATE);
             }

@@ -55,8 +55,12 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         .ok()
         .filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
     let mut control = control.map(Connection::new);
-    let mut fail = |failure: Failure| {
+    let mut fail = |failure: Failure, lock: Option<OwnedFd>| {
         eprintln!("drover-executor: {}", failure.message);
+        // Whoever hears of the failure may try again at once.
+        if let Some(lock) = lock {
+            let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
+        }
         if let Some(connection) = &mut control {
             connection.send(&Reply {
                 id: 0,
@@ -68,12 +72,12 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     // Holding the lock is being the executor of this directory; it ends with the process, whatever ends that.
     let (lock, spec) = match take(role, state_dir) {
         Ok(taken) => taken,
-        Err(failure) => return fail(failure),
+        Err(failure) => return fail(failure, None),
     };
     match sys::fork() {
         Ok(Fork::Parent) => sys::exit_now(0),
         Ok(Fork::Child) => {}
-        Err(e) => return fail(os_failure("fork", &e)),
+        Err(e) => return fail(os_failure("fork", &e), Some(lock)),
     }
     let started = settle()
         .map_err(|e| os_failure("settle", &e))
@@ -89,7 +93,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         });
     let (signals, started, socket) = match started {
         Ok(started) => started,
-        Err(failure) => return fail(failure),
+        Err(failure) => return fail(failure, Some(lock)),
     };
     let epoch = epoch::load(Path::new(".")).unwrap_or(u64::MAX);
     // The environment may hold secrets and is of no further use.

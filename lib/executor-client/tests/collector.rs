@@ -1,0 +1,98 @@
+//! Log collectors with real fifos.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use executor_client::{CollectSpec, Launcher, LogCollector, LogPolicy, RotatedLog};
+
+#[tokio::test]
+async fn output_of_any_number_of_writers_is_kept_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
+    let spec = CollectSpec {
+        id: "t".into(),
+        stdout_fifo: dir.path().join("out.fifo"),
+        stderr_fifo: dir.path().join("err.fifo"),
+        log: LogPolicy {
+            dir: dir.path().to_owned(),
+            stdout_name: "t.stdout".into(),
+            stderr_name: "t.stderr".into(),
+            max_files: 100,
+            max_file_bytes: 4096,
+        },
+    };
+    let state = dir.path().join("state");
+    let collector = LogCollector::start(&launcher, &state, spec.clone())
+        .await
+        .unwrap();
+    let again = LogCollector::start(&launcher, &state, spec.clone())
+        .await
+        .unwrap();
+    assert_eq!(
+        collector.pid(),
+        again.pid(),
+        "one collector for a directory"
+    );
+    assert_eq!(
+        LogCollector::attach(&state).await.unwrap().unwrap().pid(),
+        collector.pid()
+    );
+
+    let mut expected = String::new();
+    for round in 0..50 {
+        let text: String = (0..100).map(|n| format!("{round} {n}\n")).collect();
+        expected.push_str(&text);
+        let fifo = spec.stdout_fifo.clone();
+        // Opening blocks until there is a reader, so this would hang if the collector missed the end of a writer.
+        let write = tokio::task::spawn_blocking(move || {
+            std::fs::OpenOptions::new()
+                .write(true)
+                .open(fifo)
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
+        });
+        tokio::time::timeout(Duration::from_secs(10), write)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    collector.stop(Duration::from_secs(5)).await.unwrap();
+    assert!(!state.exists());
+    let log = RotatedLog::new(dir.path(), "t.stdout");
+    let mut got = Vec::new();
+    loop {
+        let chunk = log.read(got.len() as u64, 1 << 16).unwrap();
+        if chunk.data.is_empty() {
+            break;
+        }
+        got.extend(chunk.data);
+    }
+    assert_eq!(String::from_utf8(got).unwrap(), expected);
+    assert!(LogCollector::attach(&state).await.unwrap().is_none());
+
+    // Begins again where it ended, also after a violent death.
+    let collector = LogCollector::start(&launcher, &state, spec.clone())
+        .await
+        .unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(collector.pid()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    collector.gone().await;
+    let collector = LogCollector::start(&launcher, &state, spec.clone())
+        .await
+        .unwrap();
+    let mut writer = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&spec.stdout_fifo)
+        .unwrap();
+    writer.write_all(b"more\n").unwrap();
+    // A writer that stays does not hold up a stop for longer than its patience, and nothing that it wrote is lost.
+    collector.stop(Duration::from_millis(50)).await.unwrap();
+    let end = log.end().unwrap();
+    assert_eq!(end, expected.len() as u64 + 5);
+    assert_eq!(log.read(end - 5, 10).unwrap().data, b"more\n");
+}

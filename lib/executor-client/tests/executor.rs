@@ -1,0 +1,820 @@
+//! Executors with real processes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use executor_client::{
+    CgroupHost, CgroupPolicy, Error, Executor, LaunchSpec, Launcher, LogPolicy, RotatedLog, destroy,
+};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+/// One test's directories; whatever a failing test leaves running ends with it.
+struct Bench {
+    dir: TempDir,
+    launcher: Launcher,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let launcher =
+            Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
+        Bench {
+            dir: tempfile::tempdir().unwrap(),
+            launcher,
+        }
+    }
+
+    fn without_cgroups() -> Bench {
+        let mut bench = Bench::new();
+        bench.launcher = bench.launcher.clone().with_cgroups(CgroupHost::off());
+        bench
+    }
+
+    /// Both ways of holding a tree together; where the host has no cgroups only one.
+    fn both() -> Vec<Bench> {
+        vec![Bench::new(), Bench::without_cgroups()]
+    }
+
+    fn state(&self, name: &str) -> PathBuf {
+        self.dir.path().join("state").join(name)
+    }
+
+    fn logs(&self) -> PathBuf {
+        let logs = self.dir.path().join("logs");
+        std::fs::create_dir_all(&logs).unwrap();
+        logs
+    }
+
+    fn log_policy(&self, name: &str, max_files: u32, max_file_bytes: u64) -> LogPolicy {
+        LogPolicy {
+            dir: self.logs(),
+            stdout_name: format!("{name}.stdout"),
+            stderr_name: format!("{name}.stderr"),
+            max_files,
+            max_file_bytes,
+        }
+    }
+
+    fn spec(&self, name: &str, script: &str) -> LaunchSpec {
+        let unique = self
+            .dir
+            .path()
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        LaunchSpec {
+            id: format!("{unique}-{name}"),
+            command: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            cwd: self.dir.path().to_owned(),
+            log: Some(self.log_policy(name, 10, 10 << 20)),
+            cgroup: Some(CgroupPolicy {
+                name: format!("{unique}-{name}"),
+                ..CgroupPolicy::default()
+            }),
+            ..LaunchSpec::default()
+        }
+    }
+
+    async fn launch(&self, name: &str, script: &str) -> Executor {
+        self.launcher
+            .launch(&self.state(name), self.spec(name, script))
+            .await
+            .unwrap()
+            .executor
+    }
+
+    fn output(&self, name: &str) -> String {
+        let log = RotatedLog::new(self.logs(), name);
+        String::from_utf8(log.read(0, 1 << 20).unwrap().data).unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let Ok(states) = std::fs::read_dir(self.dir.path().join("state")) else {
+            return;
+        };
+        for state in states
+            .flatten()
+            .filter(|s| !s.path().join("result.json").exists())
+        {
+            let text =
+                std::fs::read_to_string(state.path().join("executor.json")).unwrap_or_default();
+            let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            if let Some(pid) = record["workload_pid"]
+                .as_i64()
+                .and_then(|pid| Pid::from_raw(pid as i32))
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn exists(pid: i32) -> bool {
+    let alive = |text: String| !text.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']);
+    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok()
+        && std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(alive)
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "waited 10 s until {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits for a file that a script writes, and returns the number in it.
+async fn pid_in(path: &Path) -> i32 {
+    let mut pid = None;
+    until(&format!("{} holds a pid", path.display()), || {
+        pid = std::fs::read_to_string(path)
+            .ok()
+            .filter(|t| t.ends_with('\n'))
+            .and_then(|t| t.trim().parse().ok());
+        pid.is_some()
+    })
+    .await;
+    pid.unwrap()
+}
+
+fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+#[tokio::test]
+async fn exit_codes_and_signals_are_exact() {
+    let bench = Bench::new();
+    for (n, (script, code, signal)) in [
+        ("exit 0", 0, 0),
+        ("exit 3", 3, 0),
+        ("exit 255", 255, 0),
+        ("kill -9 $$", 137, 9),
+        ("kill -TERM $$", 143, 15),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let executor = bench.launch(&format!("t{n}"), script).await;
+        let (first, second) = tokio::join!(executor.wait(), executor.wait());
+        let result = first.unwrap();
+        assert_eq!(
+            (result.exit_code, result.signal, result.lost),
+            (code, signal, false),
+            "{script}"
+        );
+        assert!(result.finished_at_ns >= result.started_at_ns);
+        assert_eq!(second.unwrap(), result);
+        assert_eq!(
+            Executor::attach(executor.state_dir())
+                .await
+                .unwrap()
+                .wait()
+                .await
+                .unwrap(),
+            result
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_workload_gets_what_the_spec_says() {
+    let bench = Bench::new();
+    let mut spec = bench.spec("t", "pwd; echo $0 $1; echo A=$A; env; cat /proc/self/oom_score_adj; id -u; id -G; umask; echo e >&2; readlink /proc/self/fd/* | grep -c .");
+    spec.args.extend(["zero".into(), "one".into()]);
+    spec.env.push(("A".into(), "b=c".into()));
+    spec.oom_score_adj = Some(17);
+    let root = rustix::process::geteuid().is_root();
+    spec.user = root.then(|| executor_client::User {
+        uid: 4321,
+        gid: 4322,
+        groups: vec![4323],
+    });
+    std::os::unix::fs::chown(bench.dir.path(), root.then_some(4321), None).unwrap();
+    let executor = bench
+        .launcher
+        .launch(&bench.state("t"), spec)
+        .await
+        .unwrap()
+        .executor;
+    assert_eq!(
+        executor.wait().await.unwrap().exit_code,
+        0,
+        "{}",
+        bench.output("t.stderr")
+    );
+    let output = bench.output("t.stdout");
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[..2], [bench.dir.path().to_str().unwrap(), "zero one"]);
+    assert!(
+        output.contains("\nA=b=c\n") && output.contains("\n17\n"),
+        "{output}"
+    );
+    if root {
+        assert!(output.contains("\n4321\n4322 4323\n"), "{output}");
+    }
+    assert!(
+        !output.contains("DROVER_EXECUTOR_ID"),
+        "no marker is needed in a cgroup: {output}"
+    );
+    assert_eq!(bench.output("t.stderr"), "e\n");
+}
+
+#[tokio::test]
+async fn nobody_is_its_parent_and_nothing_of_it_dies_with_us() {
+    let bench = Bench::new();
+    let executor = bench.launch("t", "exec sleep 1000").await;
+    let (pid, executor_pid) = (executor.pid(), executor.executor_pid());
+    let status = std::fs::read_to_string(format!("/proc/{executor_pid}/stat")).unwrap();
+    let ppid: u32 = status
+        .rsplit_once(") ")
+        .unwrap()
+        .1
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_ne!(ppid, std::process::id());
+    for signal in [Signal::TERM, Signal::INT, Signal::PIPE, Signal::QUIT] {
+        kill(executor_pid, signal);
+    }
+    let state = executor.state_dir().to_owned();
+    drop(executor);
+    let again = Executor::attach(&state).await.unwrap();
+    assert_eq!(
+        (again.pid(), again.executor_pid(), again.ended()),
+        (pid, executor_pid, None)
+    );
+    assert!(exists(pid));
+    let spec = std::fs::read_dir(&state)
+        .unwrap()
+        .flatten()
+        .any(|f| f.file_name() == "spec");
+    assert!(!spec, "the spec may hold secrets");
+    again.destroy().await.unwrap();
+    assert!(!exists(pid) && !exists(executor_pid) && !state.exists());
+}
+
+#[tokio::test]
+async fn a_killed_executor_takes_its_tree_along() {
+    for bench in Bench::both() {
+        let (daemon, child) = (
+            bench.dir.path().join("daemon"),
+            bench.dir.path().join("child"),
+        );
+        let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; sh -c 'echo $$ > child; exec sleep 1000' & sleep 1000";
+        let executor = bench.launch("t", script).await;
+        let pids = [pid_in(&daemon).await, pid_in(&child).await, executor.pid()];
+        let begun = Instant::now();
+        kill(executor.executor_pid(), Signal::KILL);
+        let result = executor.wait().await.unwrap();
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "took {:?}",
+            begun.elapsed()
+        );
+        assert!(
+            result.lost && result.exit_code == -1 && result.reason.contains("executor lost"),
+            "{result:?}"
+        );
+        assert_eq!(pids.map(exists), [false; 3]);
+        let found = Executor::attach(executor.state_dir()).await.unwrap();
+        assert_eq!(found.ended(), Some(result));
+        executor.destroy().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_executor_left_is_ended_by_whoever_finds_it() {
+    for bench in Bench::both() {
+        let executor = bench
+            .launch(
+                "t",
+                "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; exec sleep 1000",
+            )
+            .await;
+        let daemon = pid_in(&bench.dir.path().join("daemon")).await;
+        let (state, pid) = (executor.state_dir().to_owned(), executor.executor_pid());
+        drop(executor);
+        kill(pid, Signal::KILL);
+        until("the executor is gone", || !exists(pid)).await;
+        // Many find it at once, one does it, all say the same.
+        let (a, b) = tokio::join!(Executor::attach(&state), Executor::attach(&state));
+        let (a, b) = (
+            a.unwrap().wait().await.unwrap(),
+            b.unwrap().wait().await.unwrap(),
+        );
+        assert!(a.lost);
+        assert_eq!(a, b);
+        assert!(!exists(daemon));
+        destroy(&state).await.unwrap();
+        assert!(!state.exists());
+    }
+}
+
+#[tokio::test]
+async fn the_tree_ends_with_its_first_process() {
+    for bench in Bench::both() {
+        let script = "(setsid sh -c 'echo $$ > daemon; trap \"\" TERM INT HUP; while :; do sleep 1; done' &) ; \
+                      while [ ! -s daemon ]; do sleep 0.01; done; exit 5";
+        let executor = bench.launch("t", script).await;
+        let daemon = pid_in(&bench.dir.path().join("daemon")).await;
+        assert_eq!(executor.wait().await.unwrap().exit_code, 5);
+        assert!(!exists(daemon));
+        executor.destroy().await.unwrap();
+        assert!(!exists(executor.executor_pid()));
+    }
+}
+
+#[tokio::test]
+async fn a_stop_is_a_signal_then_grace_then_death() {
+    for bench in Bench::both() {
+        let polite = bench
+            .launch(
+                "polite",
+                "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done",
+            )
+            .await;
+        until("it listens", || bench.output("polite.stdout") == "up\n").await;
+        let result = polite.stop(15, Duration::from_secs(20)).await.unwrap();
+        assert_eq!((result.exit_code, result.signal), (4, 0));
+        assert_eq!(bench.output("polite.stdout"), "up\nbye\n");
+        assert_eq!(
+            polite.stop(15, Duration::ZERO).await.unwrap(),
+            result,
+            "a second stop finds it done"
+        );
+
+        let deaf = bench
+            .launch(
+                "deaf",
+                "trap '' TERM; echo up; sh -c 'echo $$ > child; while :; do sleep 1; done'",
+            )
+            .await;
+        until("it is deaf", || bench.output("deaf.stdout") == "up\n").await;
+        let child = pid_in(&bench.dir.path().join("child")).await;
+        let begun = Instant::now();
+        let result = deaf.stop(15, Duration::from_millis(300)).await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert_eq!((result.exit_code, result.signal), (137, 9));
+        assert!(!exists(child));
+    }
+}
+
+#[tokio::test]
+async fn signals_arrive_and_nonsense_is_refused() {
+    let bench = Bench::new();
+    let executor = bench
+        .launch(
+            "t",
+            "trap 'echo usr1' USR1; echo up; while :; do sleep 0.01; done",
+        )
+        .await;
+    until("it listens", || bench.output("t.stdout") == "up\n").await;
+    executor
+        .signal(executor_client::signal_number("SIGUSR1").unwrap())
+        .await
+        .unwrap();
+    until("the signal is answered", || {
+        bench.output("t.stdout") == "up\nusr1\n"
+    })
+    .await;
+    assert!(matches!(
+        executor.signal(999).await,
+        Err(Error::Refused { .. })
+    ));
+    executor.kill().await.unwrap();
+    assert!(matches!(
+        executor.signal(1).await,
+        Err(Error::NotRunning { .. })
+    ));
+}
+
+#[tokio::test]
+async fn every_byte_of_output_is_kept_once() {
+    let bench = Bench::new();
+    let mut spec = bench.spec("t", "seq 1 200000; seq 1 1000 >&2");
+    spec.log = Some(bench.log_policy("t", 1000, 50_000));
+    let executor = bench
+        .launcher
+        .launch(&bench.state("t"), spec)
+        .await
+        .unwrap()
+        .executor;
+    executor.wait().await.unwrap();
+    let expected: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
+    let log = RotatedLog::new(bench.logs(), "t.stdout");
+    let segments = log.segments().unwrap();
+    assert!(
+        segments.len() > 25 && segments.iter().all(|s| s.size <= 50_000),
+        "{segments:?}"
+    );
+    let mut got = Vec::new();
+    loop {
+        let chunk = log.read(got.len() as u64, 7919).unwrap();
+        assert_eq!(chunk.offset, got.len() as u64);
+        if chunk.data.is_empty() {
+            break;
+        }
+        got.extend(chunk.data);
+    }
+    assert!(got == expected.as_bytes());
+    for segment in &segments {
+        let end = (segment.base + segment.size) as usize;
+        assert_eq!(
+            got[end - 1],
+            b'\n',
+            "file {} ends within a line",
+            segment.number
+        );
+    }
+    assert_eq!(
+        bench.output("t.stderr"),
+        (1..=1000).map(|n| format!("{n}\n")).collect::<String>()
+    );
+}
+
+#[tokio::test]
+async fn offsets_survive_the_purge_of_old_files() {
+    let bench = Bench::new();
+    let mut spec = bench.spec("t", "seq 1 300000");
+    spec.log = Some(bench.log_policy("t", 3, 200_000));
+    let executor = bench
+        .launcher
+        .launch(&bench.state("t"), spec)
+        .await
+        .unwrap()
+        .executor;
+    executor.wait().await.unwrap();
+    let expected: Vec<u8> = (1..=300_000)
+        .flat_map(|n| format!("{n}\n").into_bytes())
+        .collect();
+    let log = RotatedLog::new(bench.logs(), "t.stdout");
+    assert_eq!(log.segments().unwrap().len(), 3);
+    assert_eq!(log.end().unwrap(), expected.len() as u64);
+    let chunk = log.read(0, 1 << 20).unwrap();
+    assert_eq!(chunk.offset, log.start().unwrap());
+    assert!(
+        chunk.offset > 0 && chunk.data == expected[chunk.offset as usize..][..chunk.data.len()]
+    );
+}
+
+#[tokio::test]
+async fn followers_hear_at_once() {
+    let bench = Bench::new();
+    let executor = bench
+        .launch("t", "for i in 1 2 3 4 5; do sleep 0.05; date +%s%N; done")
+        .await;
+    let log = RotatedLog::new(bench.logs(), "t.stdout");
+    let mut follow = log.follow(0).unwrap();
+    let mut lags = Vec::new();
+    while lags.len() < 5 {
+        let chunk = tokio::time::timeout(Duration::from_secs(10), follow.next(4096))
+            .await
+            .unwrap()
+            .unwrap();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_nanos();
+        let text = String::from_utf8(chunk.data).unwrap();
+        lags.extend(text.lines().map(|l| now.saturating_sub(l.parse().unwrap())));
+    }
+    lags.sort_unstable();
+    assert!(lags[2] < 20_000_000, "median lag {} ns", lags[2]);
+    executor.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn lower_epochs_change_nothing() {
+    let bench = Bench::new();
+    let mut spec = bench.spec("t", "exec sleep 1000");
+    spec.epoch = Some(5);
+    let executor = bench
+        .launcher
+        .launch(&bench.state("t"), spec)
+        .await
+        .unwrap()
+        .executor;
+    let old = executor.at_epoch(4);
+    let new = executor.at_epoch(9);
+    for refused in [
+        old.signal(9).await.unwrap_err(),
+        old.kill().await.unwrap_err(),
+        old.claim().await.unwrap_err(),
+    ] {
+        assert!(
+            matches!(
+                refused,
+                Error::StaleEpoch {
+                    given: 4,
+                    current: 5,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+    }
+    new.claim().await.unwrap();
+    assert!(matches!(
+        executor.at_epoch(5).kill().await,
+        Err(Error::StaleEpoch {
+            given: 5,
+            current: 9,
+            ..
+        })
+    ));
+    assert!(executor.ended().is_none());
+    // It outlives the executor.
+    new.kill().await.unwrap();
+    let found = Executor::attach(executor.state_dir()).await.unwrap();
+    assert_eq!(found.accepted_epoch().unwrap(), 9);
+    assert!(matches!(
+        found.at_epoch(8).claim().await,
+        Err(Error::StaleEpoch {
+            given: 8,
+            current: 9,
+            ..
+        })
+    ));
+    found.at_epoch(10).claim().await.unwrap();
+    assert_eq!(found.accepted_epoch().unwrap(), 10);
+    let mut again = bench.spec("t", "exec sleep 1000");
+    again.epoch = Some(7);
+    assert!(matches!(
+        bench.launcher.launch(&bench.state("t"), again).await,
+        Err(Error::StaleEpoch { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_directory_holds_one_workload_whoever_starts_it() {
+    let bench = Bench::new();
+    let state = bench.state("t");
+    let start = || {
+        bench
+            .launcher
+            .launch(&state, bench.spec("t", "echo x; exec sleep 1000"))
+    };
+    let (mut created, mut pids) = (0, Vec::new());
+    let (a, b, c, d) = tokio::join!(start(), start(), start(), start());
+    for launched in [a, b, c, d] {
+        let launched = launched.unwrap();
+        created += usize::from(launched.created);
+        pids.push(launched.executor.pid());
+    }
+    pids.dedup();
+    assert_eq!((created, pids.len()), (1, 1));
+    let executor = Executor::attach(&state).await.unwrap();
+    executor.kill().await.unwrap();
+    let after = bench
+        .launcher
+        .launch(&state, bench.spec("t", "echo x; exit 0"))
+        .await
+        .unwrap();
+    assert!(
+        !after.created && after.executor.ended().unwrap().signal == 9,
+        "what has ended is not run again"
+    );
+    assert_eq!(bench.output("t.stdout"), "x\n");
+}
+
+#[tokio::test]
+async fn a_start_that_fails_says_why_and_leaves_nothing() {
+    let bench = Bench::new();
+    let mut missing = bench.spec("missing", "");
+    missing.command = "/nonexistent/program".into();
+    let error = bench
+        .launcher
+        .launch(&bench.state("missing"), missing)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Exec { errno: 2, .. }), "{error}");
+    let mut wrong_dir = bench.spec("cwd", "");
+    wrong_dir.cwd = "/nonexistent".into();
+    let error = bench
+        .launcher
+        .launch(&bench.state("cwd"), wrong_dir)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Launch { errno: 2, .. })
+            && error.to_string().contains("working directory"),
+        "{error}"
+    );
+    let mut no_logs = bench.spec("logs", "");
+    no_logs.log.as_mut().unwrap().dir = "/nonexistent".into();
+    let error = bench
+        .launcher
+        .launch(&bench.state("logs"), no_logs)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("/nonexistent"), "{error}");
+    for name in ["missing", "cwd", "logs"] {
+        assert!(matches!(
+            Executor::attach(&bench.state(name)).await,
+            Err(Error::Absent { .. })
+        ));
+        destroy(&bench.state(name)).await.unwrap();
+        assert!(!bench.state(name).exists());
+        // The same directory is good for another try.
+        let again = bench
+            .launcher
+            .launch(&bench.state(name), bench.spec(name, "exit 6"))
+            .await
+            .unwrap();
+        assert_eq!(
+            (
+                again.created,
+                again.executor.wait().await.unwrap().exit_code
+            ),
+            (true, 6)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_socket_comes_back() {
+    let bench = Bench::new();
+    let executor = bench.launch("t", "exec sleep 1000").await;
+    let (state, pid) = (executor.state_dir().to_owned(), executor.pid());
+    drop(executor);
+    std::fs::remove_file(state.join("sock")).unwrap();
+    let again = Executor::attach(&state).await.unwrap();
+    assert_eq!(again.pid(), pid);
+    again.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_record_costs_this_workload_only() {
+    let bench = Bench::new();
+    let executor = bench.launch("t", "exec sleep 1000").await;
+    let (state, pid) = (executor.state_dir().to_owned(), executor.pid());
+    std::fs::write(state.join("executor.json"), "{\"id\":").unwrap();
+    // While the executor lives nobody needs the record.
+    let again = Executor::attach(&state).await.unwrap();
+    assert_eq!(again.pid(), pid);
+    // And the handle from before remembers it.
+    kill(executor.executor_pid(), Signal::KILL);
+    assert!(executor.wait().await.unwrap().lost);
+    std::fs::remove_file(state.join("result.json")).unwrap();
+    assert!(matches!(
+        Executor::attach(&state).await,
+        Err(Error::Damaged { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_hanging_executor_is_replaced_by_death() {
+    let bench = Bench::new();
+    let executor = bench.launch("t", "exec sleep 1000").await;
+    let pid = executor.pid();
+    kill(executor.executor_pid(), Signal::STOP);
+    let stop = executor.kill();
+    let resume = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(exists(pid));
+        kill(executor.executor_pid(), Signal::KILL);
+    };
+    let (result, ()) = tokio::join!(stop, resume);
+    assert!(result.unwrap().lost && !exists(pid));
+}
+
+#[tokio::test]
+async fn use_of_the_whole_tree_is_measured() {
+    for bench in Bench::both() {
+        let script = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; sh -c 'exec sleep 1000' & echo up; sleep 1000";
+        let executor = bench.launch("t", script).await;
+        until("work is done", || bench.output("t.stdout") == "up\n").await;
+        let mut stats = executor.stats().await.unwrap();
+        until("all three are there", || {
+            stats.pids.len() == 3 || {
+                stats.pids.clear();
+                true
+            }
+        })
+        .await;
+        stats = executor.stats().await.unwrap();
+        assert!(
+            stats.pids.iter().any(|p| p.pid == executor.pid()),
+            "{stats:?}"
+        );
+        assert!(
+            stats.user_ns + stats.system_ns >= 10_000_000,
+            "the ended child counts: {stats:?}"
+        );
+        assert!(stats.rss > 500_000 && stats.rss == stats.pids.iter().map(|p| p.rss).sum::<u64>());
+        executor.destroy().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn memory_limits_kill_and_are_reported() {
+    let bench = Bench::new();
+    if !bench.launcher.cgroups().enforces("memory") {
+        return;
+    }
+    let mut spec = bench.spec(
+        "t",
+        "sleep 0.2; head -c 200000000 /dev/zero | tail -n 1 >/dev/null",
+    );
+    spec.cgroup.as_mut().unwrap().memory_max = Some(16 << 20);
+    let executor = bench
+        .launcher
+        .launch(&bench.state("t"), spec)
+        .await
+        .unwrap()
+        .executor;
+    let result = executor.wait().await.unwrap();
+    assert!(result.oom_killed && result.exit_code == 137, "{result:?}");
+    executor.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_hundred_at_once_and_nothing_is_left() {
+    let bench = Bench::new();
+    let begun = Instant::now();
+    let mut starts = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let name = format!("t{n}");
+        let (launcher, state, spec) = (
+            bench.launcher.clone(),
+            bench.state(&name),
+            bench.spec(&name, "exec sleep 1000"),
+        );
+        starts.spawn(async move { launcher.launch(&state, spec).await.unwrap().executor });
+    }
+    let executors = starts.join_all().await;
+    println!("200 launched in {:?}", begun.elapsed());
+    let sum = |key: &str| -> u64 {
+        let of = |pid: i32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+            let line = text.lines().find(|l| l.starts_with(key)).unwrap();
+            line.split_ascii_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        executors.iter().map(|e| of(e.executor_pid())).sum()
+    };
+    let (pss, private) = (
+        sum("Pss:") / 200,
+        (sum("Private_Dirty:") + sum("Private_Clean:")) / 200,
+    );
+    println!("per executor: PSS {pss} KiB, private {private} KiB");
+    assert!(pss <= 160, "PSS {pss} KiB");
+    let begun = Instant::now();
+    for executor in &executors {
+        Executor::attach(executor.state_dir()).await.unwrap();
+    }
+    println!("200 attached one after the other in {:?}", begun.elapsed());
+    let pids: Vec<i32> = executors
+        .iter()
+        .flat_map(|e| [e.pid(), e.executor_pid()])
+        .collect();
+    let mut ends = tokio::task::JoinSet::new();
+    for executor in executors {
+        ends.spawn(async move { executor.destroy().await.unwrap() });
+    }
+    ends.join_all().await;
+    assert!(!pids.into_iter().any(exists));
+    assert_eq!(
+        std::fs::read_dir(bench.dir.path().join("state"))
+            .unwrap()
+            .count(),
+        0
+    );
+    let cgroups = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let unified = cgroups
+        .lines()
+        .find(|l| l.contains(" - cgroup2 "))
+        .map(|l| l.split(' ').nth(4).unwrap().to_owned());
+    if let Some(unified) = unified {
+        let unique = bench
+            .dir
+            .path()
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        let left = std::fs::read_dir(Path::new(&unified).join("drover"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        assert_eq!(
+            left.filter(|d| d.file_name().to_string_lossy().starts_with(&unique))
+                .count(),
+            0
+        );
+    }
+}
