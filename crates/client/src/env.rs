@@ -1,10 +1,11 @@
 //! What a task sees: its environment, and the names that its job may refer to.
 
-use std::{borrow::Cow, collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
+use hcl_lang::{Vars, interpolate};
 use model::{Allocation, Job, Node, Task, TaskGroup};
 
-use crate::{cgroup::TaskCgroup, dirs::TaskDirs, interpolate::interpolate};
+use crate::{cgroup::TaskCgroup, dirs::TaskDirs};
 
 /// Variables of the agent that tasks do not inherit unless the operator changes the list.
 pub const DEFAULT_DENYLIST: &str = "CONSUL_TOKEN,CONSUL_HTTP_TOKEN,CONSUL_HTTP_TOKEN_FILE,VAULT_TOKEN,NOMAD_LICENSE,\
@@ -43,33 +44,6 @@ pub struct EnvInput<'a> {
     pub view: PathView,
     /// Variables of the agent that tasks may inherit, see [`inherited`].
     pub inherited: &'a BTreeMap<String, String>,
-}
-
-/// Environment and names of one task.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TaskEnv {
-    /// The environment of the workload.
-    pub vars: BTreeMap<String, String>,
-    /// What `${…}` finds besides the environment: `node.…`, `attr.…`, `meta.…` of the node.
-    pub names: BTreeMap<String, String>,
-}
-
-impl TaskEnv {
-    /// The value behind a name in `${…}`.
-    #[must_use]
-    pub fn lookup(&self, name: &str) -> Option<Cow<'_, str>> {
-        let name_of_var = name.strip_prefix("env.").unwrap_or(name);
-        self.names
-            .get(name)
-            .or_else(|| self.vars.get(name_of_var))
-            .map(|v| Cow::Borrowed(v.as_str()))
-    }
-
-    /// Replaces what is known in a text.
-    #[must_use]
-    pub fn interpolate(&self, text: &str) -> String {
-        interpolate(text, |name| self.lookup(name))
-    }
 }
 
 /// The agent's environment without what tasks must not see.
@@ -116,7 +90,7 @@ pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
 
 /// Builds environment and names.
 #[must_use]
-pub fn build(input: &EnvInput<'_>) -> TaskEnv {
+pub fn build(input: &EnvInput<'_>) -> Vars {
     let EnvInput {
         alloc,
         job,
@@ -126,15 +100,15 @@ pub fn build(input: &EnvInput<'_>) -> TaskEnv {
         region,
         ..
     } = *input;
-    let mut env = TaskEnv {
-        vars: BTreeMap::new(),
-        names: node_names(node, region),
+    let mut vars = Vars {
+        env: BTreeMap::new(),
+        node: node_names(node, region),
     };
     if input.view != PathView::Image {
-        env.vars.clone_from(input.inherited);
+        vars.env.clone_from(input.inherited);
     }
     let mut set = |name: &str, value: String| {
-        env.vars.insert(name.to_owned(), value);
+        vars.env.insert(name.to_owned(), value);
     };
     let shown = |host: &Path, inside: &str| match input.view {
         PathView::Host => host.display().to_string(),
@@ -173,29 +147,29 @@ pub fn build(input: &EnvInput<'_>) -> TaskEnv {
             );
         }
     }
-    ports(alloc, &task.name, &mut env.vars);
+    ports(alloc, &task.name, &mut vars.env);
 
     let mut meta = job.meta.clone();
     meta.extend(group.meta.clone());
     meta.extend(task.meta.clone());
     for (key, value) in &meta {
-        let (key, value) = (env.interpolate(key), env.interpolate(value));
+        let (key, value) = (interpolate(key, &vars), interpolate(value, &vars));
         // Lookups by `${NOMAD_META_…}` find both spellings, as written before cleaning.
-        env.vars
+        vars.env
             .insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
-        env.vars.insert(format!("NOMAD_META_{key}"), value);
+        vars.env.insert(format!("NOMAD_META_{key}"), value);
     }
     for (key, value) in &task.env {
-        let (key, value) = (env.interpolate(key), env.interpolate(value));
-        env.vars.insert(key, value);
+        let (key, value) = (interpolate(key, &vars), interpolate(value, &vars));
+        vars.env.insert(key, value);
     }
     // Names that are clean already win over ones that only become equal by cleaning.
-    let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut env.vars)
+    let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut vars.env)
         .into_iter()
         .partition(|(k, _)| clean_name(k) == *k);
-    env.vars = odd.into_iter().map(|(k, v)| (clean_name(&k), v)).collect();
-    env.vars.extend(clean);
-    env
+    vars.env = odd.into_iter().map(|(k, v)| (clean_name(&k), v)).collect();
+    vars.env.extend(clean);
+    vars
 }
 
 /// A variable name without the characters that shells do not take.
@@ -291,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    fn fixture(task_env: &[(&str, &str)], task_meta: &[(&str, &str)], view: PathView) -> TaskEnv {
+    fn fixture(task_env: &[(&str, &str)], task_meta: &[(&str, &str)], view: PathView) -> Vars {
         let task = Task {
             name: "web".into(),
             env: task_env
@@ -404,13 +378,9 @@ mod tests {
             ("NOMAD_PORT_ad_min", "20002"),
             ("PATH", "/bin"),
         ] {
-            assert_eq!(
-                env.vars.get(name).map(String::as_str),
-                Some(value),
-                "{name}"
-            );
+            assert_eq!(env.env.get(name).map(String::as_str), Some(value), "{name}");
         }
-        assert!(!env.vars.contains_key("VAULT_TOKEN") && !env.vars.contains_key("PLUGIN_MIN_PORT"));
+        assert!(!env.env.contains_key("VAULT_TOKEN") && !env.env.contains_key("PLUGIN_MIN_PORT"));
     }
 
     #[test]
@@ -433,23 +403,15 @@ mod tests {
             ("NOMAD_META_MY_KEY", "v n1"),
             ("PATH", "/opt"),
         ] {
-            assert_eq!(
-                env.vars.get(name).map(String::as_str),
-                Some(value),
-                "{name}"
-            );
+            assert_eq!(env.env.get(name).map(String::as_str), Some(value), "{name}");
         }
     }
 
     #[test]
     fn images_see_their_own_paths_and_nothing_of_the_agent() {
         let env = fixture(&[], &[], PathView::Image);
-        assert_eq!(env.vars["NOMAD_TASK_DIR"], "/local");
-        assert!(!env.vars.contains_key("PATH"));
-        assert!(
-            fixture(&[], &[], PathView::Chroot)
-                .vars
-                .contains_key("PATH")
-        );
+        assert_eq!(env.env["NOMAD_TASK_DIR"], "/local");
+        assert!(!env.env.contains_key("PATH"));
+        assert!(fixture(&[], &[], PathView::Chroot).env.contains_key("PATH"));
     }
 }

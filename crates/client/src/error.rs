@@ -92,7 +92,7 @@ pub enum RequestError {
 
 impl RequestError {
     pub(crate) fn unknown_alloc(id: impl std::fmt::Display) -> Self {
-        Self::NotFound(format!("unknown allocation {id:?}", id = id.to_string()))
+        Self::NotFound(format!("Unknown allocation {id:?}", id = id.to_string()))
     }
     pub(crate) fn unknown_task(task: &str) -> Self {
         Self::NotFound(format!("unknown task name {task:?}"))

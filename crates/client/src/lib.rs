@@ -14,21 +14,29 @@
 //!
 //! Must never know: the scheduler, the servers' state, how a driver does its work. Begin reading at [`client`], then `alloc`.
 
+mod alloc;
 pub mod cgroup;
 pub mod client;
 pub mod config;
+mod context;
 pub mod dirs;
+mod drivers;
 pub mod env;
 pub mod error;
 pub mod events;
 pub mod fingerprint;
+mod gc;
 pub mod http;
 mod identity;
-mod interpolate;
 pub mod lease;
+mod leftovers;
 mod lock;
+mod metadata;
+mod node;
 mod outbox;
+mod remote;
 mod session;
+mod stats;
 mod store;
 
 pub use client::{Client, ClientHandle};

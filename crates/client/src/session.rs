@@ -16,7 +16,7 @@ use api::node_rpc::{
     node_service_client::NodeServiceClient,
 };
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
@@ -60,6 +60,8 @@ pub(crate) struct Placed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionStatus {
     pub(crate) server: String,
+    /// Where that server answers HTTP; empty = it did not say.
+    pub(crate) http: String,
     pub(crate) connected: bool,
     pub(crate) lease: Duration,
     pub(crate) last_ack: Option<BootInstant>,
@@ -75,6 +77,8 @@ pub(crate) struct Session {
     pub(crate) lease: Lease,
     pub(crate) to_node: mpsc::UnboundedSender<FromServer>,
     pub(crate) status: Arc<Mutex<SessionStatus>>,
+    /// Somebody wants the session to start over, to get everything anew.
+    pub(crate) reset: Arc<Notify>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -99,6 +103,8 @@ enum Ended {
     MissingJob { job: JobKey, version: u64 },
     #[error("the list of servers has changed")]
     ServersChanged,
+    #[error("the lease was lost in between: all orders are asked for anew")]
+    Reset,
     #[error("the node is stopping")]
     Stopping,
 }
@@ -146,7 +152,7 @@ impl Session {
             });
             let pause = match &ended {
                 Ended::Stopping => return,
-                Ended::ServersChanged => Duration::ZERO,
+                Ended::ServersChanged | Ended::Reset => Duration::ZERO,
                 Ended::Refused { retry: false, .. } => REFUSED_PAUSE,
                 _ => {
                     let grown = BACKOFF_FIRST
@@ -259,6 +265,7 @@ impl Session {
         self.set_status(|s| {
             *s = SessionStatus {
                 server: server.to_owned(),
+                http: welcome.http_addr.clone(),
                 connected: true,
                 lease,
                 last_ack: Some(BootInstant::now()),
@@ -294,6 +301,7 @@ impl Session {
                         beats.insert(beat, sent);
                     }
                 }
+                () = self.reset.notified() => return Err(Ended::Reset),
                 () = self.outbox.ready() => {
                     for message in self.outbox.take() {
                         out.send(message).await.map_err(|_| closed("the stream is closed".into()))?;

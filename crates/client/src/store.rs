@@ -40,6 +40,14 @@ pub(crate) enum Write {
     },
     /// Everything about an allocation goes.
     Forget(String),
+    /// What of a remote slot must survive the agent.
+    Slot {
+        key: String,
+        attempted: Option<model::IncarnationId>,
+        epoch: u64,
+    },
+    /// The slot belongs elsewhere.
+    ForgetSlot(String),
     /// Something outside the records is about to be made.
     Claim { kind: &'static str, key: String },
     /// It is gone.
@@ -72,6 +80,8 @@ impl StoredJob {
 pub(crate) struct Restored {
     pub(crate) allocs: Vec<RestoredAlloc>,
     pub(crate) ledger: Vec<(String, String)>,
+    /// Remote slots: name, incarnation that a create was attempted for, highest epoch.
+    pub(crate) slots: Vec<(String, Option<model::IncarnationId>, u64)>,
 }
 
 /// One allocation of a former run.
@@ -181,6 +191,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
          CREATE TABLE IF NOT EXISTS allocs (id TEXT PRIMARY KEY, job TEXT NOT NULL, record BLOB NOT NULL);
          CREATE INDEX IF NOT EXISTS allocs_by_job ON allocs (job);
          CREATE TABLE IF NOT EXISTS tasks (alloc TEXT NOT NULL, task TEXT NOT NULL, record BLOB NOT NULL, PRIMARY KEY (alloc, task));
+         CREATE TABLE IF NOT EXISTS slots (key TEXT PRIMARY KEY, attempted TEXT, epoch INTEGER NOT NULL) WITHOUT ROWID;
          CREATE TABLE IF NOT EXISTS ledger (kind TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;",
     )
 }
@@ -213,7 +224,23 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
     let ledger = statement
         .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(Restored { allocs, ledger })
+    let mut statement = connection.prepare("SELECT key, attempted, epoch FROM slots")?;
+    let slots = statement
+        .query_map([], |r| {
+            let attempted: Option<String> = r.get(1)?;
+            let epoch: i64 = r.get(2)?;
+            Ok((
+                r.get(0)?,
+                attempted.and_then(|t| t.parse().ok()),
+                u64::try_from(epoch).unwrap_or(0),
+            ))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Restored {
+        allocs,
+        ledger,
+        slots,
+    })
 }
 
 fn run(mut connection: Connection, path: &PathBuf, batches: &Receiver<Batch>) {
@@ -285,6 +312,22 @@ fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
                     .prepare_cached("DELETE FROM allocs WHERE id = ?1")?
                     .execute([id])?;
                 forgot = true;
+            }
+            Write::Slot {
+                key,
+                attempted,
+                epoch,
+            } => {
+                let attempted = attempted.map(|i| i.to_string());
+                let epoch = i64::try_from(*epoch).unwrap_or(i64::MAX);
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO slots VALUES (?1, ?2, ?3)")?
+                    .execute(params![key, attempted, epoch])?;
+            }
+            Write::ForgetSlot(key) => {
+                transaction
+                    .prepare_cached("DELETE FROM slots WHERE key = ?1")?
+                    .execute([key])?;
             }
             Write::Claim { kind, key } => {
                 transaction

@@ -71,6 +71,14 @@ pub fn look(config: &ClientConfig) -> Facts {
     facts
 }
 
+pub(crate) use host::meminfo;
+pub(crate) use storage::look as storage;
+
+/// Whether a text is the name of a signal that tasks may be sent.
+pub(crate) fn is_signal(name: &str) -> bool {
+    host::SIGNALS.iter().any(|(n, _)| *n == name)
+}
+
 /// The node as it registers, drivers still to come.
 #[must_use]
 pub fn node(config: &ClientConfig, facts: &Facts) -> Node {

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use super::Facts;
 use crate::config::ClientConfig;
 
-pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
+pub(crate) fn look(config: &ClientConfig, facts: &mut Facts) {
     // Before the first start the directory itself is not there yet.
     let Some(dir) = config.alloc_dir.ancestors().find(|d| d.exists()) else {
         return;

@@ -1,0 +1,10 @@
+//! Allocations: one loop each, which owns the state; see `machine` for what it decides and `effects` for what it does.
+
+pub(crate) mod effects;
+pub(crate) mod machine;
+pub(crate) mod record;
+pub(crate) mod run;
+pub(crate) mod task_config;
+
+pub(crate) use machine::RemoteView;
+pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};

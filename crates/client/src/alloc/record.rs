@@ -1,0 +1,86 @@
+//! What of an allocation and its tasks must survive the agent.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use lifecycle::restart::Tracker;
+use model::{AllocDeploymentStatus, Allocation, TaskState, TimestampNs};
+use serde::{Deserialize, Serialize};
+
+/// The allocation as the servers sent it, with what this node has found out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct AllocRecord {
+    pub(crate) alloc: Allocation,
+    /// The servers have collected it: once it has stopped, everything goes.
+    pub(crate) removed: bool,
+    /// When the health watch of the present deployment began.
+    pub(crate) watched_since: TimestampNs,
+    /// Health as decided here.
+    pub(crate) health: Option<AllocDeploymentStatus>,
+    /// When it ended; 0 = it has not.
+    pub(crate) ended_at: TimestampNs,
+}
+
+/// A local task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct TaskRecord {
+    pub(crate) state: TaskState,
+    pub(crate) window_start: TimestampNs,
+    pub(crate) in_window: u32,
+    /// The present start: written before the driver is called.
+    pub(crate) run: Option<Run>,
+    /// When the next start is due; 0 = not waiting.
+    pub(crate) restart_at: TimestampNs,
+}
+
+/// One start of a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Run {
+    /// `<alloc>/<task>/<8 hex>`, the driver's task id.
+    pub(crate) id: String,
+    /// The driver's handle with the whole configuration, protobuf; None = the start has not been confirmed.
+    #[serde(with = "base64_bytes")]
+    pub(crate) handle: Option<Vec<u8>>,
+    /// It has ended and was counted; only freeing it at the driver is left.
+    pub(crate) ended: bool,
+}
+
+impl TaskRecord {
+    pub(crate) fn tracker(&self) -> Tracker {
+        Tracker {
+            window_start: self.window_start,
+            in_window: self.in_window,
+        }
+    }
+
+    pub(crate) fn set_tracker(&mut self, tracker: Tracker) {
+        self.window_start = tracker.window_start;
+        self.in_window = tracker.in_window;
+    }
+}
+
+mod base64_bytes {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::{BASE64_STANDARD, Engine};
+
+    #[allow(clippy::ref_option, reason = "serde calls it like this")]
+    pub(super) fn serialize<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        match bytes {
+            Some(bytes) => s.serialize_str(&BASE64_STANDARD.encode(bytes)),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Vec<u8>>, D::Error> {
+        let text = Option::<String>::deserialize(d)?;
+        text.map(|t| BASE64_STANDARD.decode(t).map_err(D::Error::custom))
+            .transpose()
+    }
+}

@@ -1,0 +1,528 @@
+//! The loop of one allocation: takes commands and results, asks the machine, writes records, then carries out effects.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use model::{AllocClientUpdate, Allocation, Job, TaskRunState, remote::slot_of};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    effects::{self, Subject},
+    machine::{Effect, Event, Machine, Now, RemoteView},
+    record::{AllocRecord, TaskRecord},
+};
+use crate::{
+    context::{NodeContext, now_ns},
+    error::RequestError,
+    session::Placed,
+    store::{StoredJob, Write},
+};
+
+/// What an allocation is told.
+#[derive(Debug)]
+pub(crate) enum AllocCommand {
+    /// The servers have changed it.
+    Changed(Placed),
+    /// The servers have collected it.
+    Removed,
+    /// The servers have been heard.
+    Contacted,
+    /// The agent ends for good: local tasks are stopped.
+    StopLocal,
+    Restart {
+        task: Option<String>,
+        all: bool,
+        reply: oneshot::Sender<Result<(), RequestError>>,
+    },
+    Signal {
+        task: Option<String>,
+        signal: String,
+        reply: oneshot::Sender<Result<(), RequestError>>,
+    },
+    Remote {
+        task: Arc<str>,
+        view: Box<RemoteView>,
+    },
+    RemoteReleased {
+        task: Arc<str>,
+    },
+    DriverSaid {
+        task: Arc<str>,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    },
+}
+
+/// What others see of an allocation.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocView {
+    pub(crate) alloc: Arc<Allocation>,
+    pub(crate) job: Arc<Job>,
+    pub(crate) update: Arc<AllocClientUpdate>,
+    /// Driver's ids of running tasks.
+    pub(crate) runs: BTreeMap<Arc<str>, String>,
+    /// Tasks that live in a remote runtime.
+    pub(crate) remote: Vec<Arc<str>>,
+    /// Nothing is left to do here.
+    pub(crate) over: bool,
+    /// When it ended, Unix ns.
+    pub(crate) ended_at: i64,
+}
+
+/// How the node reaches an allocation's loop.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocHandle {
+    pub(crate) commands: mpsc::UnboundedSender<AllocCommand>,
+    pub(crate) view: watch::Receiver<Arc<AllocView>>,
+}
+
+/// The loop's own state.
+pub(crate) struct AllocLoop {
+    ctx: Arc<NodeContext>,
+    machine: Machine,
+    stored_job: Arc<StoredJob>,
+    commands: mpsc::UnboundedReceiver<AllocCommand>,
+    handle: AllocHandle,
+    view: watch::Sender<Arc<AllocView>>,
+    saved_alloc: Option<AllocRecord>,
+    saved_tasks: HashMap<Arc<str>, TaskRecord>,
+    held: Vec<Effect>,
+    effects: JoinSet<Option<Event>>,
+    /// Work that nothing waits for but the removal of the directory.
+    cleanups: JoinSet<()>,
+    exits: HashMap<String, CancellationToken>,
+    published: Option<AllocClientUpdate>,
+    destroyed: bool,
+}
+
+/// A restored machine's records count as saved: only what changes is written.
+pub(crate) struct Origin {
+    pub(crate) record: AllocRecord,
+    pub(crate) job: Arc<Job>,
+    pub(crate) stored_job: Arc<StoredJob>,
+    pub(crate) tasks: Vec<(Arc<str>, TaskRecord)>,
+}
+
+impl AllocLoop {
+    /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`].
+    pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Self, AllocHandle) {
+        let Origin {
+            record,
+            job,
+            stored_job,
+            tasks,
+        } = origin;
+        let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
+        let saved_tasks: HashMap<_, _> = tasks.iter().cloned().collect();
+        let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
+        let machine = Machine::new(record, job, tasks, max_kill);
+        let (to_loop, commands) = mpsc::unbounded_channel();
+        let (view, seen) = watch::channel(Arc::new(view_of(&machine)));
+        let handle = AllocHandle {
+            commands: to_loop,
+            view: seen,
+        };
+        let this = Self {
+            ctx,
+            machine,
+            stored_job,
+            commands,
+            handle: handle.clone(),
+            view,
+            saved_alloc,
+            saved_tasks,
+            held: Vec::new(),
+            effects: JoinSet::new(),
+            cleanups: JoinSet::new(),
+            exits: HashMap::new(),
+            published: None,
+            destroyed: false,
+        };
+        (this, handle)
+    }
+
+    /// Runs until the allocation is destroyed (true) or the node stops (false: everything is left as it is).
+    pub(crate) async fn run(mut self) -> bool {
+        self.register_remote();
+        self.apply(Event::Begin).await;
+        let stop = self.ctx.stop.clone();
+        let mut retry_save = tokio::time::interval(Duration::from_secs(1));
+        retry_save.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.destroyed {
+            // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
+            tokio::select! {
+                () = stop.cancelled() => return false,
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(command).await,
+                    None => return false,
+                },
+                Some(done) = self.effects.join_next() => match done {
+                    Ok(Some(event)) => self.apply(event).await,
+                    Ok(None) => {}
+                    Err(error) => tracing::error!(alloc = %self.machine.id(), %error, "an effect broke off"),
+                },
+                Some(_) = self.cleanups.join_next() => {}
+                _ = retry_save.tick(), if !self.held.is_empty() => self.settle().await,
+            }
+        }
+        true
+    }
+
+    async fn command(&mut self, command: AllocCommand) {
+        match command {
+            AllocCommand::Changed(placed) => {
+                self.stored_job = placed.stored;
+                self.apply(Event::Changed(placed.alloc, placed.job)).await;
+                self.register_remote();
+            }
+            AllocCommand::Removed => self.apply(Event::Removed).await,
+            AllocCommand::Contacted => self.apply(Event::Contacted).await,
+            AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
+            AllocCommand::Remote { task, view } => self.apply(Event::Remote { task, view }).await,
+            AllocCommand::RemoteReleased { task } => {
+                self.apply(Event::RemoteReleased { task }).await
+            }
+            AllocCommand::DriverSaid {
+                task,
+                message,
+                annotations,
+            } => {
+                self.apply(Event::DriverSaid {
+                    task,
+                    message,
+                    annotations,
+                })
+                .await;
+            }
+            AllocCommand::Restart { task, all, reply } => {
+                let answer = self.restart(task.as_deref(), all).await;
+                // The asker may have gone.
+                let _ = reply.send(answer);
+            }
+            AllocCommand::Signal {
+                task,
+                signal,
+                reply,
+            } => self.signal(task.as_deref(), &signal, reply).await,
+        }
+    }
+
+    /// Remote tasks are driven by the remote loop; it is told what they are made of.
+    fn register_remote(&self) {
+        let alloc = Arc::new(self.machine.alloc().clone());
+        for (task, _) in self
+            .machine
+            .tasks()
+            .filter(|(t, _)| self.machine.is_remote_task(t))
+        {
+            self.ctx.remote.interest(crate::remote::Interest {
+                slot: slot_of(&alloc, task),
+                alloc: alloc.clone(),
+                job: self.machine.job().clone(),
+                task: task.clone(),
+                commands: self.handle.commands.clone(),
+            });
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            time: now_ns(),
+            seed: self.ctx.seed(),
+        }
+    }
+
+    async fn apply(&mut self, event: Event) {
+        if let Event::Exited { run, .. } = &event
+            && let Some(over) = self.exits.remove(run)
+        {
+            over.cancel();
+        }
+        let now = self.now();
+        let effects = self.machine.apply(event, now);
+        self.held.extend(effects);
+        self.settle().await;
+    }
+
+    /// Writes what has changed, tells the servers, then does what was decided. Without the write nothing is done; it is tried again.
+    async fn settle(&mut self) {
+        let writes = self.changes();
+        if !writes.is_empty() {
+            if let Err(error) = self.ctx.store.commit(writes).await {
+                tracing::error!(alloc = %self.machine.id(), %error, "waiting with what follows until the records can be written");
+                return;
+            }
+            self.saved_alloc = Some(self.machine.record().clone());
+            self.saved_tasks = self
+                .machine
+                .tasks()
+                .map(|(n, r)| (n.clone(), r.clone()))
+                .collect();
+        }
+        self.publish();
+        for effect in std::mem::take(&mut self.held) {
+            self.perform(effect).await;
+        }
+    }
+
+    fn changes(&self) -> Vec<Write> {
+        let id = self.machine.id().to_string();
+        let mut writes = Vec::new();
+        if self.saved_alloc.as_ref() != Some(self.machine.record()) {
+            let record = serde_json::to_vec(self.machine.record()).unwrap_or_default();
+            writes.push(Write::Alloc {
+                id: id.clone(),
+                job: self.stored_job.clone(),
+                record,
+            });
+        }
+        for (task, record) in self
+            .machine
+            .tasks()
+            .filter(|(t, r)| self.saved_tasks.get(*t) != Some(r))
+        {
+            let record = serde_json::to_vec(record).unwrap_or_default();
+            writes.push(Write::Task {
+                alloc: id.clone(),
+                task: task.to_string(),
+                record,
+            });
+        }
+        writes
+    }
+
+    fn publish(&mut self) {
+        let view = view_of(&self.machine);
+        let update = view.update.clone();
+        self.view.send_replace(Arc::new(view));
+        if self.published.as_ref() != Some(&*update) {
+            self.published = Some((*update).clone());
+            self.ctx.outbox.alloc((*update).clone());
+        }
+    }
+
+    fn subject(&self, task: &Arc<str>) -> Subject {
+        let view = self.view.borrow();
+        Subject {
+            ctx: self.ctx.clone(),
+            alloc: view.alloc.clone(),
+            job: view.job.clone(),
+            task: task.clone(),
+        }
+    }
+
+    async fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start { task, run } => {
+                let subject = self.subject(&task);
+                self.effects.spawn(async move {
+                    let result = effects::start(&subject, &run).await;
+                    Some(Event::Started { task, run, result })
+                });
+            }
+            Effect::Recover { task, run, handle } => {
+                let subject = self.subject(&task);
+                self.effects.spawn(async move {
+                    let result = effects::recover(&subject, &handle).await;
+                    Some(Event::Recovered { task, run, result })
+                });
+            }
+            Effect::Wait { task, run, handle } => {
+                let subject = self.subject(&task);
+                self.exits.insert(run.clone(), CancellationToken::new());
+                self.effects.spawn(async move {
+                    let exit = effects::wait(&subject, &run, &handle).await;
+                    Some(Event::Exited { task, run, exit })
+                });
+            }
+            Effect::Stop {
+                task,
+                run,
+                signal,
+                timeout,
+            } => {
+                let subject = self.subject(&task);
+                let over = self.exits.get(&run).cloned().unwrap_or_default();
+                self.effects.spawn(async move {
+                    let why = effects::stop(&subject, &run, &signal, timeout, over).await?;
+                    Some(Event::StopFailed { task, run, why })
+                });
+            }
+            Effect::Free {
+                task,
+                run,
+                handle,
+                known,
+            } => {
+                let subject = self.subject(&task);
+                self.effects.spawn(async move {
+                    effects::free(&subject, &run, handle.as_deref(), known).await;
+                    Some(Event::Freed { task, run })
+                });
+            }
+            Effect::TaskOver { task } => {
+                let subject = self.subject(&task);
+                self.cleanups
+                    .spawn(async move { effects::task_over(&subject).await });
+            }
+            Effect::Wake { at, timer } => {
+                let wait = u64::try_from(at.saturating_sub(now_ns())).unwrap_or(0);
+                self.effects.spawn(async move {
+                    tokio::time::sleep(Duration::from_nanos(wait)).await;
+                    Some(Event::Due(timer))
+                });
+            }
+            Effect::Destroy => self.destroy().await,
+        }
+    }
+
+    async fn destroy(&mut self) {
+        // What is still being cleaned up uses the directory.
+        while let Ok(Some(_)) =
+            tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await
+        {}
+        let subject = self.subject(&Arc::from(""));
+        effects::destroy(&subject).await;
+        let id = self.machine.id();
+        for (task, _) in self
+            .machine
+            .tasks()
+            .filter(|(t, _)| self.machine.is_remote_task(t))
+        {
+            self.ctx
+                .remote
+                .no_interest(slot_of(&subject.alloc, task), id);
+        }
+        self.ctx.outbox.forget_alloc(id);
+        if let Err(error) = self
+            .ctx
+            .store
+            .commit(vec![Write::Forget(id.to_string())])
+            .await
+        {
+            tracing::error!(alloc = %id, %error, "the record of a collected allocation stays until the next start");
+        }
+        self.destroyed = true;
+    }
+
+    async fn restart(&mut self, task: Option<&str>, all: bool) -> Result<(), RequestError> {
+        let tasks: Vec<Arc<str>> = match task {
+            Some(name) => {
+                if !self.machine.has_task(name) {
+                    return Err(RequestError::NotFound(format!(
+                        "Could not find task named: {name}"
+                    )));
+                }
+                if self.machine.is_remote_task(name) {
+                    return Err(RequestError::Invalid(format!(
+                        "task {name:?} lives in a remote runtime: restart it with `remote restart`, the servers order it"
+                    )));
+                }
+                if self.machine.running(name).is_none() && !all {
+                    return Err(RequestError::Failed("Task not running".to_owned()));
+                }
+                vec![Arc::from(name)]
+            }
+            None => self.machine.tasks().map(|(n, _)| n.clone()).collect(),
+        };
+        self.apply(Event::RestartAsked {
+            tasks,
+            also_dead: all,
+        })
+        .await;
+        Ok(())
+    }
+
+    async fn signal(
+        &mut self,
+        task: Option<&str>,
+        signal: &str,
+        reply: oneshot::Sender<Result<(), RequestError>>,
+    ) {
+        if let Some(name) = task
+            && !self.machine.has_task(name)
+        {
+            let _ = reply.send(Err(RequestError::NotFound(format!(
+                "Could not find task named: {name}"
+            ))));
+            return;
+        }
+        let wanted = |name: &str| task.is_none_or(|t| t == name);
+        let running: Vec<(Arc<str>, Option<String>)> = self
+            .machine
+            .tasks()
+            .filter(|(n, r)| wanted(n) && r.state.state == TaskRunState::Running)
+            .map(|(n, _)| (n.clone(), self.machine.running(n).map(|r| r.id.clone())))
+            .collect();
+        if running.is_empty() {
+            let _ = reply.send(Err(RequestError::Failed("Task not running".to_owned())));
+            return;
+        }
+        for (name, _) in &running {
+            self.apply(Event::SignalAsked {
+                task: name.clone(),
+                signal: signal.to_owned(),
+            })
+            .await;
+        }
+        let signal = signal.to_owned();
+        let subjects: Vec<_> = running
+            .into_iter()
+            .map(|(n, run)| (self.subject(&n), run))
+            .collect();
+        self.effects.spawn(async move {
+            let mut answer = Ok(());
+            for (subject, run) in subjects {
+                let sent = match run {
+                    Some(run) => effects::signal(&subject, &run, &signal).await,
+                    None => {
+                        subject
+                            .ctx
+                            .remote
+                            .signal(slot_of(&subject.alloc, &subject.task), &signal)
+                            .await
+                    }
+                };
+                if let Err(why) = sent {
+                    answer = Err(RequestError::Failed(format!(
+                        "task {:?}: {why}",
+                        subject.task
+                    )));
+                }
+            }
+            let _ = reply.send(answer);
+            None
+        });
+    }
+}
+
+fn view_of(machine: &Machine) -> AllocView {
+    let update = machine.update();
+    let mut alloc = machine.alloc().clone();
+    alloc.client_status = update.client_status;
+    alloc.task_states.clone_from(&update.task_states);
+    AllocView {
+        alloc: Arc::new(alloc),
+        job: machine.job().clone(),
+        update: Arc::new(update),
+        runs: machine
+            .tasks()
+            .filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone())))
+            .collect(),
+        remote: machine
+            .tasks()
+            .map(|(n, _)| n)
+            .filter(|n| machine.is_remote_task(n))
+            .cloned()
+            .collect(),
+        over: machine.over(),
+        ended_at: machine.record().ended_at,
+    }
+}

@@ -1,0 +1,78 @@
+//! What all loops of a node share.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use executor_client::Launcher;
+use model::{Node, TimestampNs};
+use sha2::{Digest, Sha256};
+use tokio::sync::{OnceCell, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, outbox::Outbox,
+    remote::RemoteManager, store::LocalStore,
+};
+
+/// Shared by reference; each part has its own synchronisation.
+pub(crate) struct NodeContext {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) store: LocalStore,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) node: watch::Sender<Arc<Node>>,
+    pub(crate) drivers: Drivers,
+    pub(crate) remote: RemoteManager,
+    pub(crate) lease: Lease,
+    /// The agent's environment as tasks may see it.
+    pub(crate) inherited: BTreeMap<String, String>,
+    pub(crate) cpu: Cpu,
+    pub(crate) stop: CancellationToken,
+    pub(crate) launcher: OnceCell<Launcher>,
+    pub(crate) seeds: AtomicU64,
+}
+
+impl NodeContext {
+    /// The node as it is registered now.
+    pub(crate) fn node(&self) -> Arc<Node> {
+        self.node.borrow().clone()
+    }
+
+    /// A number that no other call gets.
+    pub(crate) fn seed(&self) -> u64 {
+        lifecycle::restart::mix(self.seeds.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The launcher of log collectors; the executor is installed at the first use, most nodes never need it.
+    pub(crate) async fn launcher(&self) -> Result<&Launcher, String> {
+        let dir = self.config.state_dir.join("bin");
+        self.launcher
+            .get_or_try_init(|| async move {
+                tokio::task::spawn_blocking(move || Launcher::new(dir))
+                    .await
+                    .map_err(|e| e.to_string())?
+                    .map_err(|e| format!("install the executor for log collection: {e}"))
+            })
+            .await
+    }
+
+    /// State directory of a task's log collector. Short, because a socket lives in it.
+    pub(crate) fn collector_dir(&self, alloc: model::AllocId, task: &str) -> PathBuf {
+        let digest = Sha256::digest(format!("{alloc}/{task}"));
+        let name: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+        self.config.run_dir().join("c").join(name)
+    }
+}
+
+/// Unix ns.
+pub(crate) fn now_ns() -> TimestampNs {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

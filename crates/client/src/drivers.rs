@@ -1,0 +1,266 @@
+//! The drivers of this node: which plugins are run, and what they tell about themselves as part of the node.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use driver_host::{
+    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock,
+    PluginSpec, Topology, discover,
+};
+use model::node::{DriverInfo, Node, RemoteProvider};
+
+use crate::{
+    config::{ClientConfig, PluginCommand},
+    error::StartError,
+    fingerprint::Facts,
+};
+
+/// The plugin host with this node's rules about which drivers may be used.
+pub(crate) struct Drivers {
+    host: DriverHost,
+    allowed: Vec<String>,
+    denied: Vec<String>,
+    builtin: Vec<String>,
+}
+
+impl Drivers {
+    /// Starts every plugin in the background. Must be called within a runtime.
+    pub(crate) fn start(config: &ClientConfig, facts: &Facts) -> Result<Self, StartError> {
+        let failed = |e: &dyn std::fmt::Display| StartError::Drivers(e.to_string());
+        let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
+        let denied = list(&config.driver_denylist, config, "driver.denylist");
+        let usable = |name: &str| {
+            (allowed.is_empty() || allowed.iter().any(|a| a == name))
+                && !denied.iter().any(|d| d == name)
+        };
+        let mut plugins: Vec<PluginSpec> = config
+            .builtin_drivers
+            .iter()
+            .filter(|p| usable(&p.name))
+            .map(|p| builtin(p, config))
+            .collect();
+        if let Some(dir) = &config.plugin_dir {
+            let blocks: BTreeMap<String, PluginBlock> = config
+                .plugins
+                .iter()
+                .filter(|(name, _)| !config.builtin_drivers.iter().any(|b| b.name == **name))
+                .map(|(name, s)| {
+                    (
+                        name.clone(),
+                        PluginBlock {
+                            args: s.args.clone(),
+                            config: s.config.clone(),
+                        },
+                    )
+                })
+                .collect();
+            let (found, notes) = discover(dir, &blocks)
+                .map_err(|e| failed(&format!("read {}: {e}", dir.display())))?;
+            for note in notes {
+                tracing::warn!("{note}");
+            }
+            plugins.extend(found);
+        }
+        let mut options = HostOptions::new(
+            plugins,
+            config.run_dir().join("p"),
+            config.state_dir.join("plugins"),
+        );
+        options.agent = AgentConfig {
+            port_min: config.plugin_ports.0,
+            port_max: config.plugin_ports.1,
+            topology: topology(config, facts),
+        };
+        let host = DriverHost::start(options).map_err(|e| failed(&e))?;
+        let builtin = config
+            .builtin_drivers
+            .iter()
+            .map(|b| b.name.clone())
+            .collect();
+        Ok(Self {
+            host,
+            allowed,
+            denied,
+            builtin,
+        })
+    }
+
+    fn usable(&self, name: &str) -> bool {
+        (self.allowed.is_empty() || self.allowed.iter().any(|a| a == name))
+            && !self.denied.iter().any(|d| d == name)
+    }
+
+    /// The driver of that name, when its plugin is there or comes within `limit`.
+    pub(crate) async fn get(&self, name: &str, limit: Duration) -> Result<Driver, String> {
+        if !self.usable(name) {
+            return Err(format!(
+                "driver {name:?} is not allowed on this node by its configuration"
+            ));
+        }
+        match self.host.driver(name) {
+            Some(driver) => Ok(driver),
+            None => self
+                .host
+                .wait_driver(name, limit)
+                .await
+                .ok_or_else(|| format!("driver {name:?} is not present on this node")),
+        }
+    }
+
+    /// As [`Drivers::get`], without waiting.
+    pub(crate) fn now(&self, name: &str) -> Option<Driver> {
+        self.usable(name).then(|| self.host.driver(name)).flatten()
+    }
+
+    /// Whether the driver comes with the agent. Such drivers make their own cgroups.
+    pub(crate) fn is_builtin(&self, name: &str) -> bool {
+        self.builtin.iter().any(|b| b == name)
+    }
+
+    pub(crate) fn host(&self) -> &DriverHost {
+        &self.host
+    }
+
+    /// What a remote driver has declared; the plain protocol's weaker set when it knows no extension.
+    pub(crate) fn provider(&self, name: &str) -> Option<RemoteProvider> {
+        self.host
+            .fingerprints()
+            .borrow()
+            .get(name)
+            .and_then(provider)
+    }
+
+    /// Ends the plugin processes; tasks go on.
+    pub(crate) async fn shutdown(&self) {
+        self.host.shutdown(Ending::Stop).await;
+    }
+
+    /// Puts what is known of the drivers into the node. True when anything has changed.
+    pub(crate) fn merge(
+        &self,
+        fingerprints: &BTreeMap<String, DriverFingerprint>,
+        node: &mut Node,
+    ) -> bool {
+        let mut drivers = BTreeMap::new();
+        let mut attributes: BTreeMap<String, String> = node
+            .attributes
+            .iter()
+            .filter(|(k, _)| !k.starts_with("driver."))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        for (name, f) in fingerprints {
+            if !self.usable(name) {
+                continue;
+            }
+            let mut info = DriverInfo {
+                attributes: f.attributes.clone(),
+                detected: f.detected,
+                healthy: f.healthy,
+                health_description: f.description.clone(),
+                update_time: String::new(),
+                remote: provider(f),
+            };
+            if f.detected {
+                info.attributes.insert(format!("driver.{name}"), "1".into());
+                attributes.insert(format!("driver.{name}"), "1".into());
+            }
+            attributes.extend(
+                f.attributes
+                    .iter()
+                    .filter(|(_, v)| !v.is_empty())
+                    .map(|(k, v)| (k.clone(), v.clone())),
+            );
+            // The time of an unchanged answer stays, so that a periodic fingerprint is no change of the node.
+            match node.drivers.get(name) {
+                Some(old)
+                    if (DriverInfo {
+                        update_time: String::new(),
+                        ..old.clone()
+                    }) == info =>
+                {
+                    info.update_time.clone_from(&old.update_time)
+                }
+                _ => info.update_time = jiff::Timestamp::now().to_string(),
+            }
+            drivers.insert(name.clone(), info);
+        }
+        let changed = node.drivers != drivers || node.attributes != attributes;
+        node.drivers = drivers;
+        node.attributes = attributes;
+        changed
+    }
+}
+
+fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
+    match &f.remote {
+        Some(d) => Some(RemoteProvider {
+            provider: d.provider.clone(),
+            keyed_create: d.keyed_create,
+            find: d.find,
+            list: d.list,
+            conditional_writes: d.conditional_writes,
+            retained_exit_results: d.retained_exit_results,
+            seal: false,
+            plain_protocol: false,
+            handle_schema_min: d.handle_schema_min,
+            handle_schema_max: d.handle_schema_max,
+            pool_cpu: d.pool_cpu_mhz,
+            pool_memory_mb: d.pool_memory_mib,
+        }),
+        // The driver's name stands for the runtime: nothing better is known of a driver without the extension.
+        None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => Some(RemoteProvider {
+            provider: format!("plain:{}", f.plugin),
+            plain_protocol: true,
+            ..RemoteProvider::default()
+        }),
+        None => None,
+    }
+}
+
+fn list(given: &[String], config: &ClientConfig, option: &str) -> Vec<String> {
+    let mut all = given.to_vec();
+    if let Some(text) = config.options.get(option) {
+        all.extend(
+            text.split(',')
+                .map(|t| t.trim().to_owned())
+                .filter(|t| !t.is_empty()),
+        );
+    }
+    all
+}
+
+fn builtin(plugin: &PluginCommand, config: &ClientConfig) -> PluginSpec {
+    let settings = config.plugins.get(&plugin.name);
+    let mut args = plugin.args.clone();
+    args.extend(settings.map(|s| s.args.clone()).unwrap_or_default());
+    PluginSpec {
+        name: plugin.name.clone(),
+        command: plugin.program.clone(),
+        args,
+        config: settings.and_then(|s| s.config.clone()),
+        builtin: true,
+        env: BTreeMap::new(),
+    }
+}
+
+fn topology(config: &ClientConfig, facts: &Facts) -> Topology {
+    Topology {
+        cores: facts
+            .cpu
+            .cores
+            .iter()
+            .map(|c| Core {
+                id: u32::from(c.id),
+                socket: u32::from(c.socket),
+                node: u32::from(c.numa),
+                efficiency: false,
+                disabled: false,
+                base_mhz: c.base_mhz,
+                max_mhz: c.max_mhz,
+                guess_mhz: c.mhz(),
+            })
+            .collect(),
+        distances: Vec::new(),
+        override_total_mhz: config.cpu_total_compute,
+        override_withheld_mhz: config.reserved.cpu,
+    }
+}

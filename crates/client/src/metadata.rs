@@ -1,0 +1,89 @@
+//! Metadata of the node: what the operator configured, and what was changed since by the API.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::store::{LocalStore, Write};
+
+const NAME: &str = "dynamic_meta";
+
+/// Both layers. A dynamic None hides a configured key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metadata {
+    fixed: BTreeMap<String, String>,
+    dynamic: BTreeMap<String, Option<String>>,
+}
+
+impl Metadata {
+    pub(crate) fn load(state_dir: &Path, fixed: BTreeMap<String, String>) -> Self {
+        let dynamic = LocalStore::read_meta(state_dir, NAME)
+            .and_then(|t| serde_json::from_str(&t).ok())
+            .unwrap_or_default();
+        Self { fixed, dynamic }
+    }
+
+    pub(crate) fn change(&mut self, changes: BTreeMap<String, Option<String>>) {
+        for (key, value) in changes {
+            if value.is_none() && !self.fixed.contains_key(&key) {
+                self.dynamic.remove(&key);
+            } else {
+                self.dynamic.insert(key, value);
+            }
+        }
+    }
+
+    pub(crate) fn merged(&self) -> BTreeMap<String, String> {
+        let mut all = self.fixed.clone();
+        for (key, value) in &self.dynamic {
+            match value {
+                Some(value) => drop(all.insert(key.clone(), value.clone())),
+                None => drop(all.remove(key)),
+            }
+        }
+        all
+    }
+
+    pub(crate) fn write(&self) -> Write {
+        Write::Meta(
+            NAME,
+            serde_json::to_string(&self.dynamic).unwrap_or_default(),
+        )
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "Meta": self.merged(), "Dynamic": self.dynamic, "Static": self.fixed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_lie_over_the_configuration() {
+        let mut m = Metadata {
+            fixed: BTreeMap::from([("a".to_owned(), "1".to_owned())]),
+            ..Metadata::default()
+        };
+        let some = |v: &str| Some(v.to_owned());
+        m.change(BTreeMap::from([
+            ("a".to_owned(), None),
+            ("b".to_owned(), some("2")),
+            ("c".to_owned(), None),
+        ]));
+        assert_eq!(
+            m.merged(),
+            BTreeMap::from([("b".to_owned(), "2".to_owned())])
+        );
+        m.change(BTreeMap::from([
+            ("a".to_owned(), some("3")),
+            ("b".to_owned(), None),
+        ]));
+        assert_eq!(
+            m.merged(),
+            BTreeMap::from([("a".to_owned(), "3".to_owned())])
+        );
+        assert!(!m.dynamic.contains_key("b"));
+    }
+}

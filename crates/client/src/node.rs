@@ -1,0 +1,486 @@
+//! The loop of the node: takes what the servers send to the allocations, what the drivers say to the node and its tasks, and collects what has
+//! ended.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, RwLock},
+    time::Duration,
+};
+
+use driver_host::DriverEvent;
+use model::{AllocClientUpdate, AllocId, ClientStatus};
+use tokio::{
+    sync::{broadcast, mpsc, oneshot},
+    task::JoinSet,
+};
+
+use crate::{
+    alloc::{
+        AllocCommand, AllocHandle, AllocLoop,
+        record::{AllocRecord, TaskRecord},
+        run::Origin,
+    },
+    context::{NodeContext, now_ns},
+    error::RequestError,
+    fingerprint, gc,
+    remote::Command,
+    session::{FromServer, Placed},
+    store::{RestoredAlloc, Write},
+};
+
+/// Loops of this node's allocations, for readers outside the loop.
+pub(crate) type Allocs = Arc<RwLock<HashMap<AllocId, AllocHandle>>>;
+
+/// What the agent asks of the node loop.
+#[derive(Debug)]
+pub(crate) enum NodeCommand {
+    /// Collect one ended allocation, or all.
+    Collect {
+        alloc: Option<AllocId>,
+        reply: oneshot::Sender<Result<(), RequestError>>,
+    },
+    /// Stop every local task; answered when all have ended.
+    StopLocal(oneshot::Sender<()>),
+}
+
+/// The loop's own state.
+pub(crate) struct NodeLoop {
+    pub(crate) ctx: Arc<NodeContext>,
+    pub(crate) allocs: Allocs,
+    pub(crate) loops: JoinSet<(AllocId, bool)>,
+    pub(crate) from_server: mpsc::UnboundedReceiver<FromServer>,
+    pub(crate) commands: mpsc::UnboundedReceiver<NodeCommand>,
+    pub(crate) driver_events: broadcast::Receiver<DriverEvent>,
+}
+
+/// An allocation's loops, cloned out of the lock.
+pub(crate) fn handles(allocs: &Allocs) -> Vec<(AllocId, AllocHandle)> {
+    let map = allocs
+        .read()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    map.iter().map(|(id, h)| (*id, h.clone())).collect()
+}
+
+/// One of them.
+pub(crate) fn handle(allocs: &Allocs, id: AllocId) -> Option<AllocHandle> {
+    allocs
+        .read()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .get(&id)
+        .cloned()
+}
+
+impl NodeLoop {
+    /// Runs until the node stops.
+    pub(crate) async fn run(mut self) {
+        let stop = self.ctx.stop.clone();
+        let mut fingerprints = self.ctx.drivers.host().fingerprints();
+        self.merge_fingerprints(&mut fingerprints);
+        let mut sweep =
+            tokio::time::interval(self.ctx.config.gc.interval.max(Duration::from_secs(1)));
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        sweep.reset();
+        loop {
+            // Every arm is cancel safe: a token, channels, a watch, a timer.
+            tokio::select! {
+                () = stop.cancelled() => break,
+                message = self.from_server.recv() => match message {
+                    Some(message) => self.server(message),
+                    None => break,
+                },
+                changed = fingerprints.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    self.merge_fingerprints(&mut fingerprints);
+                }
+                event = self.driver_events.recv() => match event {
+                    Ok(event) => self.driver_said(event),
+                    Err(broadcast::error::RecvError::Lagged(lost)) => tracing::warn!(lost, "events of drivers were lost"),
+                    Err(broadcast::error::RecvError::Closed) => break,
+                },
+                Some(ended) = self.loops.join_next() => self.loop_ended(ended),
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => break,
+                },
+                _ = sweep.tick() => {
+                    self.refresh_disk();
+                    self.collect_surplus();
+                }
+            }
+        }
+        // The loops of the allocations see the same token; each leaves its records complete.
+        while self.loops.join_next().await.is_some() {}
+    }
+
+    /// Brings allocations of a former run back to life.
+    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) {
+        for alloc in restored {
+            let id = alloc.id.clone();
+            let origin = match origin(alloc) {
+                Ok(origin) => origin,
+                Err(why) => {
+                    // Contained and reported, everything else goes on; the servers' copy makes it start over.
+                    tracing::error!(
+                        alloc = id,
+                        why,
+                        "the record of an allocation is damaged and was set aside"
+                    );
+                    continue;
+                }
+            };
+            self.spawn(origin);
+        }
+    }
+
+    fn spawn(&mut self, origin: Origin) {
+        let id = origin.record.alloc.id;
+        let (alloc_loop, handle) = AllocLoop::new(self.ctx.clone(), origin);
+        self.allocs
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .insert(id, handle);
+        self.loops
+            .spawn(async move { (id, alloc_loop.run().await) });
+    }
+
+    fn loop_ended(&mut self, ended: Result<(AllocId, bool), tokio::task::JoinError>) {
+        match ended {
+            Ok((id, true)) => drop(
+                self.allocs
+                    .write()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .remove(&id),
+            ),
+            Ok((_, false)) => {}
+            Err(error) => {
+                tracing::error!(%error, "the loop of an allocation broke off; it is restored at the next start")
+            }
+        }
+    }
+
+    fn server(&mut self, message: FromServer) {
+        match message {
+            FromServer::Welcome { cluster } => self.ctx.remote.send(Command::Welcome(cluster)),
+            FromServer::Lost => {}
+            FromServer::Orders {
+                full,
+                orders,
+                released,
+            } => self.ctx.remote.send(Command::Orders {
+                full,
+                orders,
+                released,
+            }),
+            FromServer::Allocs {
+                full,
+                allocs,
+                removed,
+            } => {
+                let named: HashSet<AllocId> = allocs.iter().map(|p| p.alloc.id).collect();
+                for placed in allocs {
+                    self.placed(placed);
+                }
+                for (id, handle) in handles(&self.allocs) {
+                    if removed.contains(&id) || (full && !named.contains(&id)) {
+                        let _ = handle.commands.send(AllocCommand::Removed);
+                    } else if full {
+                        let _ = handle.commands.send(AllocCommand::Contacted);
+                    }
+                }
+            }
+        }
+    }
+
+    fn placed(&mut self, placed: Placed) {
+        let id = placed.alloc.id;
+        if let Some(handle) = handle(&self.allocs, id) {
+            let known = handle.view.borrow().alloc.alloc_modify_index;
+            // Its own updates come back, too; only what the servers have changed matters.
+            if known != placed.alloc.alloc_modify_index
+                || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status
+            {
+                let _ = handle.commands.send(AllocCommand::Changed(placed));
+            }
+            return;
+        }
+        if placed.alloc.client_terminal() {
+            return;
+        }
+        if placed.alloc.server_terminal() && placed.alloc.remote.is_empty() {
+            // Never seen here (or its records are lost): nothing of it runs, and the servers wait to hear that.
+            self.ctx.outbox.alloc(AllocClientUpdate {
+                id,
+                client_status: ClientStatus::Complete,
+                client_description: "Stopped before it was started on this node".into(),
+                task_states: placed.alloc.task_states.clone(),
+                ..AllocClientUpdate::default()
+            });
+            return;
+        }
+        let record = AllocRecord {
+            alloc: (*placed.alloc).clone(),
+            ..AllocRecord::default()
+        };
+        self.spawn(Origin {
+            record,
+            job: placed.job,
+            stored_job: placed.stored,
+            tasks: Vec::new(),
+        });
+    }
+
+    fn driver_said(&self, event: DriverEvent) {
+        let Ok(id) = event.alloc_id.parse::<AllocId>() else {
+            return;
+        };
+        match handle(&self.allocs, id) {
+            Some(handle) => {
+                let command = AllocCommand::DriverSaid {
+                    task: event.task_name.into(),
+                    message: event.message,
+                    annotations: event.annotations,
+                };
+                let _ = handle.commands.send(command);
+            }
+            None => tracing::warn!(
+                alloc = event.alloc_id,
+                driver = event.driver,
+                "a driver reports on an allocation that is not here"
+            ),
+        }
+    }
+
+    fn merge_fingerprints(
+        &self,
+        fingerprints: &mut tokio::sync::watch::Receiver<
+            Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>,
+        >,
+    ) {
+        let now = fingerprints.borrow_and_update().clone();
+        self.ctx.node.send_if_modified(|node| {
+            let mut new = (**node).clone();
+            let changed = self.ctx.drivers.merge(&now, &mut new);
+            if changed {
+                new.computed_class = fingerprint::computed_class(&new);
+                *node = Arc::new(new);
+            }
+            changed
+        });
+    }
+
+    /// Free disk is told anew when it has changed by a tenth: it is a fact that constraints look at, not a meter.
+    fn refresh_disk(&self) {
+        let mut facts = fingerprint::Facts::default();
+        fingerprint::storage(&self.ctx.config, &mut facts);
+        let new = facts.resources.disk.disk_mb;
+        self.ctx.node.send_if_modified(|node| {
+            let old = node.resources.disk.disk_mb;
+            let changed =
+                self.ctx.config.disk_total_mb == 0 && new > 0 && (new - old).abs() * 10 > old;
+            if changed {
+                let mut copy = (**node).clone();
+                copy.resources.disk.disk_mb = new;
+                copy.attributes.extend(facts.attributes.clone());
+                *node = Arc::new(copy);
+            }
+            changed
+        });
+    }
+
+    fn command(&mut self, command: NodeCommand) {
+        match command {
+            NodeCommand::Collect { alloc, reply } => {
+                let _ = reply.send(self.collect(alloc));
+            }
+            NodeCommand::StopLocal(reply) => {
+                let all = handles(&self.allocs);
+                for (_, handle) in &all {
+                    let _ = handle.commands.send(AllocCommand::StopLocal);
+                }
+                tokio::spawn(async move {
+                    for (_, mut handle) in all {
+                        // A loop that is gone has nothing left that runs.
+                        let _ = handle
+                            .view
+                            .wait_for(|v| {
+                                v.runs.is_empty()
+                                    && v.update.task_states.iter().all(|(n, s)| {
+                                        v.remote.contains(n) || s.state == model::TaskRunState::Dead
+                                    })
+                            })
+                            .await;
+                    }
+                    let _ = reply.send(());
+                });
+            }
+        }
+    }
+
+    fn collect(&self, alloc: Option<AllocId>) -> Result<(), RequestError> {
+        match alloc {
+            Some(id) => {
+                let handle =
+                    handle(&self.allocs, id).ok_or_else(|| RequestError::unknown_alloc(id))?;
+                if !handle.view.borrow().over {
+                    return Err(RequestError::Failed(
+                        "the allocation still runs; stop it before it is collected".into(),
+                    ));
+                }
+                let _ = handle.commands.send(AllocCommand::Removed);
+            }
+            None => {
+                for (_, handle) in handles(&self.allocs) {
+                    if handle.view.borrow().over {
+                        let _ = handle.commands.send(AllocCommand::Removed);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ended allocations go, oldest first, while the disk is too full or there are too many.
+    fn collect_surplus(&self) {
+        let all = handles(&self.allocs);
+        let ended: Vec<(i64, AllocHandle)> = all
+            .iter()
+            .filter_map(|(_, h)| {
+                let view = h.view.borrow();
+                (view.over && view.ended_at > 0).then(|| (view.ended_at, h.clone()))
+            })
+            .collect();
+        let (disk, inodes) = gc::usage(&self.ctx.config.alloc_dir);
+        let times = ended.iter().map(|(at, _)| *at).collect();
+        for at in gc::surplus(&self.ctx.config.gc, all.len(), times, disk, inodes) {
+            if let Some((_, handle)) = ended.iter().find(|(t, _)| *t == at) {
+                let _ = handle.commands.send(AllocCommand::Removed);
+            }
+        }
+        tracing::trace!(now = now_ns(), "looked for allocations to collect");
+    }
+}
+
+fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
+    let mut record: AllocRecord =
+        serde_json::from_slice(&restored.record).map_err(|e| e.to_string())?;
+    let job: Arc<model::Job> =
+        Arc::new(serde_json::from_slice(&restored.job.json).map_err(|e| e.to_string())?);
+    record.alloc.job = Some(job.clone());
+    let tasks = restored
+        .tasks
+        .into_iter()
+        .map(|(name, bytes)| {
+            Ok((
+                Arc::from(name),
+                serde_json::from_slice::<TaskRecord>(&bytes).map_err(|e| e.to_string())?,
+            ))
+        })
+        .collect::<Result<_, String>>()?;
+    Ok(Origin {
+        record,
+        job,
+        stored_job: Arc::new(restored.job),
+        tasks,
+    })
+}
+
+/// Removes what no record claims: directories of allocations, log collectors and cgroups that a former agent could not remove. Runs before
+/// anything is restored. Returns how many things there were.
+pub(crate) async fn sweep(
+    ctx: &NodeContext,
+    known: &HashSet<String>,
+    ledger: &[(String, String)],
+) -> usize {
+    let mut found = 0;
+    let mut released = Vec::new();
+    for (kind, key) in ledger {
+        match kind.as_str() {
+            "cgroup" => {
+                let Some((alloc, task)) = key.split_once('.') else {
+                    continue;
+                };
+                if known.contains(alloc) {
+                    continue;
+                }
+                let Ok(id) = alloc.parse::<AllocId>() else {
+                    continue;
+                };
+                let cgroup = crate::cgroup::TaskCgroup::new(id, task, &[]);
+                match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
+                    Ok(Ok(_)) => released.push(Write::Release {
+                        kind: "cgroup",
+                        key: key.clone(),
+                    }),
+                    Ok(Err(error)) => tracing::warn!(key, %error, "unclaimed cgroups stay"),
+                    Err(_) => {}
+                }
+                found += 1;
+            }
+            "collector" => {
+                let dir = ctx.config.run_dir().join("c").join(key);
+                let claimed = known.iter().any(|a| {
+                    a.parse::<AllocId>().is_ok_and(|id| {
+                        tasks_of(ctx, id)
+                            .iter()
+                            .any(|t| ctx.collector_dir(id, t) == dir)
+                    })
+                });
+                if claimed {
+                    continue;
+                }
+                match crate::alloc::effects::end_collector(&dir).await {
+                    Ok(()) => released.push(Write::Release {
+                        kind: "collector",
+                        key: key.clone(),
+                    }),
+                    Err(error) => tracing::warn!(key, error, "an unclaimed log collector stays"),
+                }
+                found += 1;
+            }
+            other => tracing::warn!(
+                kind = other,
+                key,
+                "the ledger names something that this release does not know"
+            ),
+        }
+    }
+    let entries = std::fs::read_dir(&ctx.config.alloc_dir)
+        .into_iter()
+        .flatten()
+        .flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Only names of our own form are ours.
+        let Ok(id) = name.parse::<AllocId>() else {
+            continue;
+        };
+        if id.is_nil() || known.contains(&name) {
+            continue;
+        }
+        let dirs = crate::dirs::AllocDirs::new(&ctx.config.alloc_dir, id);
+        crate::leftovers::end_executors_below(&dirs.root).await;
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || dirs.destroy()).await {
+            tracing::warn!(alloc = name, %error, "an unclaimed allocation directory stays");
+        }
+        found += 1;
+    }
+    if !released.is_empty() {
+        let _ = ctx.store.commit(released).await;
+    }
+    if found > 0 {
+        tracing::info!(found, "swept what no record claims");
+    }
+    found
+}
+
+/// Names of the task directories of an allocation.
+fn tasks_of(ctx: &NodeContext, id: AllocId) -> Vec<String> {
+    let root = crate::dirs::AllocDirs::new(&ctx.config.alloc_dir, id).root;
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    entries
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .filter(|n| n != "alloc")
+        .collect()
+}

@@ -1,0 +1,438 @@
+//! Calls to remote drivers, translated between the wire and the words of `lifecycle`.
+
+use std::sync::Arc;
+
+use driver_host::{
+    Bundle, BundleFile, Driver, EnsureRequest, InstanceState, Observation, Remote, RemoteError,
+    RemoteHandle as WireHandle, TaskConfig, proto::build,
+};
+use lifecycle::remote::node::{Answer, Call, Sighting};
+use model::{ClusterId, IncarnationId, Observed, SlotKey, TimestampNs, remote::RemoteHandle};
+use sha2::{Digest, Sha256};
+
+use super::Interest;
+use crate::{
+    alloc::{machine::StartFailure, task_config},
+    context::{NodeContext, now_ns},
+};
+
+/// What a create needs from this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    pub(crate) task: TaskConfig,
+    pub(crate) bundle: Bundle,
+}
+
+pub(crate) fn wire_handle(handle: &RemoteHandle) -> WireHandle {
+    WireHandle {
+        schema: handle.schema,
+        data: handle.data.clone(),
+    }
+}
+
+fn model_handle(handle: WireHandle) -> RemoteHandle {
+    RemoteHandle {
+        schema: handle.schema,
+        data: handle.data,
+    }
+}
+
+fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
+    build::system_time(t)
+        .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
+        .and_then(|d| i64::try_from(d.as_nanos()).ok())
+        .unwrap_or(0)
+}
+
+/// What an observation of the driver says.
+pub(crate) fn sighting(o: &Observation) -> Sighting {
+    let observed = match o.state() {
+        InstanceState::Unknown => Observed::Unknown {
+            since: now_ns(),
+            why: o.reason.clone(),
+        },
+        InstanceState::Creating => Observed::Creating,
+        InstanceState::Running => Observed::Running,
+        InstanceState::Exited => Observed::Exited {
+            code: o.exit_code,
+            signal: o.signal,
+            oom_killed: o.oom_killed,
+            reason: o.reason.clone(),
+            at: match nanos(o.finished_at.as_ref()) {
+                0 => now_ns(),
+                at => at,
+            },
+        },
+        InstanceState::Gone => Observed::Gone,
+    };
+    Sighting {
+        observed,
+        provider_id: o.provider_id.clone(),
+        attributes: o.attributes.clone().into_iter().collect(),
+        address: o.address.clone(),
+        port_map: o.port_map.clone().into_iter().collect(),
+        started_at: nanos(o.started_at.as_ref()),
+    }
+}
+
+fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> Answer {
+    if handle.data.len() > model::remote::MAX_HANDLE_BYTES {
+        return Answer::CouldNotAsk(format!(
+            "the driver's handle has {} bytes, at most {} are kept",
+            handle.data.len(),
+            model::remote::MAX_HANDLE_BYTES
+        ));
+    }
+    match observed {
+        Some(o) if o.state() == InstanceState::Unknown => Answer::CouldNotAsk(o.reason.clone()),
+        Some(o) => Answer::Instance {
+            handle,
+            sighting: Box::new(sighting(o)),
+        },
+        None => Answer::CouldNotAsk("the driver answered without an observation".into()),
+    }
+}
+
+fn trouble(error: RemoteError) -> Answer {
+    match error {
+        RemoteError::Gone(_) => Answer::Absent,
+        RemoteError::CouldNotAsk(why) => Answer::CouldNotAsk(why),
+        RemoteError::WrongRequest(why) => Answer::WrongRequest(why),
+        RemoteError::StaleEpoch { .. } => Answer::StaleEpoch,
+    }
+}
+
+/// The remote extension of a driver whose plugin runs; until then the provider cannot be asked.
+async fn remote_of(driver: Option<Driver>, name: &str) -> Result<Remote, String> {
+    let driver = driver.ok_or_else(|| format!("driver {name:?} is not present on this node"))?;
+    if tokio::time::timeout(std::time::Duration::from_secs(5), driver.wait_ready(0))
+        .await
+        .is_err()
+    {
+        return Err(format!("the plugin of driver {name:?} is not running"));
+    }
+    driver.remote().ok_or_else(|| {
+        format!("driver {name:?} does not serve drover's remote extension; this release manages remote tasks through it only")
+    })
+}
+
+/// What a call is about, besides the call.
+#[derive(Clone)]
+pub(crate) struct About {
+    pub(crate) ctx: Arc<NodeContext>,
+    pub(crate) cluster: ClusterId,
+    pub(crate) slot: SlotKey,
+    pub(crate) driver: String,
+}
+
+/// Carries out one call other than Observe, which goes in batches.
+pub(crate) async fn call(
+    about: &About,
+    call: Call,
+    prepared: Option<Result<Prepared, String>>,
+) -> Answer {
+    let driver = about
+        .ctx
+        .drivers
+        .get(&about.driver, std::time::Duration::from_secs(10))
+        .await
+        .ok();
+    let remote = match remote_of(driver, &about.driver).await {
+        Ok(remote) => remote,
+        Err(why) => return Answer::CouldNotAsk(why),
+    };
+    if !call.mutates() {
+        return look(about, &remote, call).await;
+    }
+    // Rule 3, once more right before the call, and again while it lasts: what outlasts the lease is given up, its outcome is then unknown.
+    if !about.ctx.lease.held() {
+        return Answer::CouldNotAsk("the lease has ended before the call".into());
+    }
+    let lease = about.ctx.lease.clone();
+    tokio::select! {
+        answer = mutate(about, &remote, call, prepared) => answer,
+        () = lease.lost() => Answer::CouldNotAsk("the lease ended during the call".into()),
+    }
+}
+
+async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
+    let owner = about.cluster.to_string();
+    match call {
+        Call::Find { incarnation } => {
+            let provider = about
+                .ctx
+                .drivers
+                .provider(&about.driver)
+                .unwrap_or_default();
+            if provider.find {
+                return match remote.find(&incarnation.to_string(), &owner).await {
+                    Ok((handle, observed)) => instance(model_handle(handle), Some(&observed)),
+                    Err(e) => trouble(e),
+                };
+            }
+            search(remote, &owner, incarnation).await
+        }
+        Call::Observe { handle } => match observe(remote, &[handle.clone()]).await.pop() {
+            Some(answer) => answer,
+            None => Answer::CouldNotAsk("the driver answered without an observation".into()),
+        },
+        Call::Seal { .. } | Call::Ensure { .. } | Call::Stop { .. } | Call::Acknowledge { .. } => {
+            Answer::CouldNotAsk("not a looking call".into())
+        }
+    }
+}
+
+/// Goes through everything of this cluster; absent only after the last page.
+async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Answer {
+    let key = incarnation.to_string();
+    let mut token = String::new();
+    loop {
+        let page = match remote.list(owner, &token, 200).await {
+            Ok(page) => page,
+            Err(RemoteError::Gone(why)) => return Answer::CouldNotAsk(why),
+            Err(e) => return trouble(e),
+        };
+        if let Some(found) = page.instances.into_iter().find(|i| i.key == key) {
+            let Some(handle) = found.handle else {
+                return Answer::CouldNotAsk("the driver listed an instance without a handle".into());
+            };
+            return instance(model_handle(handle), found.observed.as_ref());
+        }
+        if page.next_page_token.is_empty() {
+            return Answer::Absent;
+        }
+        token = page.next_page_token;
+    }
+}
+
+/// One observation for each handle.
+pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<Answer> {
+    match remote
+        .observe(handles.iter().map(wire_handle).collect())
+        .await
+    {
+        Ok(seen) if seen.len() == handles.len() => handles
+            .iter()
+            .zip(&seen)
+            .map(|(handle, o)| match o.state() {
+                InstanceState::Gone => Answer::Absent,
+                _ => instance(handle.clone(), Some(o)),
+            })
+            .collect(),
+        Ok(seen) => {
+            let why = format!(
+                "the driver answered {} observations to {} questions",
+                seen.len(),
+                handles.len()
+            );
+            handles
+                .iter()
+                .map(|_| Answer::CouldNotAsk(why.clone()))
+                .collect()
+        }
+        // The whole question failed: that says nothing about any one instance.
+        Err(RemoteError::Gone(why)) => handles
+            .iter()
+            .map(|_| Answer::CouldNotAsk(why.clone()))
+            .collect(),
+        Err(e) => handles.iter().map(|_| trouble(e.clone())).collect(),
+    }
+}
+
+/// A batch of observations through a driver by name.
+pub(crate) async fn observe_by_name(
+    ctx: &NodeContext,
+    driver: &str,
+    handles: &[RemoteHandle],
+) -> Vec<Answer> {
+    let found = ctx
+        .drivers
+        .get(driver, std::time::Duration::from_secs(10))
+        .await
+        .ok();
+    match remote_of(found, driver).await {
+        Ok(remote) => observe(&remote, handles).await,
+        Err(why) => handles
+            .iter()
+            .map(|_| Answer::CouldNotAsk(why.clone()))
+            .collect(),
+    }
+}
+
+async fn mutate(
+    about: &About,
+    remote: &Remote,
+    call: Call,
+    prepared: Option<Result<Prepared, String>>,
+) -> Answer {
+    match call {
+        Call::Ensure { incarnation, epoch } => {
+            let prepared = match prepared {
+                Some(Ok(prepared)) => prepared,
+                // The job's own fault, found here: the provider was not asked and nothing was created.
+                Some(Err(why)) => return Answer::WrongRequest(why),
+                None => {
+                    return Answer::CouldNotAsk("the preparation was lost, it is done again".into());
+                }
+            };
+            let request = EnsureRequest {
+                key: incarnation.to_string(),
+                epoch,
+                owner: about.cluster.to_string(),
+                slot: about.slot.to_string(),
+                task: Some(prepared.task),
+                bundle: Some(prepared.bundle),
+            };
+            match remote.ensure(request).await {
+                Ok(answer) => match answer.handle {
+                    Some(handle) => {
+                        let handle = model_handle(handle);
+                        match answer
+                            .observed
+                            .as_ref()
+                            .filter(|o| o.state() != InstanceState::Unknown)
+                        {
+                            Some(o) => instance(handle, Some(o)),
+                            None => Answer::Instance {
+                                handle,
+                                sighting: Box::new(Sighting {
+                                    observed: Observed::Creating,
+                                    ..Sighting::default()
+                                }),
+                            },
+                        }
+                    }
+                    None => {
+                        Answer::CouldNotAsk("the driver answered a create without a handle".into())
+                    }
+                },
+                Err(RemoteError::Gone(why)) => Answer::CouldNotAsk(why),
+                Err(e) => trouble(e),
+            }
+        }
+        Call::Stop {
+            handle,
+            epoch,
+            signal,
+            timeout,
+        } => match remote
+            .stop(wire_handle(&handle), epoch, &signal, timeout.to_std())
+            .await
+        {
+            Ok(observed) => match observed.state() {
+                InstanceState::Gone => Answer::Absent,
+                _ => instance(handle, Some(&observed)),
+            },
+            Err(e) => trouble(e),
+        },
+        Call::Acknowledge { handle, epoch } => {
+            match remote.acknowledge(wire_handle(&handle), epoch).await {
+                Ok(()) | Err(RemoteError::Gone(_)) => Answer::Absent,
+                Err(e) => trouble(e),
+            }
+        }
+        // The driver protocol has no such call and no driver declares it; see `drivers::provider`.
+        Call::Seal { .. } => Answer::CouldNotAsk("the driver cannot seal keys".into()),
+        Call::Find { .. } | Call::Observe { .. } => {
+            Answer::CouldNotAsk("not a changing call".into())
+        }
+    }
+}
+
+/// Node-local preparation for a create: the task's configuration and the files that travel with it.
+pub(crate) async fn prepare(
+    ctx: Arc<NodeContext>,
+    interest: Interest,
+    incarnation: IncarnationId,
+) -> Result<Prepared, Preparation> {
+    let Interest {
+        alloc, job, task, ..
+    } = interest;
+    let (Some(group), Some(spec)) = (
+        job.group(&alloc.task_group),
+        job.group(&alloc.task_group).and_then(|g| g.task(&task)),
+    ) else {
+        return Err(Preparation::Refused("the job has no such task".into()));
+    };
+    if let Some(why) = task_config::refused(spec) {
+        return Err(Preparation::Refused(why));
+    }
+    let driver = ctx
+        .drivers
+        .get(&spec.driver, std::time::Duration::from_secs(20))
+        .await
+        .map_err(Preparation::Later)?;
+    if tokio::time::timeout(std::time::Duration::from_secs(20), driver.wait_ready(0))
+        .await
+        .is_err()
+    {
+        return Err(Preparation::Later(format!(
+            "driver {:?} has not become ready",
+            spec.driver
+        )));
+    }
+    let node = ctx.node();
+    let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());
+    let (mut config, _) = task_config::build(&task_config::Input {
+        config: &ctx.config,
+        node: &node,
+        cpu: &ctx.cpu,
+        // The agent's own environment means nothing over there.
+        inherited: &std::collections::BTreeMap::new(),
+        alloc: &alloc,
+        job: &job,
+        group,
+        task: spec,
+        run: &run,
+        driver: &driver,
+        capabilities: &driver.capabilities().unwrap_or_default(),
+        cgroup: None,
+    })
+    .map_err(|failure| match failure {
+        StartFailure::Validation(why)
+        | StartFailure::Setup { why, .. }
+        | StartFailure::Driver { why, .. } => Preparation::Refused(why),
+    })?;
+    // Paths of this node would be lies at the provider.
+    config.alloc_dir = String::new();
+    config.stdout_path = String::new();
+    config.stderr_path = String::new();
+    if let Some(log) = &mut config.drover_log {
+        log.dir = String::new();
+    }
+    let mut files = Vec::new();
+    if let Some(payload) = &spec.dispatch_payload {
+        use base64::{Engine, prelude::BASE64_STANDARD};
+        let data = BASE64_STANDARD
+            .decode(job.payload.as_deref().unwrap_or_default())
+            .map_err(|e| {
+                Preparation::Refused(format!("the dispatch payload is not base64: {e}"))
+            })?;
+        files.push(BundleFile {
+            path: format!("local/{}", payload.file),
+            mode: 0o644,
+            data,
+        });
+    }
+    let mut hash = Sha256::new();
+    for file in &files {
+        hash.update((file.path.len() as u64).to_le_bytes());
+        hash.update(file.path.as_bytes());
+        hash.update((file.data.len() as u64).to_le_bytes());
+        hash.update(&file.data);
+    }
+    let digest = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(Prepared {
+        task: config,
+        bundle: Bundle { digest, files },
+    })
+}
+
+/// Why a preparation has no result.
+#[derive(Debug)]
+pub(crate) enum Preparation {
+    /// It will never have one.
+    Refused(String),
+    /// It is tried again.
+    Later(String),
+}

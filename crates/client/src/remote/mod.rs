@@ -1,0 +1,141 @@
+//! Remote tasks on this node: one loop that follows the servers' orders and nothing else.
+//!
+//! What an order, a lease and a sighting mean is decided by `lifecycle::remote::node`; here its effects are carried out. A mutation is sent only
+//! while the lease is held and is given up when the lease ends. Nothing here runs because an allocation stops, a node drains or the agent
+//! ends: the loop then simply ends, and the instances live on.
+
+mod calls;
+mod run;
+mod watch;
+
+use std::sync::Arc;
+
+use driver_host::Driver;
+use model::{AllocId, Allocation, ClusterId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::alloc::AllocCommand;
+pub(crate) use calls::wire_handle;
+pub(crate) use run::RemoteLoop;
+
+/// An allocation that shows a slot and prepares its creation.
+#[derive(Clone, Debug)]
+pub(crate) struct Interest {
+    pub(crate) slot: SlotKey,
+    pub(crate) alloc: Arc<Allocation>,
+    pub(crate) job: Arc<Job>,
+    pub(crate) task: Arc<str>,
+    pub(crate) commands: mpsc::UnboundedSender<AllocCommand>,
+}
+
+/// An instance as it can be asked for logs, stats, signals and exec.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub(crate) driver: Driver,
+    pub(crate) handle: RemoteHandle,
+    pub(crate) epoch: u64,
+    pub(crate) may_mutate: bool,
+}
+
+/// What the loop is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Welcome(ClusterId),
+    Orders {
+        full: bool,
+        orders: Vec<RemoteOrder>,
+        released: Vec<String>,
+    },
+    Interest(Box<Interest>),
+    NoInterest {
+        slot: SlotKey,
+        alloc: AllocId,
+    },
+    Lease(bool),
+    Event {
+        slot: SlotKey,
+        event: Box<lifecycle::remote::node::Event>,
+    },
+    /// Node-local preparation of a create has ended.
+    Prepared {
+        slot: SlotKey,
+        result: Box<Result<calls::Prepared, String>>,
+    },
+    Instance {
+        slot: SlotKey,
+        reply: oneshot::Sender<Option<Instance>>,
+    },
+    Count(oneshot::Sender<usize>),
+    /// Whether a full set of orders has come since the lease was last lost.
+    Fresh(oneshot::Sender<bool>),
+}
+
+/// How the rest of the node reaches the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteManager {
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl RemoteManager {
+    /// A manager and the receiving end of its loop.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        (Self { commands }, receiver)
+    }
+
+    /// Commands to a loop that has ended are of no interest to anybody.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    pub(crate) fn interest(&self, interest: Interest) {
+        self.send(Command::Interest(Box::new(interest)));
+    }
+
+    pub(crate) fn no_interest(&self, slot: SlotKey, alloc: AllocId) {
+        self.send(Command::NoInterest { slot, alloc });
+    }
+
+    /// The instance of a slot, when this node knows one.
+    pub(crate) async fn instance(&self, slot: SlotKey) -> Option<Instance> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Instance { slot, reply });
+        answer.await.ok().flatten()
+    }
+
+    /// How many slots have an order here.
+    pub(crate) async fn count(&self) -> usize {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Count(reply));
+        answer.await.unwrap_or(0)
+    }
+
+    /// Whether the orders are as new as the lease.
+    pub(crate) async fn fresh(&self) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Fresh(reply));
+        answer.await.unwrap_or(true)
+    }
+
+    /// Sends a signal to an instance under the present epoch.
+    pub(crate) async fn signal(&self, slot: SlotKey, signal: &str) -> Result<(), String> {
+        let instance = self
+            .instance(slot)
+            .await
+            .ok_or("this node does not manage the instance")?;
+        if !instance.may_mutate {
+            return Err(
+                "this node may not act on the instance now: it has no lease or only observes it"
+                    .into(),
+            );
+        }
+        let remote = instance
+            .driver
+            .remote()
+            .ok_or("the driver's plugin is not running")?;
+        remote
+            .signal(calls::wire_handle(&instance.handle), instance.epoch, signal)
+            .await
+            .map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,589 @@
+//! The loop of the slots: feeds the transition function, carries out its effects in batches.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
+use model::{
+    ClusterId, DesiredRemote, IncarnationId, SlotKey, node::RemoteProvider, remote::RemoteHandle,
+};
+use tokio::sync::{Notify, mpsc};
+
+use super::{
+    Command, Instance, Interest, RemoteManager,
+    calls::{self, About, Preparation, Prepared},
+    watch::Watches,
+};
+use crate::{
+    alloc::{AllocCommand, RemoteView},
+    context::{NodeContext, now_ns},
+    store::Write,
+};
+
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Observations asked in one call.
+const OBSERVE_BATCH: usize = 100;
+/// Orders come right behind the welcome; without them after this long the session is opened anew.
+const ORDERS_PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Entry {
+    slot: Slot,
+    failures: u32,
+    prepared: Option<(IncarnationId, Result<Prepared, String>)>,
+    /// A create waits for an allocation that can prepare it.
+    wants_preparation: bool,
+    shown: Option<RemoteView>,
+    watched: Option<IncarnationId>,
+}
+
+/// The loop's own state.
+pub(crate) struct RemoteLoop {
+    ctx: Arc<NodeContext>,
+    manager: RemoteManager,
+    commands: mpsc::UnboundedReceiver<Command>,
+    entries: HashMap<SlotKey, Entry>,
+    interests: HashMap<SlotKey, Vec<Interest>>,
+    watches: Watches,
+    cluster: ClusterId,
+    lease: bool,
+    /// A full set of orders has come since the lease was last lost.
+    orders_are_fresh: bool,
+    /// Makes the session start over.
+    reset_session: Arc<Notify>,
+}
+
+impl RemoteLoop {
+    pub(crate) fn new(
+        ctx: Arc<NodeContext>,
+        commands: mpsc::UnboundedReceiver<Command>,
+        restored: Vec<(String, Stored)>,
+        reset_session: Arc<Notify>,
+    ) -> Self {
+        let manager = ctx.remote.clone();
+        let mut this = Self {
+            ctx,
+            manager,
+            commands,
+            entries: HashMap::new(),
+            interests: HashMap::new(),
+            watches: Watches::default(),
+            cluster: ClusterId::NIL,
+            lease: false,
+            orders_are_fresh: false,
+            reset_session,
+        };
+        for (key, stored) in restored {
+            if let Ok(slot) = serde_json::from_str::<SlotKey>(&key) {
+                this.entries.insert(
+                    slot,
+                    Entry {
+                        slot: Slot::restore(&stored),
+                        ..Entry::default()
+                    },
+                );
+            }
+        }
+        this
+    }
+
+    /// Runs until the node stops. Then it just ends: instances are left alone.
+    pub(crate) async fn run(mut self) {
+        let stop = self.ctx.stop.clone();
+        tokio::spawn(watch_lease(self.ctx.clone()));
+        let mut batch = Vec::new();
+        loop {
+            batch.clear();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                n = self.commands.recv_many(&mut batch, 1024) => {
+                    if n == 0 {
+                        return;
+                    }
+                }
+            }
+            let mut events = Vec::new();
+            for command in batch.drain(..) {
+                self.command(command, &mut events);
+            }
+            self.apply(events).await;
+        }
+    }
+
+    fn command(&mut self, command: Command, events: &mut Vec<(SlotKey, Event)>) {
+        match command {
+            Command::Welcome(cluster) => self.cluster = cluster,
+            Command::Lease(held) => {
+                self.lease = held;
+                if !held {
+                    self.orders_are_fresh = false;
+                } else if !self.orders_are_fresh && !self.entries.is_empty() {
+                    self.expect_orders();
+                }
+                let event = if held {
+                    Event::LeaseHeld
+                } else {
+                    Event::LeaseLost
+                };
+                events.extend(self.entries.keys().map(|k| (k.clone(), event.clone())));
+            }
+            Command::Orders {
+                full,
+                orders,
+                released,
+            } => self.orders(full, orders, &released, events),
+            Command::Interest(interest) => self.interest(*interest),
+            Command::NoInterest { slot, alloc } => {
+                if let Some(list) = self.interests.get_mut(&slot) {
+                    list.retain(|i| i.alloc.id != alloc);
+                    if list.is_empty() {
+                        self.interests.remove(&slot);
+                    }
+                }
+            }
+            Command::Event { slot, event } => events.push((slot, *event)),
+            Command::Prepared { slot, result } => {
+                if let Some(entry) = self.entries.get_mut(&slot) {
+                    let incarnation = entry
+                        .slot
+                        .order()
+                        .map(|o| o.incarnation)
+                        .unwrap_or_default();
+                    entry.prepared = Some((incarnation, *result));
+                    events.push((slot, Event::Prepared));
+                }
+            }
+            Command::Instance { slot, reply } => {
+                let instance = self.entries.get(&slot).and_then(|e| {
+                    let order = e.slot.order()?;
+                    Some(Instance {
+                        driver: self.ctx.drivers.now(&order.driver)?,
+                        handle: e.slot.handle()?.clone(),
+                        epoch: order.epoch,
+                        may_mutate: e.slot.may_mutate() && self.ctx.lease.held(),
+                    })
+                });
+                let _ = reply.send(instance);
+            }
+            Command::Fresh(reply) => {
+                let _ = reply.send(self.orders_are_fresh);
+            }
+            Command::Count(reply) => {
+                let _ = reply.send(
+                    self.entries
+                        .values()
+                        .filter(|e| e.slot.order().is_some())
+                        .count(),
+                );
+            }
+        }
+    }
+
+    fn expect_orders(&self) {
+        let (reset, manager, stop) = (
+            self.reset_session.clone(),
+            self.manager.clone(),
+            self.ctx.stop.clone(),
+        );
+        let lease = self.ctx.lease.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(ORDERS_PATIENCE) => {}
+            }
+            if lease.held() && manager.count().await > 0 && !manager.fresh().await {
+                reset.notify_one();
+            }
+        });
+    }
+
+    fn orders(
+        &mut self,
+        full: bool,
+        orders: Vec<model::RemoteOrder>,
+        released: &[String],
+        events: &mut Vec<(SlotKey, Event)>,
+    ) {
+        let named: HashSet<SlotKey> = orders.iter().map(|o| o.slot.clone()).collect();
+        if full {
+            self.orders_are_fresh = true;
+            let gone: Vec<SlotKey> = self
+                .entries
+                .keys()
+                .filter(|k| !named.contains(*k))
+                .cloned()
+                .collect();
+            for slot in &gone {
+                events.push((slot.clone(), Event::Released));
+            }
+            for (slot, interests) in &self.interests {
+                if !named.contains(slot) {
+                    tell_released(interests.iter());
+                }
+            }
+        }
+        for text in released {
+            let found: Vec<SlotKey> = self
+                .entries
+                .keys()
+                .chain(self.interests.keys())
+                .filter(|k| k.to_string() == *text)
+                .take(1)
+                .cloned()
+                .collect();
+            for slot in found {
+                if self.entries.contains_key(&slot) {
+                    events.push((slot, Event::Released));
+                } else if let Some(interests) = self.interests.get(&slot) {
+                    tell_released(interests.iter());
+                }
+            }
+        }
+        for order in orders {
+            let slot = order.slot.clone();
+            let entry = self.entries.entry(slot.clone()).or_default();
+            entry.failures = 0;
+            if self.lease || self.ctx.lease.held() {
+                events.push((slot.clone(), Event::LeaseHeld));
+            }
+            // An allocation of the slot that the order does not name no longer has it.
+            if let Some(interests) = self.interests.get(&slot) {
+                tell_released(interests.iter().filter(|i| i.alloc.id != order.alloc_id));
+            }
+            events.push((slot, Event::Order(Box::new(order))));
+        }
+    }
+
+    fn interest(&mut self, interest: Interest) {
+        let slot = interest.slot.clone();
+        let list = self.interests.entry(slot.clone()).or_default();
+        list.retain(|i| i.alloc.id != interest.alloc.id);
+        list.push(interest);
+        if let Some(entry) = self.entries.get_mut(&slot) {
+            entry.shown = None;
+            if entry.wants_preparation {
+                self.prepare(&slot);
+            }
+        }
+        self.show(&slot);
+    }
+
+    /// Runs the events through the transition function, writes what must be written once, then does the rest.
+    async fn apply(&mut self, events: Vec<(SlotKey, Event)>) {
+        let mut effects: Vec<(SlotKey, Effect)> = Vec::new();
+        let mut writes = BTreeMap::new();
+        for (key, event) in events {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            let caps = capabilities(&self.ctx, &entry.slot, &event);
+            let step = node::transition(&key, &entry.slot, &event, &caps, now_ns());
+            for reason in &step.reasons {
+                tracing::debug!(slot = %key, reason, "remote task");
+            }
+            if matches!(
+                event,
+                Event::Done(node::Answer::Instance { .. } | node::Answer::Absent)
+            ) {
+                entry.failures = 0;
+            }
+            entry.slot = step.slot;
+            for effect in step.effects {
+                if effect == Effect::Persist {
+                    writes.insert(key.clone(), entry.slot.stored());
+                } else {
+                    effects.push((key.clone(), effect));
+                }
+            }
+        }
+        if !writes.is_empty() {
+            let writes: Vec<Write> = writes
+                .iter()
+                .map(|(key, stored)| Write::Slot {
+                    key: slot_name(key),
+                    attempted: stored.attempted,
+                    epoch: stored.highest_epoch,
+                })
+                .collect();
+            while let Err(error) = self.ctx.store.commit(writes.clone()).await {
+                // Without the record a create could be forgotten: nothing goes on before it is written.
+                tracing::error!(%error, "waiting with remote tasks until the records can be written");
+                tokio::select! {
+                    () = self.ctx.stop.cancelled() => return,
+                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                }
+            }
+        }
+        self.perform(effects).await;
+    }
+
+    async fn perform(&mut self, effects: Vec<(SlotKey, Effect)>) {
+        let mut observe: BTreeMap<String, Vec<(SlotKey, RemoteHandle)>> = BTreeMap::new();
+        let mut touched = HashSet::new();
+        for (key, effect) in effects {
+            touched.insert(key.clone());
+            match effect {
+                Effect::Persist => {}
+                Effect::Prepare => self.prepare(&key),
+                Effect::Call(Call::Observe { handle }) => {
+                    let driver = self.driver_of(&key);
+                    observe.entry(driver).or_default().push((key, handle));
+                }
+                Effect::Call(call) => self.call(&key, call),
+                Effect::Watch(handle) => self.watch(&key, &handle),
+                Effect::Report(report) => self.ctx.outbox.report(*report),
+                Effect::LetGo => self.let_go(&key).await,
+                Effect::RetryLater => self.retry_later(&key),
+            }
+        }
+        for (driver, asked) in observe {
+            for chunk in asked.chunks(OBSERVE_BATCH) {
+                let (ctx, manager, driver, chunk) = (
+                    self.ctx.clone(),
+                    self.manager.clone(),
+                    driver.clone(),
+                    chunk.to_vec(),
+                );
+                tokio::spawn(async move {
+                    let handles: Vec<RemoteHandle> = chunk.iter().map(|(_, h)| h.clone()).collect();
+                    let answers = calls::observe_by_name(&ctx, &driver, &handles).await;
+                    for ((slot, _), answer) in chunk.into_iter().zip(answers) {
+                        manager.send(Command::Event {
+                            slot,
+                            event: Box::new(Event::Done(answer)),
+                        });
+                    }
+                });
+            }
+        }
+        for key in touched {
+            self.show(&key);
+        }
+    }
+
+    fn driver_of(&self, key: &SlotKey) -> String {
+        self.entries
+            .get(key)
+            .and_then(|e| e.slot.order())
+            .map(|o| o.driver.clone())
+            .unwrap_or_default()
+    }
+
+    fn call(&mut self, key: &SlotKey, call: Call) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let incarnation = entry
+            .slot
+            .order()
+            .map(|o| o.incarnation)
+            .unwrap_or_default();
+        let prepared = match (&call, &entry.prepared) {
+            (Call::Ensure { .. }, Some((of, result))) if *of == incarnation => Some(result.clone()),
+            _ => None,
+        };
+        let driver = self.driver_of(key);
+        let about = About {
+            ctx: self.ctx.clone(),
+            cluster: self.cluster,
+            slot: key.clone(),
+            driver,
+        };
+        let (manager, slot) = (self.manager.clone(), key.clone());
+        tokio::spawn(async move {
+            let answer = calls::call(&about, call, prepared).await;
+            manager.send(Command::Event {
+                slot,
+                event: Box::new(Event::Done(answer)),
+            });
+        });
+    }
+
+    fn prepare(&mut self, key: &SlotKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(order) = entry.slot.order().cloned() else {
+            return;
+        };
+        let interest = self
+            .interests
+            .get(key)
+            .and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
+            .cloned();
+        // The allocation comes in a message of its own, before or after the order.
+        entry.wants_preparation = interest.is_none();
+        let Some(interest) = interest else { return };
+        let (ctx, manager, slot) = (self.ctx.clone(), self.manager.clone(), key.clone());
+        tokio::spawn(async move {
+            let mut pause = RETRY_FIRST;
+            let result = loop {
+                match calls::prepare(ctx.clone(), interest.clone(), order.incarnation).await {
+                    Ok(prepared) => break Ok(prepared),
+                    Err(Preparation::Refused(why)) => break Err(why),
+                    Err(Preparation::Later(why)) => {
+                        tracing::warn!(%slot, why, "a create waits for its preparation");
+                        tokio::select! {
+                            () = ctx.stop.cancelled() => return,
+                            () = tokio::time::sleep(pause) => {}
+                        }
+                        pause = (pause * 2).min(RETRY_MAX);
+                    }
+                }
+            };
+            manager.send(Command::Prepared {
+                slot,
+                result: Box::new(result),
+            });
+        });
+    }
+
+    fn watch(&mut self, key: &SlotKey, handle: &RemoteHandle) {
+        let driver = self.driver_of(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(incarnation) = entry.slot.order().map(|o| o.incarnation) else {
+            return;
+        };
+        if let Some(old) = entry.watched.replace(incarnation)
+            && old != incarnation
+        {
+            self.watches.remove(old);
+        }
+        self.watches
+            .add(&self.ctx, &self.manager, &driver, incarnation, key, handle);
+    }
+
+    async fn let_go(&mut self, key: &SlotKey) {
+        if let Some(entry) = self.entries.remove(key)
+            && let Some(incarnation) = entry.watched
+        {
+            self.watches.remove(incarnation);
+        }
+        self.ctx.outbox.forget_slot(key);
+        if let Some(interests) = self.interests.get(key) {
+            tell_released(interests.iter());
+        }
+        if let Err(error) = self
+            .ctx
+            .store
+            .commit(vec![Write::ForgetSlot(slot_name(key))])
+            .await
+        {
+            tracing::warn!(slot = %key, %error, "the record of a released slot stays until the next start");
+        }
+    }
+
+    fn retry_later(&mut self, key: &SlotKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let grown = RETRY_FIRST
+            .saturating_mul(1 << entry.failures.min(8))
+            .min(RETRY_MAX);
+        entry.failures = entry.failures.saturating_add(1);
+        let pause = grown.mul_f64(0.75 + (self.ctx.seed() % 1000) as f64 / 2000.0);
+        let (manager, slot) = (self.manager.clone(), key.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            manager.send(Command::Event {
+                slot,
+                event: Box::new(Event::Retry),
+            });
+        });
+    }
+
+    /// Tells the slot's allocation what is known.
+    fn show(&mut self, key: &SlotKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(order) = entry.slot.order() else {
+            return;
+        };
+        // The watch of an instance that has ended has nothing more to tell.
+        let sighting = entry.slot.sighting().cloned().unwrap_or_default();
+        if sighting.observed.ended()
+            && let Some(incarnation) = entry.watched.take()
+        {
+            self.watches.remove(incarnation);
+        }
+        let refused = match &entry.prepared {
+            Some((of, Err(why))) if *of == order.incarnation => why.clone(),
+            _ => String::new(),
+        };
+        let view = RemoteView {
+            incarnation: order.incarnation,
+            observed: sighting.observed,
+            verdict: order.verdict.clone(),
+            result: order.result.clone(),
+            restarts: order.restarts,
+            started_at: sighting.started_at,
+            refused,
+            stopping: order.desired == DesiredRemote::Stop,
+        };
+        if entry.shown.as_ref() == Some(&view) {
+            return;
+        }
+        let Some(interest) = self
+            .interests
+            .get(key)
+            .and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
+        else {
+            return;
+        };
+        let command = AllocCommand::Remote {
+            task: interest.task.clone(),
+            view: Box::new(view.clone()),
+        };
+        if interest.commands.send(command).is_ok() {
+            entry.shown = Some(view);
+        }
+    }
+}
+
+/// Facts about the driver of the slot's order; of a driver that has not come up yet nothing is known, so nothing is risked.
+fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider {
+    let driver = match event {
+        Event::Order(order) => Some(order.driver.as_str()),
+        _ => slot.order().map(|o| o.driver.as_str()),
+    };
+    driver
+        .and_then(|d| ctx.drivers.provider(d))
+        .unwrap_or_default()
+}
+
+fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {
+    for interest in interests {
+        // A loop that has ended needs no news.
+        let _ = interest.commands.send(AllocCommand::RemoteReleased {
+            task: interest.task.clone(),
+        });
+    }
+}
+
+fn slot_name(key: &SlotKey) -> String {
+    serde_json::to_string(key).unwrap_or_default()
+}
+
+/// Turns the lease into events.
+async fn watch_lease(ctx: Arc<NodeContext>) {
+    let work = async {
+        loop {
+            ctx.lease.regained().await;
+            ctx.remote.send(Command::Lease(true));
+            ctx.lease.lost().await;
+            tracing::warn!("the lease has ended: remote tasks are observed only");
+            ctx.remote.send(Command::Lease(false));
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        () = ctx.stop.cancelled() => {}
+    }
+}
