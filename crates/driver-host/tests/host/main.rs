@@ -2,6 +2,7 @@
 
 mod bad_plugins;
 mod bench;
+mod go;
 mod life;
 mod reattach;
 mod remote;

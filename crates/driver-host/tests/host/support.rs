@@ -36,8 +36,39 @@ pub(crate) fn fake(name: &str, args: &[&str]) -> PluginSpec {
     }
 }
 
+/// A temporary directory; the processes of a test that failed are ended with it.
+pub(crate) struct Dir(tempfile::TempDir);
+
+impl Dir {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // Every plugin, and whatever it starts, has this directory in its environment.
+        for pid in with_environment(&self.path().to_string_lossy()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Processes whose environment holds a text.
+pub(crate) fn with_environment(text: &str) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let names_it = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(text))
+    };
+    pids.filter(names_it).collect()
+}
+
 pub(crate) struct Fixture {
-    pub(crate) dir: tempfile::TempDir,
+    pub(crate) dir: Dir,
     pub(crate) host: DriverHost,
 }
 
@@ -54,7 +85,7 @@ impl Fixture {
     }
 
     pub(crate) fn with(plugins: Vec<PluginSpec>, tune: impl FnOnce(&mut HostOptions)) -> Self {
-        let dir = tempfile::tempdir().expect("temporary directory");
+        let dir = Dir(tempfile::tempdir().expect("temporary directory"));
         let mut options = options(dir.path(), plugins);
         tune(&mut options);
         let host = DriverHost::start(options).expect("host starts");
