@@ -10,15 +10,23 @@ use hcl_edit::template as ht;
 use crate::ast::*;
 use crate::diag::Diagnostic;
 use crate::number::Number;
+use crate::room::with_room;
 use crate::source::{Source, Span};
 use crate::value::Value;
 
 /// Longest text accepted, in bytes. Job files are kilobytes; this bounds the memory of one parse.
 pub const SOURCE_MAX: usize = 4 << 20;
 
+/// Most steps of one reference that make the tree deeper.
+const STEPS_MAX: usize = 64;
+
 /// Parses a file.
 pub fn parse_body(source: &Source) -> Result<NativeBody, Diagnostic> {
     check_size(source)?;
+    with_room(source.text(), || body_in_place(source))
+}
+
+fn body_in_place(source: &Source) -> Result<NativeBody, Diagnostic> {
     let body = hcl_edit::parser::parse_body(source.text()).map_err(|e| syntax_error(source, &e))?;
     Lower::native(source).body(&body, Span::new(0, source.text().len()))
 }
@@ -26,6 +34,10 @@ pub fn parse_body(source: &Source) -> Result<NativeBody, Diagnostic> {
 /// Parses a single expression, such as the value of `-var`.
 pub fn parse_expr(source: &Source) -> Result<Expr, Diagnostic> {
     check_size(source)?;
+    with_room(source.text(), || expr_in_place(source))
+}
+
+fn expr_in_place(source: &Source) -> Result<Expr, Diagnostic> {
     // Surrounding space is not part of an expression, but people write it.
     let text = source.text();
     let trimmed = text.trim();
@@ -54,6 +66,10 @@ pub(crate) fn parse_template_at(
             kind: ExprKind::Literal(Value::String(text.to_owned())),
         });
     }
+    with_room(text, || template_in_place(text, source, span))
+}
+
+fn template_in_place(text: &str, source: &Source, span: Span) -> Result<Expr, Diagnostic> {
     let template = hcl_edit::parser::parse_template(text).map_err(|e| {
         Diagnostic::error("Invalid template", e.message().to_owned())
             .at(source, span)
@@ -87,10 +103,16 @@ fn syntax_error(source: &Source, error: &hcl_edit::parser::Error) -> Diagnostic 
 
 fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnostic {
     let text = source.text();
-    let rest = text.get(offset..).unwrap_or("");
+    // At the end of the text the parser points at the last byte, be it inside a character or not.
+    let at_end = offset + 1 >= text.len();
+    let mut offset = offset.min(text.len());
+    while !text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    let rest = &text[offset..];
     // The parser stops at the end of the text when something was never closed; the place that helps is
     // where it was opened.
-    if rest.trim().is_empty() {
+    if at_end || rest.trim().is_empty() {
         if let Some((open, what)) = last_unclosed(text) {
             return Diagnostic::error("Unclosed bracket", format!("this {what} is never closed"))
                 .at(source, Span::new(open, open + 1))
@@ -450,7 +472,20 @@ impl<'a> Lower<'a> {
             *verbatim = self.verbatim(Some(start..end));
             current.span = self.span(Some(start..end));
         }
+        let mut nested = 0;
         while let Some(operator) = operators.next() {
+            // The parser bounds depth elsewhere, but reads these in a loop.
+            nested += 1;
+            if nested > STEPS_MAX {
+                return Err(Diagnostic::error(
+                    "Expression nested too deeply",
+                    format!(
+                        "more than {STEPS_MAX} steps with computed keys or splats in one reference"
+                    ),
+                )
+                .at(self.source, self.span(operator.span()))
+                .hint("split the expression, for example with locals"));
+            }
             end = operator.span().map_or(end, |r| r.end);
             let span = self.span(Some(start..end));
             let here = self.span(operator.span());
