@@ -14,7 +14,18 @@ impl Dice {
     }
 }
 
-fn run(seed: u64) -> Result<(), String> {
+/// What the walks have met, so that a walk that meets nothing is noticed.
+#[derive(Default, Debug)]
+struct Met {
+    steps: usize,
+    handovers: u64,
+    stale_refused: u64,
+    restarts: u64,
+    stops: u64,
+    creates: u64,
+}
+
+fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     let mut dice = Dice(seed);
     let budget = Budget {
         crashes: dice.below(4) as u32,
@@ -43,10 +54,16 @@ fn run(seed: u64) -> Result<(), String> {
         }
         let action = actions[dice.below(actions.len())].clone();
         w.apply(&action);
+        met.steps += 1;
         if let Some(v) = w.violations.first() {
             return Err(format!("{v}\nlast action {action:?}"));
         }
     }
+    met.handovers += w.records.values().map(|r| r.handovers).sum::<u64>();
+    met.restarts += w.records.values().map(|r| r.restarts).sum::<u64>();
+    met.stale_refused += w.provider.refused_stale;
+    met.stops += w.provider.stops;
+    met.creates += w.provider.creates;
     // A drain may leave no node to go to; people then bring a node back.
     for node in &mut w.nodes {
         node.draining = false;
@@ -66,9 +83,16 @@ fn invariants_hold_from_many_seeds() {
         Some(seed) => vec![seed],
         None => (0..number("REMOTE_SEEDS").unwrap_or(600)).collect(),
     };
-    for seed in seeds {
-        if let Err(violation) = run(seed) {
+    let mut met = Met::default();
+    for seed in &seeds {
+        if let Err(violation) = run(*seed, &mut met) {
             panic!("seed {seed}: {violation}");
         }
+    }
+    println!("{} seeds met {met:?}", seeds.len());
+    if seeds.len() > 100 {
+        let n = seeds.len() as u64;
+        assert!(met.handovers > n / 4 && met.creates > n && met.restarts > n / 10 && met.stops > n / 10, "the walks meet too little: {met:?}");
+        assert!(met.stale_refused > 0, "no stale call was ever tried: {met:?}");
     }
 }

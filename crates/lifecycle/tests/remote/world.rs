@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) late_calls: bool,
     pub(crate) batch: bool,
     pub(crate) restart_attempts: i32,
+    /// How many allocations the scheduler may place in all: what keeps the state space finite.
+    pub(crate) placements: usize,
     pub(crate) budget: Budget,
 }
 
@@ -60,6 +62,7 @@ impl Default for Config {
             late_calls: true,
             batch: false,
             restart_attempts: 3,
+            placements: usize::MAX,
             budget: Budget::default(),
         }
     }
@@ -204,6 +207,26 @@ pub(crate) enum Action {
     Tick(u32),
 }
 
+impl Action {
+    /// Something that need not happen: a fault, an order of a person, the end of an instance.
+    pub(crate) fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Disconnect(_)
+                | Self::Crash(_)
+                | Self::LoseAnswer(..)
+                | Self::Exit(_)
+                | Self::Drain(_)
+                | Self::ForceDrain(_)
+                | Self::StopJob
+                | Self::UpdateJob
+                | Self::ScaleDown
+                | Self::RestartOrder(_)
+                | Self::Outage
+        )
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) cfg: Config,
@@ -216,7 +239,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) provider: Provider,
     zombies: Vec<Pending>,
-    next_id: u128,
+    next_incarnation: u128,
     /// Incarnations that the servers have ordered to stop.
     stop_ordered: BTreeSet<IncarnationId>,
     version_of: BTreeMap<IncarnationId, u64>,
@@ -258,7 +281,7 @@ impl World {
             nodes: vec![Node::default(); cfg.nodes],
             provider: Provider::default(),
             zombies: Vec::new(),
-            next_id: 1,
+            next_incarnation: 1,
             stop_ordered: BTreeSet::new(),
             version_of: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -303,11 +326,6 @@ impl World {
         self.violations.push(text);
     }
 
-    fn fresh(&mut self) -> u128 {
-        self.next_id += 1;
-        self.next_id
-    }
-
     pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
         self.provider.instances.iter().filter(|i| i.slot == slot && i.alive).collect()
     }
@@ -342,7 +360,7 @@ impl World {
     }
 
     /// Does the slot need an allocation? The scheduler's view: none is live, or it is on a draining node, or of an old version.
-    fn needs_place(&self, slot: u32) -> bool {
+    pub(crate) fn needs_place(&self, slot: u32) -> bool {
         if self.wanted_by_job(slot).is_err() {
             return false;
         }
@@ -398,13 +416,13 @@ impl World {
         }
         out.extend((0..self.zombies.len()).map(Action::Late));
         for slot in 0..self.cfg.slots {
-            if self.needs_place(slot) {
+            if self.needs_place(slot) && self.allocs.len() < self.cfg.placements {
                 let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining;
                 out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
             }
             if let Some(r) = self.records.get(&slot) {
                 if needs_executor(r) {
-                    out.extend((0..self.nodes.len()).filter(|n| self.nodes[*n].session).map(|n| Action::Executor(slot, n)));
+                    out.extend((0..self.nodes.len()).filter(|n| self.nodes[*n].session && !self.nodes[*n].draining).map(|n| Action::Executor(slot, n)));
                 }
                 if matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
                     && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
@@ -627,7 +645,7 @@ impl World {
         for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
             a.state = AllocState::Gone;
         }
-        let id = AllocId(Uuid::from_u128(self.fresh()));
+        let id = AllocId(Uuid::from_u128(1 + self.allocs.len() as u128));
         self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, previous_ended });
         self.reconcile(slot);
     }
@@ -653,13 +671,15 @@ impl World {
                 previous_ended: a.previous_ended,
                 keep_counters: false,
             });
-        let (leased, nodes, allocs) = (self.leased.clone(), self.nodes.clone(), self.allocs.clone());
+        let leased = self.leased.clone();
+        let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
+        let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
         let facts = SlotFacts {
             wanted,
             covered: self.wanted_by_job(slot),
             leased: &|n| leased.contains(&node_index(n)),
-            draining: &|n| nodes[node_index(n)].draining.then_some(false),
-            alloc_live: &|id| allocs.iter().any(|a| a.id == id && a.state == AllocState::Live),
+            draining: &|n| draining[node_index(n)].then_some(false),
+            alloc_live: &|id| live.contains(&id),
         };
         let events = events_for(self.records.get(&slot), &facts, self.now);
         for event in events {
@@ -668,7 +688,7 @@ impl World {
     }
 
     pub(crate) fn server(&mut self, slot: u32, event: &Event) {
-        let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.fresh()));
+        let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.next_incarnation));
         let before = self.records.get(&slot).cloned();
         let step = transition(&slot_key(slot), before.as_ref(), event, Context { now: self.now, fresh });
         for effect in step.effects {
@@ -727,6 +747,9 @@ impl World {
             self.stop_ordered.insert(r.incarnation);
         }
         self.version_of.insert(r.incarnation, r.job_version);
+        if before.is_none_or(|b| b.incarnation != r.incarnation) {
+            self.next_incarnation += 1;
+        }
         let ends = self.ends.get(&slot).copied().unwrap_or(0);
         if r.restarts > ends {
             self.violation(format!("slot {slot} counts {} restarts after {ends} ends", r.restarts));
@@ -912,11 +935,12 @@ impl World {
     }
 
     fn check(&mut self) {
-        for slot in 0..self.cfg.slots {
-            let live = self.alive(slot).len();
-            if live > 1 {
-                self.violation(format!("I1: slot {slot} has {live} live instances"));
-            }
+        let mut live = vec![0u32; self.cfg.slots as usize];
+        for i in self.provider.instances.iter().filter(|i| i.alive) {
+            live[i.slot as usize] += 1;
+        }
+        for (slot, n) in live.into_iter().enumerate().filter(|(_, n)| *n > 1) {
+            self.violation(format!("I1: slot {slot} has {n} live instances"));
         }
     }
 
@@ -941,6 +965,72 @@ impl World {
                 self.violation(text);
             }
         }
+    }
+
+    /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none (retries are left alone).
+    pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
+        for _ in 0..100_000 {
+            let next = self.enabled().into_iter().find(|a| !a.is_fault() && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a));
+            match next {
+                Some(a) => self.apply(&a),
+                None => return,
+            }
+        }
+        self.violation("the world does not become quiet".to_owned());
+    }
+
+    /// Delivers and executes everything on all nodes in bulk, for worlds too large to list every action at every step.
+    pub(crate) fn sweep(&mut self) {
+        loop {
+            let mut idle = true;
+            for n in 0..self.nodes.len() {
+                for slot in std::mem::take(&mut self.nodes[n].prepare) {
+                    self.feed(n, slot, &node::Event::Prepared);
+                }
+                while !self.nodes[n].inbox.is_empty() {
+                    self.apply(&Action::ToNode(n));
+                    idle = false;
+                }
+                while let Some(i) = self.nodes[n].calls.iter().position(|c| c.answer.is_none()) {
+                    self.apply(&Action::Execute(n, i));
+                    idle = false;
+                }
+                while !self.nodes[n].calls.is_empty() {
+                    self.apply(&Action::Answer(n, 0));
+                    idle = false;
+                }
+                while !self.nodes[n].outbox.is_empty() {
+                    self.apply(&Action::ToServers(n));
+                    idle = false;
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    /// As [`World::run`] with the nodes as they are: none connects, none expires.
+    pub(crate) fn run_as_is(&mut self) {
+        self.run(|a| !matches!(a, Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)));
+    }
+
+    /// kill -9 of the node, and the servers' lease of it over.
+    pub(crate) fn kill_and_expire(&mut self, n: usize) {
+        self.crash(n);
+        self.apply(&Action::Expire(n));
+    }
+
+    /// Every retry that waits is made once, and what follows from it.
+    pub(crate) fn retry_all(&mut self) {
+        for a in self.enabled().into_iter().filter(|a| matches!(a, Action::Retry(..))).collect::<Vec<_>>() {
+            self.apply(&a);
+        }
+        self.run_as_is();
+    }
+
+    pub(crate) fn assert_ok(&self) {
+        assert!(self.violations.is_empty(), "{:#?}", self.violations);
     }
 
     /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the number of steps.
