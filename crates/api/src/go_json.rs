@@ -151,5 +151,21 @@ pub fn from_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Er
     T::deserialize(de::Reader(value)).map_err(Error::Data)
 }
 
+/// A list that is written as `[]` even where an empty one would be null.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept<T>(pub Vec<T>);
+
+impl<T: Serialize> Serialize for Kept<T> {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeTuple as _;
+        // A tuple is never null.
+        let mut list = s.serialize_tuple(self.0.len())?;
+        self.0
+            .iter()
+            .try_for_each(|item| list.serialize_element(item))?;
+        list.end()
+    }
+}
+
 #[cfg(test)]
 mod tests;

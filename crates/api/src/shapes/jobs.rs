@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     AllocMetric, EvalId, Evaluation, Job, JobId, Namespace, StoreIndex, TimestampNs,
+    diff::JobDiff,
     job::{Meta, VersionTag},
     plan::DesiredUpdates,
 };
@@ -215,14 +216,10 @@ pub struct JobPlanRequest {
     pub policy_override: bool,
 }
 
-/// The answer to a plan. `D` is the difference: the model's on the server, JSON for whoever only shows it.
+/// The answer to a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(
-    default,
-    rename_all = "PascalCase",
-    bound(deserialize = "D: Deserialize<'de> + Default")
-)]
-pub struct JobPlanResponse<D = serde_json::Value> {
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobPlanResponse {
     /// What would be done.
     pub annotations: Option<PlanAnnotations>,
     /// Groups that would find no room.
@@ -235,7 +232,7 @@ pub struct JobPlanResponse<D = serde_json::Value> {
     /// Evaluations that would follow.
     pub created_evals: Vec<EvalDetail>,
     /// The difference, when asked for.
-    pub diff: Option<D>,
+    pub diff: Option<JobDiff>,
     /// Things that work but deserve a look.
     pub warnings: String,
     /// Index that was looked at.
@@ -321,16 +318,12 @@ pub struct EvalOptions {
 
 /// `GET /v1/job/:id/versions`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(
-    default,
-    rename_all = "PascalCase",
-    bound(deserialize = "D: Deserialize<'de> + Default")
-)]
-pub struct JobVersions<D = serde_json::Value> {
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobVersions {
     /// Newest first.
     pub versions: Vec<Arc<Job>>,
     /// Differences between neighbours, when asked for.
-    pub diffs: Vec<D>,
+    pub diffs: Vec<JobDiff>,
 }
 
 /// `PUT /v1/job/:id/revert`.
