@@ -78,16 +78,7 @@ pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate
     };
     let _ = cgroup::remove(&Paths::of_record(&record));
     let _ = std::fs::remove_file(state_dir.join(files::SOCKET));
-    replace(
-        state_dir,
-        files::RESULT,
-        result.to_json().as_bytes(),
-        Durability::Durable,
-    )
-    .map_err(Error::io(
-        "store the result of the lost workload in",
-        state_dir,
-    ))?;
+    store_result(state_dir, &result)?;
     Ok(Fate::Ended(result))
 }
 
@@ -111,6 +102,17 @@ pub(crate) fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
 /// The result, when there is one.
 pub(crate) fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
     read_json(&state_dir.join(files::RESULT))
+}
+
+/// Stores a result durably. The caller holds the lock.
+pub(crate) fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error> {
+    replace(
+        state_dir,
+        files::RESULT,
+        result.to_json().as_bytes(),
+        Durability::Durable,
+    )
+    .map_err(Error::io("store the result of the workload in", state_dir))
 }
 
 /// The record of the executor, when there is one.

@@ -53,6 +53,12 @@ pub enum Error {
         /// Its state directory.
         state_dir: PathBuf,
     },
+    /// A job names a user that this host does not have.
+    #[error("there is no user {name:?} on this host")]
+    NoSuchUser {
+        /// The name.
+        name: String,
+    },
     /// Nothing was ever started in this state directory.
     #[error("no executor was started in {}", state_dir.display())]
     Absent {

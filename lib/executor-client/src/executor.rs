@@ -240,16 +240,7 @@ impl Executor {
             let dir = self.inner.shared.state_dir.clone();
             // The executor leaves a moment after its last word.
             if let Some(_lock) = contain::try_lock(&dir)? {
-                return match epoch::claim(&dir, given)
-                    .map_err(Error::io("record the epoch in", &dir))?
-                {
-                    Verdict::Stale(current) => Err(Error::StaleEpoch {
-                        state_dir: dir,
-                        given,
-                        current,
-                    }),
-                    Verdict::Current | Verdict::Raise => Ok(()),
-                };
+                return claim_record(&dir, given);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -356,12 +347,61 @@ impl Executor {
 }
 
 /// Ends whatever workload `state_dir` holds and removes the directory; a directory without one is removed, an absent one is
-/// fine. For callers that have no handle.
+/// fine. For callers that have no handle. An executor that does not answer is killed.
 pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
     match Executor::attach(state_dir).await {
         Ok(executor) => executor.destroy().await,
         Err(Error::Absent { .. }) => remove(state_dir).await,
+        Err(Error::Unresponsive { .. }) => {
+            if let Some(record) = contain::read_record(state_dir)? {
+                contain::signal_executor(&record, Signal::KILL);
+            }
+            Executor::attach(state_dir).await?.destroy().await
+        }
         Err(e) => Err(e),
+    }
+}
+
+/// Decides that nothing will ever be started in `state_dir`, where nothing has been started so far: a later launch finds
+/// the workload ended. Returns the result that stands there afterwards, or `None` when a workload runs.
+pub async fn retire(
+    state_dir: &Path,
+    epoch: Option<u64>,
+    reason: &str,
+) -> Result<Option<ExitResult>, Error> {
+    let Some(_lock) = contain::try_lock(state_dir)? else {
+        return Ok(None);
+    };
+    if let Some(result) = contain::read_result(state_dir)? {
+        return Ok(Some(result));
+    }
+    if contain::read_record(state_dir)?.is_some() {
+        return Ok(None);
+    }
+    if let Some(given) = epoch {
+        claim_record(state_dir, given)?;
+    }
+    let now = executor::process::now_ns();
+    let result = ResultRecord {
+        exit_code: -1,
+        started_at_ns: now,
+        finished_at_ns: now,
+        reason: reason.to_owned(),
+        ..ResultRecord::default()
+    };
+    contain::store_result(state_dir, &result)?;
+    Ok(Some(result))
+}
+
+/// Records an epoch in a directory whose lock the caller holds.
+fn claim_record(state_dir: &Path, given: u64) -> Result<(), Error> {
+    match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
+        Verdict::Stale(current) => Err(Error::StaleEpoch {
+            state_dir: state_dir.to_owned(),
+            given,
+            current,
+        }),
+        Verdict::Current | Verdict::Raise => Ok(()),
     }
 }
 

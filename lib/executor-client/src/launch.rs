@@ -232,6 +232,7 @@ impl Launcher {
         control: OwnedFd,
     ) -> Result<tokio::process::Child, Error> {
         let begun = std::time::Instant::now();
+        let mut reinstalled = false;
         loop {
             let control = control
                 .try_clone()
@@ -251,6 +252,11 @@ impl Launcher {
                         && begun.elapsed() < START =>
                 {
                     tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                // Somebody has tidied the file away.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound && !reinstalled => {
+                    reinstalled = true;
+                    install(self.binary.parent().unwrap_or(Path::new("/")))?;
                 }
                 other => return other.map_err(Error::io("start the executor", &self.binary)),
             }

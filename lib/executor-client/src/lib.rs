@@ -13,6 +13,8 @@ mod error;
 mod executor;
 mod install;
 mod launch;
+mod meter;
+mod program;
 mod rotated;
 mod watch;
 
@@ -20,9 +22,11 @@ pub use crate::cgroups::{CgroupHost, CgroupMode, CgroupPolicy};
 pub use crate::collector::{CollectSpec, LogCollector};
 pub use crate::contain::signal_number;
 pub use crate::error::Error;
-pub use crate::executor::{Executor, destroy};
+pub use crate::executor::{Executor, destroy, retire};
 pub use crate::install::{binary, install};
 pub use crate::launch::{LaunchSpec, Launched, Launcher, LogPolicy, User};
+pub use crate::meter::{CpuRate, Meter, Rates};
+pub use crate::program::{find_program, find_user};
 pub use crate::rotated::{Chunk, Follow, RotatedLog};
 pub use ::executor::rotate::Segment;
 pub use executor_proto::{

@@ -1,0 +1,268 @@
+//! From a task as the host describes it to what the executor is told.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use driver_sdk::proto::driver::Resources;
+use driver_sdk::{Error, TaskConfig};
+use executor_client::{CgroupPolicy, LaunchSpec, LogPolicy, find_program, find_user};
+
+use crate::config::{PluginConfig, TaskOptions, is_denied};
+
+/// What hosts rotate by when they do not say.
+const DEFAULT_FILES: u32 = 10;
+const DEFAULT_FILE_BYTES: u64 = 10 << 20;
+
+/// The task's own directory.
+pub(crate) fn task_dir(task: &TaskConfig) -> PathBuf {
+    Path::new(&task.alloc_dir).join(&task.name)
+}
+
+/// Where the executor of this start lives: found again by a repeated start of the same id.
+pub(crate) fn state_dir(task: &TaskConfig) -> PathBuf {
+    let start = task.id.rsplit('/').next().unwrap_or_default();
+    let start: String = start
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    task_dir(task)
+        .join("private")
+        .join("executor")
+        .join(if start.is_empty() {
+            "task".into()
+        } else {
+            start
+        })
+}
+
+/// Everything that the executor needs.
+pub(crate) async fn launch_spec(
+    task: &TaskConfig,
+    plugin: &PluginConfig,
+) -> Result<LaunchSpec, Error> {
+    let options = TaskOptions::decode(&task.msgpack_driver_config)?;
+    refuse_what_needs_isolation(task)?;
+    let dir = task_dir(task);
+    let denied = |name: &str| {
+        is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars)
+    };
+    let env: Vec<(OsString, OsString)> = task
+        .env
+        .iter()
+        .chain(&task.device_env)
+        .filter(|(name, _)| !denied(name))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    let search_path = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_os_str());
+    let command = find_program(&dir, &options.command, search_path).map_err(Error::failed)?;
+    let user = match task.user.as_str() {
+        "" => None,
+        name => {
+            let user = find_user(name).await.map_err(Error::failed)?;
+            let mut gids = user.groups.clone();
+            gids.push(user.gid);
+            if let Some(why) = plugin.denies(user.uid, &gids)? {
+                return Err(Error::failed(format!(
+                    "running as user {name:?} is not allowed: {why}"
+                )));
+            }
+            Some(user)
+        }
+    };
+    Ok(LaunchSpec {
+        id: task.id.clone(),
+        command,
+        args: options.args.iter().map(OsString::from).collect(),
+        env,
+        cwd: if options.work_dir.is_empty() {
+            dir
+        } else {
+            options.work_dir.into()
+        },
+        user,
+        log: log_policy(task)?,
+        cgroup: Some(cgroup_policy(task)),
+        oom_score_adj: (options.oom_score_adj != 0).then_some(options.oom_score_adj),
+        epoch: None,
+    })
+}
+
+fn refuse_what_needs_isolation(task: &TaskConfig) -> Result<(), Error> {
+    use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
+    let refuse = |what: &str| {
+        Err(Error::invalid(format!(
+            "raw_exec runs without isolation and cannot offer {what}"
+        )))
+    };
+    if let Some(spec) = &task.network_isolation_spec
+        && spec.mode() != NetworkIsolationMode::Host
+    {
+        return refuse("a network of the group's own; use network mode \"host\"");
+    }
+    if !task.mounts.is_empty() {
+        return refuse("volume mounts");
+    }
+    if !task.devices.is_empty() {
+        return refuse("devices");
+    }
+    let linux = task
+        .resources
+        .as_ref()
+        .and_then(|r| r.linux_resources.as_ref());
+    if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
+        return refuse("reserved cores; use `cpu` instead of `cores`");
+    }
+    Ok(())
+}
+
+/// Rotated files as the host wants them; a host that does not say names fifos from which the rest follows.
+fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
+    if let Some(wanted) = &task.drover_log {
+        return Ok((!wanted.disabled).then(|| LogPolicy {
+            dir: wanted.dir.clone().into(),
+            stdout_name: wanted.stdout_name.clone(),
+            stderr_name: wanted.stderr_name.clone(),
+            max_files: wanted.max_files,
+            max_file_bytes: wanted.max_file_size_bytes,
+        }));
+    }
+    if task.stdout_path.is_empty() || task.stdout_path == "/dev/null" {
+        return Ok(None);
+    }
+    let name = |path: &str| {
+        let file = Path::new(path)
+            .file_name()
+            .and_then(|f| f.to_str())
+            .unwrap_or_default();
+        file.trim_start_matches('.')
+            .trim_end_matches(".fifo")
+            .to_owned()
+    };
+    let dir = Path::new(&task.stdout_path)
+        .parent()
+        .filter(|d| d.is_absolute());
+    let dir = dir.ok_or_else(|| {
+        Error::invalid(format!(
+            "stdout_path {:?} is not an absolute path",
+            task.stdout_path
+        ))
+    })?;
+    let (stdout_name, stderr_name) = (name(&task.stdout_path), name(&task.stderr_path));
+    Ok(Some(LogPolicy {
+        dir: dir.to_owned(),
+        stderr_name: if stderr_name.is_empty() {
+            format!("{}.stderr", task.name)
+        } else {
+            stderr_name
+        },
+        stdout_name,
+        max_files: DEFAULT_FILES,
+        max_file_bytes: DEFAULT_FILE_BYTES,
+    }))
+}
+
+fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
+    let (cpu_shares, memory_max, memory_reservation) =
+        task.resources.as_ref().map(limits).unwrap_or_default();
+    let name = task.id.chars().map(|c| {
+        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '.'
+        }
+    });
+    CgroupPolicy {
+        // A leading dot could make it special.
+        name: format!("task-{}", name.collect::<String>()),
+        memory_max,
+        memory_reservation,
+        cpu_shares,
+        ..CgroupPolicy::default()
+    }
+}
+
+/// CPU shares, hard memory limit, memory reservation.
+fn limits(resources: &Resources) -> (Option<u64>, Option<u64>, Option<u64>) {
+    let positive = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0);
+    let linux = resources.linux_resources.as_ref();
+    let memory = resources
+        .allocated_resources
+        .as_ref()
+        .and_then(|a| a.memory.as_ref());
+    let hard = linux.and_then(|l| positive(l.memory_limit_bytes));
+    let reserved = memory
+        .and_then(|m| positive(m.memory_mb))
+        .map(|mib| mib << 20);
+    (
+        linux.and_then(|l| positive(l.cpu_shares)),
+        hard,
+        reserved.filter(|reserved| hard.is_some_and(|hard| *reserved < hard)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(stdout: &str, stderr: &str) -> TaskConfig {
+        TaskConfig {
+            id: "0a1b/web/c0ffee".into(),
+            name: "web".into(),
+            alloc_dir: "/a/0a1b".into(),
+            stdout_path: stdout.into(),
+            stderr_path: stderr.into(),
+            ..TaskConfig::default()
+        }
+    }
+
+    #[test]
+    fn logs_follow_from_fifo_names_when_the_host_says_nothing_else() {
+        let fifos = task(
+            "/a/0a1b/alloc/logs/.web.stdout.fifo",
+            "/a/0a1b/alloc/logs/.web.stderr.fifo",
+        );
+        let policy = log_policy(&fifos).unwrap().unwrap();
+        assert_eq!(policy.dir, Path::new("/a/0a1b/alloc/logs"));
+        assert_eq!(
+            (policy.stdout_name.as_str(), policy.stderr_name.as_str()),
+            ("web.stdout", "web.stderr")
+        );
+        assert_eq!(log_policy(&task("/dev/null", "/dev/null")).unwrap(), None);
+        assert!(log_policy(&task("relative", "")).is_err());
+        let mut disabled = fifos;
+        disabled.drover_log = Some(driver_sdk::LogPolicy {
+            disabled: true,
+            ..Default::default()
+        });
+        assert_eq!(log_policy(&disabled).unwrap(), None);
+    }
+
+    #[test]
+    fn each_start_has_its_own_directory() {
+        assert_eq!(
+            state_dir(&task("", "")),
+            Path::new("/a/0a1b/web/private/executor/c0ffee")
+        );
+        let mut odd = task("", "");
+        odd.id = "../../etc".into();
+        assert_eq!(
+            state_dir(&odd),
+            Path::new("/a/0a1b/web/private/executor/etc")
+        );
+        odd.id = "a/..".into();
+        assert_eq!(
+            state_dir(&odd),
+            Path::new("/a/0a1b/web/private/executor/__")
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! What a name in a job means on this host: programs and users. The executor itself gets paths and numbers.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, User};
+
+/// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along `search_path`
+/// (a `PATH`). What lies in the task directory is made executable: downloads arrive without that bit.
+pub fn find_program(
+    task_dir: &Path,
+    command: &str,
+    search_path: Option<&OsStr>,
+) -> Result<PathBuf, Error> {
+    let relative = command.trim_start_matches('/');
+    let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file());
+    let inside = [
+        task_dir.join("local").join(relative),
+        task_dir.join(relative),
+    ];
+    if let Some(path) = inside.into_iter().find(is_file) {
+        let mut permissions = std::fs::metadata(&path)
+            .map_err(Error::io("look at the program", &path))?
+            .permissions();
+        if permissions.mode() & 0o111 == 0 {
+            permissions.set_mode(permissions.mode() | 0o111);
+            std::fs::set_permissions(&path, permissions)
+                .map_err(Error::io("make the program executable", &path))?;
+        }
+        return Ok(path);
+    }
+    if Path::new(command).is_absolute() && is_file(&PathBuf::from(command)) {
+        return Ok(command.into());
+    }
+    let executable = |path: &PathBuf| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let dirs = search_path
+        .filter(|_| !command.contains('/'))
+        .map(|p| std::env::split_paths(p).collect::<Vec<_>>());
+    let found = dirs
+        .into_iter()
+        .flatten()
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(command))
+        .find(executable);
+    found.ok_or_else(|| Error::Exec {
+        command: command.into(),
+        message: format!(
+            "it is not in {}/local, not in {0}, no absolute path of a file{}",
+            task_dir.display(),
+            match search_path {
+                Some(path) if !command.contains('/') =>
+                    format!(" and not in the PATH {}", path.to_string_lossy()),
+                _ => String::new(),
+            }
+        ),
+        errno: rustix::io::Errno::NOENT.raw_os_error(),
+    })
+}
+
+/// Looks a user up by name or number, with its groups. Asks the name services when the files do not know it.
+pub async fn find_user(name: &str) -> Result<User, Error> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    if let Some(user) = user_from(name, &passwd, &groups) {
+        return Ok(user);
+    }
+    let entry = ask("getent", &["passwd", name]).await;
+    if let Some(mut user) = user_from(name, &entry, "") {
+        let ids = ask("id", &["-G", "--", name]).await;
+        user.groups.extend(
+            ids.split_ascii_whitespace()
+                .filter_map(|id| id.parse::<u32>().ok()),
+        );
+        return Ok(user);
+    }
+    // A bare number needs no account.
+    match name.parse() {
+        Ok(uid) => Ok(User {
+            uid,
+            gid: uid,
+            groups: Vec::new(),
+        }),
+        Err(_) => Err(Error::NoSuchUser {
+            name: name.to_owned(),
+        }),
+    }
+}
+
+fn user_from(name: &str, passwd: &str, groups: &str) -> Option<User> {
+    let (account, uid, gid) = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (account, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        (account == name || uid == name).then_some((account, uid.parse().ok()?, gid.parse().ok()?))
+    })?;
+    let member_of = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let (gid, members) = (fields.next()?.parse().ok()?, fields.next()?);
+        members.split(',').any(|m| m == account).then_some(gid)
+    };
+    let mut all: Vec<u32> = groups.lines().filter_map(member_of).collect();
+    all.push(gid);
+    all.sort_unstable();
+    all.dedup();
+    Some(User {
+        uid,
+        gid,
+        groups: all,
+    })
+}
+
+/// Output of a tool, empty when it fails.
+async fn ask(tool: &str, args: &[&str]) -> String {
+    match tokio::process::Command::new(tool).args(args).output().await {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_by_name_and_number_with_their_groups() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:100::/home/ann:/bin/sh\nbroken\n";
+        let groups = "root:x:0:\nusers:x:100:\naudio:x:29:bob,ann\nvideo:x:44:anna\n";
+        let ann = User {
+            uid: 1000,
+            gid: 100,
+            groups: vec![29, 100],
+        };
+        assert_eq!(user_from("ann", passwd, groups), Some(ann.clone()));
+        assert_eq!(user_from("1000", passwd, groups), Some(ann));
+        assert_eq!(user_from("bob", passwd, groups), None);
+    }
+
+    #[tokio::test]
+    async fn unknown_users_are_an_error_unknown_numbers_are_not() {
+        assert!(matches!(
+            find_user("no-such-user-here").await,
+            Err(Error::NoSuchUser { .. })
+        ));
+        assert_eq!(find_user("54321").await.unwrap().uid, 54321);
+    }
+
+    #[test]
+    fn programs_are_looked_for_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        let task = dir.path().join("task");
+        for d in [&bin, &task.join("local"), &task.join("bin")] {
+            std::fs::create_dir_all(d).unwrap();
+        }
+        let find = |command: &str| find_program(&task, command, Some(bin.as_os_str()));
+        let file = |path: &Path, mode: u32| {
+            std::fs::write(path, "").unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let error = find("tool").unwrap_err();
+        assert!(matches!(error, Error::Exec { errno: 2, .. }), "{error}");
+        file(&bin.join("tool"), 0o644);
+        assert!(
+            find("tool").is_err(),
+            "not executable and not ours to change"
+        );
+        file(&bin.join("tool"), 0o755);
+        assert_eq!(find("tool").unwrap(), bin.join("tool"));
+        assert_eq!(
+            find(bin.join("tool").to_str().unwrap()).unwrap(),
+            bin.join("tool")
+        );
+        file(&task.join("tool"), 0o644);
+        assert_eq!(find("tool").unwrap(), task.join("tool"));
+        assert_eq!(
+            std::fs::metadata(task.join("tool"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o111,
+            0o111
+        );
+        file(&task.join("local/tool"), 0o755);
+        assert_eq!(find("tool").unwrap(), task.join("local/tool"));
+        file(&task.join("bin/inner"), 0o755);
+        assert_eq!(find("/bin/inner").unwrap(), task.join("bin/inner"));
+        assert_eq!(find("/bin/sh").unwrap(), Path::new("/bin/sh"));
+        assert!(find("local").is_err(), "a directory is no program");
+    }
+}
