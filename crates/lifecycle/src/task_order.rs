@@ -179,3 +179,151 @@ pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>)
         (ClientStatus::Complete, "All tasks have completed")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// `name:phase[!]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader.
+    fn group(text: &str) -> Vec<TaskSpec> {
+        text.split_whitespace()
+            .map(|t| {
+                let (name, phase) = t.split_once(':').expect("name:phase");
+                TaskSpec {
+                    name: name.into(),
+                    phase: match &phase[..1] {
+                        "p" => Phase::Prestart,
+                        "P" => Phase::PrestartSidecar,
+                        "m" => Phase::Main,
+                        "s" => Phase::Poststart,
+                        "S" => Phase::PoststartSidecar,
+                        _ => Phase::Poststop,
+                    },
+                    leader: phase.ends_with('!'),
+                }
+            })
+            .collect()
+    }
+
+    /// `name=r` running, `=d` dead, `=f` failed; others are pending.
+    fn states(text: &str) -> BTreeMap<Arc<str>, TaskState> {
+        text.split_whitespace()
+            .map(|t| {
+                let (name, state) = t.split_once('=').expect("name=state");
+                let state = match state {
+                    "r" => TaskState { state: TaskRunState::Running, ..TaskState::default() },
+                    "d" => TaskState { state: TaskRunState::Dead, ..TaskState::default() },
+                    _ => TaskState { state: TaskRunState::Dead, failed: true, ..TaskState::default() },
+                };
+                (name.into(), state)
+            })
+            .collect()
+    }
+
+    /// `+a` start, `-a` stop, `.` done.
+    fn shown(o: &Orders) -> String {
+        let mut words: Vec<String> = o.start.iter().map(|n| format!("+{n}")).collect();
+        words.extend(o.stop.iter().map(|(n, _)| format!("-{n}")));
+        if o.done {
+            words.push(".".to_owned());
+        }
+        words.join(" ")
+    }
+
+    #[test]
+    fn order_of_a_group() {
+        let all = "init:p proxy:P web:m db:m warm:s tail:S clean:x";
+        for (specs, at, stopping, expected, why) in [
+            ("a:m b:m", "", false, "+a +b", "main tasks start together"),
+            (all, "", false, "+init +proxy", "prestart first"),
+            (all, "init=d", false, "+proxy", "the sidecar must be up, too"),
+            (all, "init=r proxy=r", false, "", "main waits for the prestart task to end"),
+            (all, "init=d proxy=r", false, "+web +db", "main after prestart"),
+            (all, "init=d proxy=r web=r", false, "+db", "poststart waits for all main tasks"),
+            (all, "init=d proxy=r web=r db=r", false, "+warm +tail", "poststart"),
+            (all, "init=d proxy=r web=r db=r warm=d tail=r", false, "", "all is well"),
+            (all, "init=d proxy=r web=d db=r warm=d tail=r", false, "", "one main task still runs"),
+            (all, "init=d proxy=r web=d db=d warm=d tail=r", false, "-proxy -tail", "sidecars end with the main tasks"),
+            (all, "init=d proxy=r web=d db=d warm=r tail=d", false, "-proxy", "a poststart task may finish"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d", false, "+clean", "poststop last"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d clean=r", false, "", "poststop runs"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d clean=d", false, ".", "done"),
+            (all, "init=f proxy=r", false, "-proxy -web -db -warm -tail", "a failed prestart task ends the rest unstarted"),
+            (all, "init=f proxy=d web=d db=d warm=d tail=d", false, "+clean", "and poststop still runs"),
+            (all, "init=d proxy=r web=f db=r warm=d tail=r", false, "-proxy -db -tail", "a failed task ends its siblings"),
+            ("a:m! b:m", "a=d b=r", false, "-b", "a dead leader ends the others"),
+            ("a:m! b:m", "a=r b=d", false, "", "a dead follower does not"),
+            ("a:m! b:m c:x", "a=r b=r", true, "-a", "on a stop the leader goes first"),
+            ("a:m! b:m c:x", "a=d b=r", true, "-b", "then the others"),
+            ("a:m! b:m c:x", "a=d b=d", true, "+c", "then poststop runs"),
+            ("a:m b:m", "", true, "-a -b", "what has not started is ended unstarted"),
+            ("a:m", "a=d", true, ".", "done"),
+            ("init:p a:m", "init=d a=d", false, ".", "a batch group is done when its tasks are"),
+        ] {
+            let orders = next(&group(specs), &states(at), stopping);
+            assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");
+        }
+    }
+
+    #[test]
+    fn status_of_the_allocation() {
+        for (specs, at, expected) in [
+            ("a:m", "", ClientStatus::Pending),
+            ("i:p a:m", "i=d", ClientStatus::Pending),
+            ("i:p a:m", "i=r", ClientStatus::Running),
+            ("a:m b:m", "a=r", ClientStatus::Running),
+            ("a:m b:m", "a=f b=r", ClientStatus::Running),
+            ("a:m b:m", "a=f b=d", ClientStatus::Failed),
+            ("a:m b:m", "a=d b=d", ClientStatus::Complete),
+            ("a:m c:x", "a=d", ClientStatus::Running),
+            ("a:m c:x", "a=d c=f", ClientStatus::Failed),
+        ] {
+            assert_eq!(client_status(&group(specs), &states(at)).0, expected, "{specs} at {at:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever the group and whichever tasks fail, following the orders ends: nothing is started twice or out of order, and a stop ends it.
+        #[test]
+        fn following_the_orders_ends(
+            phases in proptest::collection::vec((0u8..6, any::<bool>()), 1..7),
+            fates in proptest::collection::vec((any::<bool>(), 0u8..4), 64),
+            stop_at in 0usize..40,
+        ) {
+            let mut text: Vec<String> = phases
+                .iter()
+                .enumerate()
+                .map(|(i, (p, leader))| format!("t{i}:{}{}", ["p", "P", "m", "s", "S", "x"][*p as usize], if *leader && *p == 2 { "!" } else { "" }))
+                .collect();
+            text.push("main:m".to_owned());
+            let specs = group(&text.join(" "));
+            let mut now: BTreeMap<Arc<str>, TaskState> = BTreeMap::new();
+            for step in 0..200 {
+                let stopping = step >= stop_at;
+                let orders = next(&specs, &now, stopping);
+                if orders.done {
+                    prop_assert!(client_status(&specs, &now).0.terminal());
+                    return Ok(());
+                }
+                for name in &orders.start {
+                    prop_assert!(now.get(name).is_none(), "{name} is started twice");
+                    now.insert(name.clone(), TaskState { state: TaskRunState::Running, ..TaskState::default() });
+                }
+                for (name, _) in &orders.stop {
+                    now.entry(name.clone()).or_default().state = TaskRunState::Dead;
+                }
+                // Some running task ends, well or badly; sidecars and main tasks may also go on until the stop.
+                let (failed, which) = fates[step % fates.len()];
+                let running: Vec<_> = now.iter().filter(|(_, s)| s.state == TaskRunState::Running).map(|(n, _)| n.clone()).collect();
+                if !running.is_empty() {
+                    let name = &running[which as usize % running.len()];
+                    let state = now.get_mut(name).expect("it runs");
+                    state.state = TaskRunState::Dead;
+                    state.failed = failed;
+                }
+            }
+            prop_assert!(false, "it does not end: {specs:?} {now:?}");
+        }
+    }
+}
