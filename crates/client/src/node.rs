@@ -259,6 +259,7 @@ impl NodeLoop {
         >,
     ) {
         let now = fingerprints.borrow_and_update().clone();
+        let before = self.ctx.node();
         self.ctx.node.send_if_modified(|node| {
             let mut new = (**node).clone();
             let changed = self.ctx.drivers.merge(&now, &mut new);
@@ -268,6 +269,25 @@ impl NodeLoop {
             }
             changed
         });
+        for (name, driver) in &self.ctx.node().drivers {
+            // The first fingerprint of a driver is part of the registration, not an event.
+            let Some(old) = before
+                .drivers
+                .get(name)
+                .filter(|old| old.detected || old.healthy)
+            else {
+                continue;
+            };
+            if old.healthy != driver.healthy {
+                self.ctx.outbox.event(&model::node::NodeEvent {
+                    message: driver.health_description.clone(),
+                    subsystem: "Driver".into(),
+                    details: [("driver".to_owned(), name.clone())].into(),
+                    timestamp: driver.update_time.clone(),
+                    create_index: 0,
+                });
+            }
+        }
     }
 
     /// Free disk is told anew when it has changed by a tenth: it is a fact that constraints look at, not a meter.

@@ -1,6 +1,6 @@
 //! What the machine asks for, carried out: thin, each a future that ends in one event. All of them may be repeated after a crash.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use driver_host::{CallError, Driver, TaskHandle, handle_from_bytes, handle_to_bytes};
@@ -242,14 +242,17 @@ fn write_payload(local: &std::path::Path, file: &str, payload: &str) -> Result<(
     std::fs::write(&path, bytes).map_err(|e| format!("write {}: {e}", path.display()))
 }
 
+fn dir_name(dir: &Path) -> String {
+    dir.file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
 /// Starts the process that stores what the task writes, or finds it.
 async fn collect(subject: &Subject, task: &Task) -> Result<(), String> {
     let ctx = &subject.ctx;
     let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
-    let key = state_dir
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let key = dir_name(&state_dir);
     ctx.store
         .commit(vec![Write::Claim {
             kind: "collector",
@@ -452,21 +455,15 @@ async fn kill_members(subject: &Subject) {
 pub(crate) async fn task_over(subject: &Subject) {
     let ctx = &subject.ctx;
     let mut released = Vec::new();
-    if !subject.ctx.drivers.is_builtin(&subject.driver_name()) {
-        let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
+    let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
+    if state_dir.exists() {
         match end_collector(&state_dir).await {
-            Ok(()) => {
-                let key = state_dir
-                    .file_name()
-                    .map(|n| n.to_string_lossy().into_owned())
-                    .unwrap_or_default();
-                released.push(Write::Release {
-                    kind: "collector",
-                    key,
-                });
-            }
+            Ok(()) => released.push(Write::Release {
+                kind: "collector",
+                key: dir_name(&state_dir),
+            }),
             Err(error) => {
-                tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again")
+                tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again");
             }
         }
     }
@@ -488,7 +485,7 @@ pub(crate) async fn task_over(subject: &Subject) {
 }
 
 /// Ends the collector of a state directory, if there is one.
-pub(crate) async fn end_collector(state_dir: &PathBuf) -> Result<(), String> {
+pub(crate) async fn end_collector(state_dir: &Path) -> Result<(), String> {
     if !state_dir.exists() {
         return Ok(());
     }

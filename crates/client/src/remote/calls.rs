@@ -194,7 +194,9 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
         };
         if let Some(found) = page.instances.into_iter().find(|i| i.key == key) {
             let Some(handle) = found.handle else {
-                return Answer::CouldNotAsk("the driver listed an instance without a handle".into());
+                return Answer::CouldNotAsk(
+                    "the driver listed an instance without a handle".into(),
+                );
             };
             return instance(model_handle(handle), found.observed.as_ref());
         }
@@ -272,7 +274,9 @@ async fn mutate(
                 // The job's own fault, found here: the provider was not asked and nothing was created.
                 Some(Err(why)) => return Answer::WrongRequest(why),
                 None => {
-                    return Answer::CouldNotAsk("the preparation was lost, it is done again".into());
+                    return Answer::CouldNotAsk(
+                        "the preparation was lost, it is done again".into(),
+                    );
                 }
             };
             let request = EnsureRequest {

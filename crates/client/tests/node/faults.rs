@@ -1,0 +1,141 @@
+//! Plugins and agents that die.
+
+use std::time::Duration;
+
+use client::Client;
+use model::ClientStatus;
+use serde_json::json;
+
+use crate::fixture::{Rig, alloc, eventually, kinds, task};
+
+fn plugin_pids(rig: &Rig) -> Vec<i32> {
+    // The plugins of this node are known by the socket directory in their environment.
+    let marker = rig.dir.path().display().to_string();
+    std::fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            let read =
+                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let has =
+                |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
+            has(&read("cmdline"), "test_plugin") && has(&read("environ"), &marker)
+        })
+        .collect()
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).expect("pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_plugin_costs_no_task_anything() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let (a, job_a) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
+    let (b, job_b) = alloc(
+        "batch",
+        vec![task(
+            "t",
+            "mock",
+            json!({"run_for": "1500ms", "exit_code": 5}),
+        )],
+    );
+    rig.server.place(&a, &job_a);
+    rig.server.place(&b, &job_b);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    rig.server.status(b.id, ClientStatus::Running).await;
+    let pids = plugin_pids(&rig);
+    assert!(!pids.is_empty(), "the plugin of this node is found");
+    pids.into_iter().for_each(kill);
+    let update = rig.server.status(b.id, ClientStatus::Failed).await;
+    assert_eq!(
+        kinds(&update.task_states["t"]),
+        [
+            "Received",
+            "Task Setup",
+            "Started",
+            "Terminated",
+            "Not Restarting"
+        ]
+    );
+    assert_eq!(update.task_states["t"].events[3].exit_code, 5);
+    let still = node.handle().alloc_update(a.id).expect("alloc");
+    assert_eq!(
+        kinds(&still.task_states["t"]),
+        ["Received", "Task Setup", "Started"]
+    );
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    node.stop().await;
+    eventually("the plugins to be gone", || plugin_pids(&rig).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_agent_on_the_same_directory_is_refused() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    let refused = Client::start(rig.config())
+        .await
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(
+        refused.contains(&format!("pid {}", std::process::id())),
+        "{refused}"
+    );
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_servers_have_collected_meanwhile_is_gone_after_a_restart() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    node.stop().await;
+    rig.server.collect(a.id);
+    let orphan = rig
+        .dir
+        .path()
+        .join("alloc")
+        .join(uuid::Uuid::new_v4().to_string());
+    std::fs::create_dir_all(orphan.join("t")).expect("orphan");
+    let node = rig.node().await;
+    assert!(
+        !orphan.exists(),
+        "a directory that no record claims is swept"
+    );
+    eventually("the allocation to go", || {
+        !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)
+    })
+    .await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
+    let rig = Rig::new().await;
+    rig.server.lease(Duration::from_millis(300));
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let before = rig.server.now().sessions;
+    rig.server.mute(true);
+    rig.server
+        .heard("another session", |h| (h.sessions > before).then_some(()))
+        .await;
+    rig.server.mute(false);
+    let update = node.handle().alloc_update(a.id).expect("alloc");
+    assert_eq!(update.client_status, ClientStatus::Running);
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    node.stop().await;
+}

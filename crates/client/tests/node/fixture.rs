@@ -1,0 +1,448 @@
+//! A node, its plugins, and a server session that the test speaks through.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use api::node_rpc::{
+    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, RemoteOrders, ToNode, ToNodeMessage,
+    UpdatesStored, Welcome,
+    node_service_server::{NodeService, NodeServiceServer},
+};
+use client::{Client, ClientConfig, PluginCommand};
+use model::{
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, Job, Node,
+    RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
+    resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedTask},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Every wait of a test ends after this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the node has said, newest by key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) node: Option<Arc<Node>>,
+    pub(crate) allocs: BTreeMap<AllocId, AllocClientUpdate>,
+    pub(crate) reports: BTreeMap<String, Vec<RemoteReport>>,
+    pub(crate) sessions: usize,
+}
+
+#[derive(Default)]
+struct Desired {
+    allocs: BTreeMap<AllocId, (Allocation, Job)>,
+    orders: BTreeMap<String, RemoteOrder>,
+    lease_ms: u64,
+    mute: bool,
+}
+
+struct Shared {
+    desired: Mutex<Desired>,
+    heard: watch::Sender<Heard>,
+    session: Mutex<Option<mpsc::UnboundedSender<Result<ToNode, Status>>>>,
+}
+
+/// The server of the tests.
+#[derive(Clone)]
+pub(crate) struct FakeServer {
+    pub(crate) addr: SocketAddr,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+}
+
+impl FakeServer {
+    pub(crate) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("bind");
+        let addr = listener.local_addr().expect("addr");
+        let shared = Arc::new(Shared {
+            desired: Mutex::new(Desired {
+                lease_ms: 10_000,
+                ..Desired::default()
+            }),
+            heard: watch::Sender::default(),
+            session: Mutex::default(),
+        });
+        let stop = CancellationToken::new();
+        let service = NodeServiceServer::new(Service(shared.clone()));
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let ended = stop.clone();
+        tokio::spawn(async move {
+            let served = tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
+            served.await.expect("serve");
+        });
+        Self { addr, shared, stop }
+    }
+
+    fn desired(&self) -> std::sync::MutexGuard<'_, Desired> {
+        self.shared.desired.lock().expect("lock")
+    }
+
+    fn send(&self, message: ToNodeMessage) {
+        if let Some(session) = &*self.shared.session.lock().expect("lock") {
+            let _ = session.send(Ok(message.into()));
+        }
+    }
+
+    /// Places or changes an allocation.
+    pub(crate) fn place(&self, alloc: &Allocation, job: &Job) {
+        self.desired()
+            .allocs
+            .insert(alloc.id, (alloc.clone(), job.clone()));
+        self.send(ToNodeMessage::Allocs(message(
+            &[(alloc.clone(), job.clone())],
+            false,
+        )));
+    }
+
+    /// Wants an allocation stopped.
+    pub(crate) fn stop_alloc(&self, id: AllocId) {
+        let placed = {
+            let mut desired = self.desired();
+            let (alloc, job) = desired.allocs.get_mut(&id).expect("placed");
+            alloc.desired_status = DesiredStatus::Stop;
+            alloc.alloc_modify_index += 1;
+            (alloc.clone(), job.clone())
+        };
+        self.send(ToNodeMessage::Allocs(message(&[placed], false)));
+    }
+
+    /// Leases from now on.
+    pub(crate) fn lease(&self, lease: Duration) {
+        self.desired().lease_ms = u64::try_from(lease.as_millis()).expect("short");
+    }
+
+    /// Heartbeats are no longer answered.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.desired().mute = mute;
+    }
+
+    /// Forgets an allocation.
+    pub(crate) fn collect(&self, id: AllocId) {
+        self.desired().allocs.remove(&id);
+        self.send(ToNodeMessage::Allocs(Allocs {
+            removed: vec![id.to_string()],
+            ..Allocs::default()
+        }));
+    }
+
+    /// The newest update of an allocation that fits.
+    pub(crate) async fn alloc(
+        &self,
+        id: AllocId,
+        what: &str,
+        fits: impl Fn(&AllocClientUpdate) -> bool,
+    ) -> AllocClientUpdate {
+        self.heard(what, |h| h.allocs.get(&id).filter(|u| fits(u)).cloned())
+            .await
+    }
+
+    pub(crate) async fn status(&self, id: AllocId, status: ClientStatus) -> AllocClientUpdate {
+        self.alloc(id, &format!("client status {status:?}"), |u| {
+            u.client_status == status
+        })
+        .await
+    }
+
+    /// Waits until something has been heard.
+    pub(crate) async fn heard<T>(&self, what: &str, find: impl Fn(&Heard) -> Option<T>) -> T {
+        let mut heard = self.shared.heard.subscribe();
+        let found = async {
+            loop {
+                if let Some(found) = find(&heard.borrow_and_update()) {
+                    return found;
+                }
+                heard.changed().await.expect("server lives");
+            }
+        };
+        match tokio::time::timeout(PATIENCE, found).await {
+            Ok(found) => found,
+            Err(_) => panic!(
+                "waited in vain for {what}; heard {:#?}",
+                self.shared.heard.borrow()
+            ),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Heard {
+        self.shared.heard.borrow().clone()
+    }
+}
+
+impl Drop for FakeServer {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.shared) <= 2 {
+            self.stop.cancel();
+        }
+    }
+}
+
+fn message(placed: &[(Allocation, Job)], full: bool) -> Allocs {
+    Allocs {
+        full,
+        allocs_json: placed.iter().map(|(a, _)| node_rpc::to_json(a)).collect(),
+        jobs_json: placed.iter().map(|(_, j)| node_rpc::to_json(j)).collect(),
+        removed: Vec::new(),
+    }
+}
+
+struct Service(Arc<Shared>);
+
+#[tonic::async_trait]
+impl NodeService for Service {
+    type SessionStream = UnboundedReceiverStream<Result<ToNode, Status>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<FromNode>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut from = request.into_inner();
+        let (to, stream) = mpsc::unbounded_channel();
+        let shared = self.0.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = from.next().await {
+                shared.handle(message, &to);
+            }
+        });
+        Ok(Response::new(UnboundedReceiverStream::new(stream)))
+    }
+}
+
+impl Shared {
+    fn handle(&self, message: FromNode, to: &mpsc::UnboundedSender<Result<ToNode, Status>>) {
+        let answer = |m: ToNodeMessage| drop(to.send(Ok(m.into())));
+        let desired = self.desired.lock().expect("lock");
+        match message.message {
+            Some(FromNodeMessage::Hello(hello)) => {
+                let node: Node = node_rpc::from_json("node", &hello.node_json).expect("node");
+                answer(ToNodeMessage::Welcome(Welcome {
+                    cluster_id: "c0000000-0000-4000-8000-000000000001".into(),
+                    lease_ms: desired.lease_ms,
+                    heartbeat_interval_ms: (desired.lease_ms / 4).max(20),
+                    server_version: "test".into(),
+                    ..Welcome::default()
+                }));
+                let placed: Vec<_> = desired.allocs.values().cloned().collect();
+                answer(ToNodeMessage::Allocs(self::message(&placed, true)));
+                let orders_json = desired.orders.values().map(node_rpc::to_json).collect();
+                answer(ToNodeMessage::RemoteOrders(RemoteOrders {
+                    full: true,
+                    orders_json,
+                    released: Vec::new(),
+                }));
+                drop(desired);
+                *self.session.lock().expect("lock") = Some(to.clone());
+                self.heard.send_modify(|h| {
+                    h.sessions += 1;
+                    h.node = Some(Arc::new(node));
+                });
+            }
+            Some(FromNodeMessage::Heartbeat(beat)) if !desired.mute => {
+                answer(ToNodeMessage::HeartbeatAck(HeartbeatAck {
+                    seq: beat.seq,
+                    lease_ms: desired.lease_ms,
+                }));
+            }
+            Some(FromNodeMessage::Node(update)) => {
+                let node = node_rpc::from_json("node", &update.node_json).expect("node");
+                self.heard.send_modify(|h| h.node = Some(Arc::new(node)));
+            }
+            Some(FromNodeMessage::AllocUpdates(updates)) => {
+                self.heard.send_modify(|h| {
+                    for json in &updates.updates_json {
+                        let update: AllocClientUpdate =
+                            node_rpc::from_json("update", json).expect("update");
+                        h.allocs.insert(update.id, update);
+                    }
+                });
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored {
+                    seq: updates.seq,
+                }));
+            }
+            Some(FromNodeMessage::RemoteReports(reports)) => {
+                self.heard.send_modify(|h| {
+                    for json in &reports.reports_json {
+                        let report: RemoteReport =
+                            node_rpc::from_json("report", json).expect("report");
+                        h.reports
+                            .entry(report.slot.to_string())
+                            .or_default()
+                            .push(report);
+                    }
+                });
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored {
+                    seq: reports.seq,
+                }));
+            }
+            Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_)) | None => {}
+        }
+    }
+}
+
+/// A node's directories, which outlive its restarts.
+pub(crate) struct Rig {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) server: FakeServer,
+}
+
+impl Rig {
+    pub(crate) async fn new() -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
+        Self {
+            dir: tempfile::tempdir().expect("temp dir"),
+            server: FakeServer::start().await,
+        }
+    }
+
+    pub(crate) fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new(self.dir.path(), "n1");
+        config.network_interface = "lo".into();
+        config.servers = vec![self.server.addr.to_string()];
+        config.builtin_drivers = ["mock", "raw_exec"]
+            .into_iter()
+            .map(|name| PluginCommand {
+                name: name.into(),
+                program: plugin(),
+                args: vec![name.into()],
+            })
+            .collect();
+        config
+    }
+
+    /// A node that is ready to start tasks.
+    pub(crate) async fn node(&self) -> Client {
+        let sessions = self.server.now().sessions;
+        let client = Client::start(self.config()).await.expect("start");
+        self.server
+            .heard("a session", |h| (h.sessions > sessions).then_some(()))
+            .await;
+        client
+    }
+
+    pub(crate) async fn driver_ready(&self, name: &str) {
+        self.server
+            .heard("a healthy driver", |h| {
+                h.node
+                    .as_ref()?
+                    .drivers
+                    .get(name)
+                    .filter(|d| d.healthy)
+                    .map(drop)
+            })
+            .await;
+    }
+
+    pub(crate) fn alloc_dir(&self, id: AllocId) -> PathBuf {
+        self.dir.path().join("alloc").join(id.to_string())
+    }
+}
+
+/// The plugin program, built as an example of this crate.
+fn plugin() -> PathBuf {
+    let me = std::env::current_exe().expect("own path");
+    let dir = me
+        .parent()
+        .and_then(Path::parent)
+        .expect("target directory");
+    let path = dir.join("examples/test_plugin");
+    assert!(
+        path.exists(),
+        "{} is missing: run the tests with cargo, which builds examples",
+        path.display()
+    );
+    path
+}
+
+/// A task of a driver with its configuration.
+pub(crate) fn task(name: &str, driver: &str, config: serde_json::Value) -> Task {
+    Task {
+        name: name.into(),
+        driver: driver.into(),
+        config: config.as_object().expect("object").clone(),
+        kill_timeout: Some(GoDuration::from_secs(2)),
+        restart: Some(restarts(0)),
+        ..Task::default()
+    }
+}
+
+/// A policy with so many quick restarts.
+pub(crate) fn restarts(attempts: i32) -> Restart {
+    Restart {
+        attempts: Some(attempts),
+        interval: Some(GoDuration::from_secs(300)),
+        delay: Some(GoDuration::from_millis(10)),
+        mode: Some("fail".into()),
+        render_templates: Some(false),
+    }
+}
+
+/// A job of one group and an allocation of it.
+pub(crate) fn alloc(kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
+    let group = TaskGroup {
+        name: "g".into(),
+        count: Some(1),
+        tasks: tasks.clone(),
+        ..TaskGroup::default()
+    };
+    let job = Job {
+        id: "job".into(),
+        name: "job".into(),
+        namespace: "default".into(),
+        kind: kind.into(),
+        task_groups: vec![group],
+        ..Job::default()
+    };
+    let given = |_: &Task| AllocatedTask {
+        cpu: AllocatedCpu {
+            cpu_shares: 100,
+            ..AllocatedCpu::default()
+        },
+        memory: AllocatedMemory {
+            memory_mb: 64,
+            memory_max_mb: 0,
+        },
+        ..AllocatedTask::default()
+    };
+    let alloc = Allocation {
+        id: AllocId(uuid::Uuid::new_v4()),
+        namespace: "default".into(),
+        job_id: "job".into(),
+        name: "job.g[0]".into(),
+        task_group: "g".into(),
+        resources: Arc::new(AllocatedResources {
+            tasks: tasks.iter().map(|t| (t.name.clone(), given(t))).collect(),
+            ..AllocatedResources::default()
+        }),
+        alloc_modify_index: 1,
+        ..Allocation::default()
+    };
+    (alloc, job)
+}
+
+/// Kinds of a task's events, oldest first.
+pub(crate) fn kinds(state: &TaskState) -> Vec<&str> {
+    state.events.iter().map(|e| e.kind.as_str()).collect()
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}

@@ -1,0 +1,276 @@
+//! The client endpoints.
+
+use std::time::{Duration, Instant};
+
+use axum::{body::Body, http::Request};
+use client::Client;
+use http_body_util::BodyExt;
+use model::{AllocId, ClientStatus};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::fixture::{PATIENCE, Rig, alloc, task};
+
+async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
+    let request = Request::get(path).body(Body::empty()).expect("request");
+    let response = client::http::router(node.handle())
+        .oneshot(request)
+        .await
+        .expect("infallible");
+    let status = response.status().as_u16();
+    (
+        status,
+        response
+            .into_body()
+            .collect()
+            .await
+            .expect("body")
+            .to_bytes()
+            .to_vec(),
+    )
+}
+
+async fn text(node: &Client, path: &str) -> String {
+    let (status, body) = get(node, path).await;
+    let body = String::from_utf8(body).expect("text");
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+async fn put(node: &Client, path: &str, body: Value) -> (u16, String) {
+    let request = Request::put(path)
+        .body(Body::from(body.to_string()))
+        .expect("request");
+    let response = client::http::router(node.handle())
+        .oneshot(request)
+        .await
+        .expect("infallible");
+    let status = response.status().as_u16();
+    (
+        status,
+        String::from_utf8_lossy(
+            &response
+                .into_body()
+                .collect()
+                .await
+                .expect("body")
+                .to_bytes(),
+        )
+        .into_owned(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_logs_stats_and_errors() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7, "cpu_percent": 3});
+    let (a, job) = alloc("service", vec![task("t", "mock", config)]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let id = a.id;
+    let follow = tokio::spawn({
+        let router = client::http::router(node.handle());
+        async move {
+            let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&follow=true");
+            let response = router
+                .oneshot(Request::get(path).body(Body::empty()).expect("request"))
+                .await
+                .expect("infallible");
+            let mut body = response.into_body();
+            let mut seen = String::new();
+            while let Some(Ok(frame)) = body.frame().await {
+                seen.push_str(&String::from_utf8_lossy(
+                    frame.data_ref().map_or(&[], |d| &d[..]),
+                ));
+                if seen.contains("Data") {
+                    return seen;
+                }
+            }
+            seen
+        }
+    });
+    let frame = tokio::time::timeout(PATIENCE, follow)
+        .await
+        .expect("in time")
+        .expect("task");
+    assert_eq!(
+        frame.trim_start_matches("{}"),
+        r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#
+    );
+    assert_eq!(
+        text(
+            &node,
+            &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")
+        )
+        .await,
+        "oops\n"
+    );
+    assert_eq!(
+        text(
+            &node,
+            &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")
+        )
+        .await,
+        "lo\n"
+    );
+    assert_eq!(
+        text(
+            &node,
+            &format!("/v1/client/fs/cat/{id}?path=alloc/logs/t.stdout.0")
+        )
+        .await,
+        "hello\n"
+    );
+    assert_eq!(
+        text(
+            &node,
+            &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")
+        )
+        .await,
+        "ell"
+    );
+    let missing = text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/none")).await;
+    assert!(missing.contains("alloc/none"), "{missing}");
+    let list: Value =
+        serde_json::from_str(&text(&node, &format!("/v1/client/fs/ls/{id}?path=/t")).await)
+            .expect("json");
+    let names: Vec<&str> = list
+        .as_array()
+        .expect("list")
+        .iter()
+        .filter_map(|v| v["Name"].as_str())
+        .collect();
+    assert_eq!(names, ["local", "private", "secrets", "tmp"]);
+    assert_eq!(list[3]["FileMode"], "dtrwxrwxrwx");
+    let stats: Value =
+        serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await)
+            .expect("json");
+    assert!(
+        stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object(),
+        "{stats}"
+    );
+    let host: Value = serde_json::from_str(&text(&node, "/v1/client/stats").await).expect("json");
+    assert!(host["Memory"]["Total"].as_u64().is_some_and(|t| t > 0));
+
+    let other = AllocId(uuid::Uuid::new_v4());
+    for (path, status, words) in [
+        (
+            format!("/v1/client/fs/logs/{id}?task=t"),
+            400,
+            "must provide log type (stdout/stderr)",
+        ),
+        (
+            format!("/v1/client/fs/logs/{id}?type=stdout"),
+            400,
+            "must provide task name",
+        ),
+        (
+            format!("/v1/client/fs/logs/{id}?task=x&type=stdout"),
+            400,
+            "unknown task name \"x\"",
+        ),
+        (
+            format!("/v1/client/fs/logs/{id}?task=t&type=stdout&origin=middle"),
+            400,
+            "origin must be start or end",
+        ),
+        (
+            format!("/v1/client/fs/logs/{other}?task=t&type=stdout"),
+            404,
+            "Unknown allocation",
+        ),
+        (
+            "/v1/client/fs/ls/nonsense?path=/".to_owned(),
+            400,
+            "must provide a valid alloc id",
+        ),
+        (
+            format!("/v1/client/fs/stat/{id}?path=t/secrets/x"),
+            500,
+            "Reading secret file prohibited",
+        ),
+        (
+            format!("/v1/client/fs/ls/{id}?path=../.."),
+            500,
+            "Path escapes the alloc directory",
+        ),
+        (format!("/v1/client/allocation/{id}/gc"), 500, "still runs"),
+    ] {
+        let (got, body) = get(&node, &path).await;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(got, status, "{path}: {body}");
+        assert!(body.contains(words), "{path}: {body}");
+    }
+    assert_eq!(
+        put(
+            &node,
+            &format!("/v1/client/allocation/{id}/signal"),
+            json!({"Signal": "SIGHUP", "Task": "t"})
+        )
+        .await
+        .0,
+        200
+    );
+    assert_eq!(
+        put(
+            &node,
+            &format!("/v1/client/allocation/{id}/restart"),
+            json!({"TaskName": "nobody"})
+        )
+        .await
+        .0,
+        404
+    );
+    let (status, body) = put(&node, "/v1/client/metadata", json!({"Meta": {"rack": "7"}})).await;
+    assert_eq!(
+        (
+            status,
+            serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()
+        ),
+        (200, Some("7"))
+    );
+    rig.server
+        .heard("the new metadata", |h| {
+            h.node
+                .as_ref()
+                .filter(|n| n.meta.get("rack").is_some_and(|v| v == "7"))
+                .map(drop)
+        })
+        .await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn placement_to_running_is_quick() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let mut quiet = task("t", "mock", json!({"run_for": "1h"}));
+        quiet.logs = Some(model::task::LogConfig {
+            disabled: Some(true),
+            ..model::task::LogConfig::default()
+        });
+        let (a, job) = alloc("service", vec![quiet]);
+        let begin = Instant::now();
+        rig.server.place(&a, &job);
+        rig.server.status(a.id, ClientStatus::Running).await;
+        times.push(begin.elapsed());
+        rig.server.stop_alloc(a.id);
+        rig.server.status(a.id, ClientStatus::Complete).await;
+    }
+    times.sort_unstable();
+    println!(
+        "placement to running: median {:?}, worst {:?}",
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+    assert!(
+        times[times.len() / 2] < Duration::from_millis(100),
+        "{times:?}"
+    );
+    node.stop().await;
+}

@@ -1,0 +1,7 @@
+//! The node with real plugin processes and a server that is played by the test.
+
+mod faults;
+mod fixture;
+mod http;
+mod order;
+mod tasks;

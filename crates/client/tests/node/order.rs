@@ -1,0 +1,121 @@
+//! Order of a group's tasks, leaders, signals and restarts by people.
+
+use model::{ClientStatus, Task, TaskRunState, TaskState, task::Lifecycle};
+use serde_json::json;
+
+use crate::fixture::{Rig, alloc, kinds, task};
+
+fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
+    task.lifecycle = Some(Lifecycle {
+        hook: hook.into(),
+        sidecar,
+    });
+    task
+}
+
+fn started(state: &TaskState) -> &str {
+    assert!(!state.started_at.is_empty(), "{state:?}");
+    &state.started_at
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_run_in_their_order() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let run = |name: &str, time: &str| task(name, "mock", json!({"run_for": time}));
+    let (a, job) = alloc(
+        "batch",
+        vec![
+            hook(run("after", "1ms"), "poststop", false),
+            run("main", "200ms"),
+            hook(run("before", "50ms"), "prestart", false),
+            hook(run("side", "1h"), "prestart", true),
+            hook(run("then", "1ms"), "poststart", false),
+        ],
+    );
+    rig.server.place(&a, &job);
+    let update = rig.server.status(a.id, ClientStatus::Complete).await;
+    let state = |n: &str| &update.task_states[n];
+    assert!(
+        state("before").finished_at.as_str() <= started(state("main")),
+        "{update:#?}"
+    );
+    assert!(started(state("main")) <= started(state("then")));
+    assert!(state("main").finished_at.as_str() <= started(state("after")));
+    assert!(kinds(state("side")).contains(&"Main Tasks Dead"));
+    assert!(
+        update
+            .task_states
+            .values()
+            .all(|s| s.state == TaskRunState::Dead && !s.failed)
+    );
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_leader_and_a_failed_sibling_end_the_others() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let mut leader = task("leader", "mock", json!({"run_for": "50ms"}));
+    leader.leader = true;
+    let other = || task("other", "mock", json!({"run_for": "1h"}));
+    let (a, job_a) = alloc("batch", vec![leader, other()]);
+    let (b, job_b) = alloc(
+        "batch",
+        vec![
+            task("bad", "mock", json!({"run_for": "50ms", "exit_code": 1})),
+            other(),
+        ],
+    );
+    rig.server.place(&a, &job_a);
+    rig.server.place(&b, &job_b);
+    let update = rig.server.status(a.id, ClientStatus::Complete).await;
+    assert!(kinds(&update.task_states["other"]).contains(&"Leader Task Dead"));
+    let update = rig.server.status(b.id, ClientStatus::Failed).await;
+    assert!(kinds(&update.task_states["other"]).contains(&"Sibling Task Failed"));
+    assert!(!update.task_states["other"].failed && update.task_states["bad"].failed);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_restart_and_signal() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let handle = node.handle();
+    handle.signal(a.id, None, "SIGHUP").await.expect("signal");
+    assert!(handle.signal(a.id, None, "SIGNONSENSE").await.is_err());
+    assert!(handle.signal(a.id, Some("nobody"), "SIGHUP").await.is_err());
+    handle
+        .restart(a.id, Some("t"), false)
+        .await
+        .expect("restart");
+    let update = rig
+        .server
+        .alloc(a.id, "a second start", |u| {
+            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
+        })
+        .await;
+    let kinds = kinds(&update.task_states["t"]);
+    assert_eq!(
+        kinds,
+        [
+            "Received",
+            "Task Setup",
+            "Started",
+            "Signaling",
+            "Restart Signaled",
+            "Killing",
+            "Terminated",
+            "Restarting",
+            "Started"
+        ]
+    );
+    assert!(handle.restart(a.id, Some("nobody"), false).await.is_err());
+    node.stop().await;
+}
