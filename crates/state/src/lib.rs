@@ -18,6 +18,8 @@ mod records;
 mod row;
 mod table;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 pub use applied::{AppliedSet, Cause, Changed, Object};

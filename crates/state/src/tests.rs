@@ -1,0 +1,483 @@
+//! Random histories: the state after batches is the state loaded from their rows, and every index says what a search would.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use model::{
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId, EvalStatus,
+    Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey,
+    alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
+    deployment::DeploymentGroup,
+    job::{TaskGroup, VersionTag, job_status},
+    metrics::AllocMetric,
+    network::AllocatedPort,
+    plan::{DeploymentUpdate, PlannedStop},
+    remote::{Manager, RemoteTask},
+    resources::{AllocatedResources, AllocatedTask},
+};
+use proptest::prelude::*;
+
+use crate::{ApplyError, Batch, Change, Expect, NodeUse, Row, State, Submission, Table, tables::JobCounts};
+
+fn uuid(kind: u8, n: u8) -> uuid::Uuid {
+    uuid::Uuid::from_bytes([kind, n, 3, 4, 5, 6, 0x40, 8, 0x80, 10, 11, 12, 13, 14, 15, n])
+}
+
+fn key(job: u8) -> JobKey {
+    JobKey::new("default", format!("job{job}").as_str())
+}
+
+fn job(n: u8, count: i32) -> Job {
+    let k = key(n);
+    Job {
+        namespace: k.namespace,
+        id: k.id,
+        kind: "service".into(),
+        task_groups: vec![TaskGroup { name: "g".into(), count: Some(count), ..TaskGroup::default() }],
+        ..Job::default()
+    }
+}
+
+/// One random step, small enough to shrink; turned into changes against the state at hand.
+#[derive(Clone, Debug)]
+enum Step {
+    Node(u8, bool),
+    DropNode(u8),
+    Job(u8, i32),
+    Stop(u8),
+    Purge(u8),
+    Tag(u8),
+    Eval(u8, u8, u8),
+    DropEval(u8),
+    Plan { job: u8, allocs: Vec<(u8, u8, i32)>, stops: Vec<(u8, bool)>, deployment: Option<u8>, shared: bool },
+    Client(u8, u8, Option<bool>),
+    Migrate(u8),
+    DropAlloc(u8),
+    Deployment(u8, u8),
+    DropDeployment(u8),
+    Remote(u8, Option<u8>, Option<u8>),
+    DropRemote(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let small = || 0..4_u8;
+    prop_oneof![
+        3 => (small(), any::<bool>()).prop_map(|(n, up)| Step::Node(n, up)),
+        1 => small().prop_map(Step::DropNode),
+        4 => (small(), 1..4).prop_map(|(n, c)| Step::Job(n, c)),
+        1 => small().prop_map(Step::Stop),
+        1 => small().prop_map(Step::Purge),
+        1 => small().prop_map(Step::Tag),
+        3 => (small(), small(), 0..4_u8).prop_map(|(e, j, s)| Step::Eval(e, j, s)),
+        1 => small().prop_map(Step::DropEval),
+        6 => (
+            small(),
+            prop::collection::vec((0..12_u8, small(), 0..3), 0..4),
+            prop::collection::vec((0..12_u8, any::<bool>()), 0..2),
+            prop::option::of(0..3_u8),
+            any::<bool>()
+        )
+            .prop_map(|(job, allocs, stops, deployment, shared)| Step::Plan { job, allocs, stops, deployment, shared }),
+        5 => (0..12_u8, 0..6_u8, prop::option::of(any::<bool>())).prop_map(|(a, s, h)| Step::Client(a, s, h)),
+        1 => (0..12_u8).prop_map(Step::Migrate),
+        2 => (0..12_u8).prop_map(Step::DropAlloc),
+        1 => (0..3_u8, small()).prop_map(|(d, j)| Step::Deployment(d, j)),
+        1 => (0..3_u8).prop_map(Step::DropDeployment),
+        2 => (small(), prop::option::of(small()), prop::option::of(small())).prop_map(|(s, m, n)| Step::Remote(s, m, n)),
+        1 => small().prop_map(Step::DropRemote),
+    ]
+}
+
+fn slot(n: u8) -> SlotKey {
+    let k = key(n % 2);
+    SlotKey { namespace: k.namespace, job_id: k.id, group: "g".into(), index: u32::from(n), task: "t".into() }
+}
+
+fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
+    let managed = |m: u8| Manager { node_id: NodeId(uuid(1, m)), ..Manager::default() };
+    let json = r#"{"JobVersion":0,"SpecHash":"","Driver":"d","IncarnationID":"","Provider":"p","Desired":"run","Epoch":1,"ProviderID":""}"#;
+    let mut value: serde_json::Value = serde_json::from_str(json).expect("constant");
+    value["Slot"] = serde_json::to_value(slot(n)).expect("plain data");
+    for (name, v) in [("UnmanagedSince", "0"), ("Observed", r#"{"State":"Running"}"#), ("Attributes", "{}"), ("PortMap", "{}"), ("History", "[]")] {
+        value[name] = serde_json::from_str(v).expect("constant");
+    }
+    for name in ["StartedAt", "Restarts", "Handovers", "CreateIndex", "ModifyIndex"] {
+        value[name] = 0.into();
+    }
+    for name in ["ExitAcknowledged", "Address"] {
+        value[name] = if name == "Address" { "".into() } else { false.into() };
+    }
+    let mut r: RemoteTask = serde_json::from_value(value).expect("a record");
+    r.manager = manager.map(managed);
+    r.successor = successor.map(managed);
+    r
+}
+
+fn changes(state: &State, step: &Step) -> Vec<Change> {
+    match step {
+        Step::Node(n, up) => {
+            let status = if *up { NodeStatus::Ready } else { NodeStatus::Down };
+            vec![Change::RegisterNode(Box::new(Node { id: NodeId(uuid(1, *n)), name: format!("n{n}").into(), status, ..Node::default() }))]
+        }
+        Step::DropNode(n) => vec![Change::DeleteNode(NodeId(uuid(1, *n)))],
+        Step::Job(n, count) => {
+            let submission = Submission { source: format!("count = {count}"), ..Submission::default() };
+            vec![Change::UpsertJob { job: Box::new(job(*n, *count)), submission: Some(Box::new(submission)) }]
+        }
+        Step::Stop(n) => vec![Change::StopJob(key(*n))],
+        Step::Purge(n) => vec![Change::DeleteJob(key(*n))],
+        Step::Tag(n) => {
+            let version = state.job(&key(*n)).map_or(0, |j| j.version);
+            let tag = Some(VersionTag { name: "good".into(), ..VersionTag::default() });
+            vec![Change::JobVersionTag { key: key(*n), version, tag }, Change::JobStability { key: key(*n), version, stable: true }]
+        }
+        Step::Eval(e, j, s) => {
+            let status = [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
+            // An evaluation stays with its job.
+            let id = EvalId(uuid(2, e * 4 + j));
+            let queued = BTreeMap::from([(Arc::from("g"), i64::from(*s))]);
+            vec![Change::UpsertEvals(vec![Evaluation { id, namespace: key(*j).namespace, job_id: key(*j).id, status, queued, ..Evaluation::default() }])]
+        }
+        Step::DropEval(e) => vec![Change::DeleteEvals(vec![EvalId(uuid(2, *e))])],
+        Step::Plan { job, allocs, stops, deployment, shared } => plan(state, *job, allocs, stops, *deployment, *shared),
+        Step::Client(a, s, healthy) => {
+            let client_status = crate::codec::CLIENT[usize::from(*s)];
+            let deployment_status = healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() });
+            let task_states = BTreeMap::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
+            let id = AllocId(uuid(4, *a));
+            vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate { id, client_status, deployment_status, task_states, ..AllocClientUpdate::default() }])]
+        }
+        Step::Migrate(a) => {
+            vec![Change::AllocTransitions(vec![(AllocId(uuid(4, *a)), DesiredTransition { migrate: Some(true), ..DesiredTransition::default() })])]
+        }
+        Step::DropAlloc(a) => vec![Change::DeleteAllocs(vec![AllocId(uuid(4, *a))])],
+        Step::Deployment(d, s) => {
+            let status = [DeploymentStatus::Running, DeploymentStatus::Successful, DeploymentStatus::Failed, DeploymentStatus::Paused][usize::from(*s)];
+            vec![Change::DeploymentStatus(DeploymentUpdate { id: DeploymentId(uuid(3, *d)), status, description: "x".into() })]
+        }
+        Step::DropDeployment(d) => vec![Change::DeleteDeployments(vec![DeploymentId(uuid(3, *d))])],
+        Step::Remote(s, m, n) => vec![Change::PutRemoteTask(Box::new(remote(*s, *m, *n)))],
+        Step::DropRemote(s) => vec![Change::DeleteRemoteTask(slot(*s))],
+    }
+}
+
+fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], deployment: Option<u8>, shared: bool) -> Vec<Change> {
+    let Some(job) = state.job(&key(j)).cloned() else { return Vec::new() };
+    let deployment = deployment.map(|d| Deployment {
+        id: DeploymentId(uuid(3, d)),
+        namespace: job.namespace.clone(),
+        job_id: job.id.clone(),
+        groups: BTreeMap::from([(Arc::from("g"), DeploymentGroup { desired_total: 3, ..DeploymentGroup::default() })]),
+        job_version: job.version,
+        job_create_index: job.create_index,
+        ..Deployment::default()
+    });
+    // A deployment stays with its job, and an allocation with its job and node.
+    let deployment = deployment.filter(|d| state.deployment(d.id).is_none_or(|o| o.job_id == d.job_id));
+    let common = Arc::new(AllocatedResources { tasks: BTreeMap::from([(Arc::from("t"), AllocatedTask::default())]), ..AllocatedResources::default() });
+    let metrics = shared.then(|| Arc::new(AllocMetric { nodes_evaluated: 7, ..AllocMetric::default() }));
+    let mut p = Plan { eval_id: EvalId(uuid(2, j)), job: Some(job.clone()), deployment, ..Plan::default() };
+    for (a, n, port) in allocs {
+        let id = AllocId(uuid(4, *a));
+        let node_id = NodeId(uuid(1, *n));
+        if state.alloc(id).is_some_and(|o| o.job_id != job.id || o.node_id != node_id) {
+            continue;
+        }
+        let resources = if shared {
+            common.clone()
+        } else {
+            let mut r = AllocatedResources::clone(&common);
+            let t = r.tasks.get_mut("t").expect("just made");
+            t.cpu.cpu_shares = i64::from(*port) * 100;
+            r.shared.ports = vec![AllocatedPort { label: "p".into(), value: 8000 + port, host_ip: "10.0.0.1".into(), ..AllocatedPort::default() }];
+            Arc::new(r)
+        };
+        p.placements.entry(node_id).or_default().push(Allocation {
+            id,
+            namespace: job.namespace.clone(),
+            job_id: job.id.clone(),
+            job_version: job.version,
+            eval_id: p.eval_id,
+            name: alloc_name(job.id.as_str(), "g", u32::from(*a)).into(),
+            node_id,
+            node_name: "n".into(),
+            task_group: "g".into(),
+            job: Some(job.clone()),
+            resources,
+            metrics: metrics.clone(),
+            deployment_id: p.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id),
+            previous_allocation: if *port == 2 { AllocId(uuid(4, 11)) } else { AllocId::NIL },
+            ..Allocation::default()
+        });
+    }
+    for (a, lost) in stops {
+        p.stops.push(PlannedStop {
+            id: AllocId(uuid(4, *a)),
+            node_id: NodeId::NIL,
+            description: "stopped".into(),
+            client_status: lost.then_some(ClientStatus::Lost),
+            followup_eval_id: EvalId::NIL,
+        });
+    }
+    vec![Change::ApplyPlan(Arc::new(p))]
+}
+
+#[derive(Default)]
+struct Disk(BTreeMap<(Table, Vec<u8>), Vec<u8>>);
+
+impl Disk {
+    fn write(&mut self, rows: Vec<Row>) {
+        let mut seen = BTreeSet::new();
+        for r in rows {
+            assert!(seen.insert((r.table, r.key.clone())), "row {:?} of {} appears twice", r.key, r.table);
+            match r.value {
+                Some(v) => self.0.insert((r.table, r.key), v),
+                None => self.0.remove(&(r.table, r.key)),
+            };
+        }
+    }
+    fn load(&self) -> State {
+        let rows = self.0.iter().rev().map(|((table, key), v)| Row { table: *table, key: key.clone(), value: Some(v.clone()) });
+        State::load(rows).expect("rows that were written")
+    }
+}
+
+/// Everything that counts about a state, without what only says how it came about.
+fn view(s: &State) -> Vec<String> {
+    let mut out = vec![format!("{:?}", s.table_index)];
+    let job = |j: &Arc<Job>| serde_json::to_string(j).expect("plain data");
+    out.extend(s.nodes.values().map(|n| format!("{n:?} {:?}", s.usage(n.id))));
+    out.extend(s.jobs.values().map(job));
+    out.extend(s.versions.iter().map(|(k, j)| format!("{k:?} {}", job(j))));
+    out.extend(s.retained.iter().map(|(k, j)| format!("{k:?} {}", job(j))));
+    out.extend(s.submissions.iter().map(|x| format!("{x:?}")));
+    out.extend(s.summaries.iter().map(|x| format!("{x:?}")));
+    out.extend(s.counts.iter().map(|x| format!("{x:?}")));
+    out.extend(s.evals.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs.values().map(|e| {
+        let mut a = Allocation::clone(&e.alloc);
+        let of = a.job.take().map(|j| (j.create_index, j.version));
+        format!("{of:?} {} {} {a:?}", e.resources_ref, e.metrics_ref)
+    }));
+    out.extend(s.shared.iter().map(|(k, v)| format!("{k} {v:?}")));
+    out.extend(s.deployments.iter().map(|x| format!("{x:?}")));
+    out.extend(s.remote.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs_by_job.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs_by_node.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs_by_eval.iter().map(|x| format!("{x:?}")));
+    out.extend(s.allocs_by_deployment.iter().map(|x| format!("{x:?}")));
+    out.extend(s.evals_by_job.iter().map(|x| format!("{x:?}")));
+    out.extend(s.deployments_by_job.iter().map(|x| format!("{x:?}")));
+    out.extend(s.remote_by_manager.iter().map(|x| format!("{x:?}")));
+    out.extend(s.pools.iter().map(|x| format!("{x:?}")));
+    out
+}
+
+fn check_indexes(s: &State) {
+    let all: Vec<_> = s.allocs().cloned().collect();
+    for n in 0..4 {
+        let node = NodeId(uuid(1, n));
+        let by: Vec<_> = s.allocs_by_node(node).map(|a| a.id).collect();
+        assert_eq!(by, all.iter().filter(|a| a.node_id == node).map(|a| a.id).collect::<Vec<_>>(), "allocations of node {n}");
+        let mut u = NodeUse::default();
+        all.iter().filter(|a| a.node_id == node && !a.terminal() && s.node(node).is_some()).for_each(|a| u.add(a));
+        assert_eq!(s.usage(node), u, "use of node {n}");
+        let remote: BTreeSet<_> = s.remote_tasks_by_node(node).map(|r| r.slot.clone()).collect();
+        let managed = |r: &RemoteTask| r.manager.iter().chain(&r.successor).any(|m| m.node_id == node);
+        assert_eq!(remote, s.remote_tasks().filter(|r| managed(r)).map(|r| r.slot.clone()).collect(), "remote tasks of node {n}");
+
+        let k = key(n);
+        let of_job: Vec<_> = all.iter().filter(|a| a.job_id == k.id).collect();
+        assert_eq!(s.allocs_by_job(&k).map(|a| a.id).collect::<Vec<_>>(), of_job.iter().map(|a| a.id).collect::<Vec<_>>());
+        let evals: Vec<_> = s.evals().filter(|e| e.job_id == k.id).collect();
+        assert_eq!(s.evals_by_job(&k).map(|e| e.id).collect::<Vec<_>>(), evals.iter().map(|e| e.id).collect::<Vec<_>>());
+        let number = |n: usize| u32::try_from(n).expect("few");
+        let counts = JobCounts {
+            allocs: number(of_job.len()),
+            live_allocs: number(of_job.iter().filter(|a| !a.terminal()).count()),
+            evals: number(evals.len()),
+            open_evals: number(evals.iter().filter(|e| !e.status.terminal()).count()),
+        };
+        assert_eq!(s.counts.get(&k).copied().unwrap_or_default(), counts, "counts of job {n}");
+        if let Some(j) = s.job(&k) {
+            assert_eq!(j.status == job_status::RUNNING, counts.live_allocs > 0, "status {} of job {n} with {counts:?}", j.status);
+            assert!(s.job_versions(&k).filter(|v| v.version_tag.is_none()).count() <= crate::JOB_VERSIONS_KEPT + 1);
+        }
+        let summary = s.job_summary(&k).and_then(|s| s.summary.get("g").copied()).unwrap_or_default();
+        if s.job(&k).is_some() && all.iter().all(|a| a.job.as_ref().is_some_and(|j| s.job(&k).is_some_and(|n| n.create_index <= j.create_index))) {
+            let count = |status| of_job.iter().filter(|a| a.client_status == status).count() as i64;
+            assert_eq!(summary.running, count(ClientStatus::Running), "running of job {n}");
+            assert_eq!(summary.starting, count(ClientStatus::Pending), "starting of job {n}");
+        }
+        let d = DeploymentId(uuid(3, n));
+        let of: Vec<_> = all.iter().filter(|a| a.deployment_id == d).map(|a| a.id).collect();
+        assert_eq!(s.allocs_by_deployment(d).map(|a| a.id).collect::<Vec<_>>(), of);
+    }
+    for a in &all {
+        let j = a.job.as_ref().expect("every allocation knows its job");
+        assert_eq!((j.version, &j.id), (a.job_version, &a.job_id));
+    }
+    for v in s.shared.values() {
+        assert!(v.users > 0, "a shared value that nobody uses");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn loaded_is_applied_and_indexes_are_right(batches in prop::collection::vec(prop::collection::vec(step(), 1..3), 1..40)) {
+        let (mut state, mut disk) = (State::new(), Disk::default());
+        for (n, steps) in batches.iter().enumerate() {
+            let before = state.clone();
+            let mut batch = Batch::default();
+            // Each step is made for what the steps before it leave.
+            let mut scratch = state.clone();
+            for s in steps {
+                let of_step = changes(&scratch, s);
+                apply(&mut scratch, of_step.clone());
+                batch.changes.extend(of_step);
+            }
+            let index = state.latest_index() + 1;
+            let mut next = state.clone();
+            let set = next.apply(index, n as i64 * 1_000_000_000, &batch).expect("no conditions");
+            for t in Table::ALL {
+                prop_assert!(next.index(*t) >= before.index(*t));
+                prop_assert_eq!(next.index(*t) == index, set.tables.contains(*t));
+            }
+            disk.write(set.rows(&next));
+            prop_assert_eq!(view(&state), view(&before), "the old snapshot is untouched");
+            state = next;
+            check_indexes(&state);
+        }
+        let loaded = disk.load();
+        check_indexes(&loaded);
+        prop_assert_eq!(view(&loaded), view(&state));
+    }
+}
+
+fn apply(state: &mut State, changes: Vec<Change>) -> crate::AppliedSet {
+    let index = state.latest_index() + 1;
+    state.apply(index, 5_000_000_000, &Batch::new(changes)).expect("no conditions")
+}
+
+fn put_job(state: &mut State, count: i32) {
+    apply(state, vec![Change::UpsertJob { job: Box::new(job(0, count)), submission: None }]);
+}
+
+#[test]
+fn versions_of_a_job() {
+    let mut s = State::new();
+    put_job(&mut s, 1);
+    put_job(&mut s, 1);
+    let j = s.job(&key(0)).expect("registered").clone();
+    assert_eq!((j.version, j.job_modify_index, j.create_index), (0, 2, 2), "the same specification keeps the version");
+    assert_eq!(j.status, "pending");
+    apply(&mut s, vec![Change::StopJob(key(0))]);
+    assert_eq!(s.job(&key(0)).map(|j| (j.version, j.stop)), Some((1, true)));
+    put_job(&mut s, 1);
+    assert_eq!(s.job(&key(0)).map(|j| (j.version, j.stop, j.create_index)), Some((2, false, 2)), "a stopped job starts again as a new version");
+    apply(&mut s, vec![Change::JobStability { key: key(0), version: 0, stable: true }]);
+    for count in 2..12 {
+        put_job(&mut s, count);
+    }
+    let known: Vec<_> = s.job_versions(&key(0)).map(|j| j.version).collect();
+    assert_eq!(known, [12, 11, 10, 9, 8, 7, 0], "six, and the last stable one");
+}
+
+#[test]
+fn conditions_refuse_the_whole_batch() {
+    let mut s = State::new();
+    put_job(&mut s, 1);
+    let before = view(&s);
+    let batch = Batch::from(Change::StopJob(key(0))).expecting(Expect::JobModifyIndex(key(0), 77));
+    let e = s.apply(9, 0, &batch).expect_err("the index differs");
+    assert!(matches!(&e, ApplyError::Conflict { .. }), "{e}");
+    assert!(e.to_string().contains("job default/job0 at index 2"), "{e}");
+    assert_eq!(view(&s), before);
+    assert!(matches!(s.apply(2, 0, &Batch::default()), Err(ApplyError::StaleIndex { given: 2, current: 2 })));
+}
+
+#[test]
+fn a_deployment_counts_its_allocations() {
+    let mut s = State::new();
+    put_job(&mut s, 3);
+    let d = || s.clone().deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone());
+    assert_eq!(d(), None);
+    let batch = plan(&s, 0, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)], &[], Some(0), true);
+    let set = apply(&mut s, batch);
+    assert_eq!(set.changes.iter().filter(|c| c.object.table() == Table::Deployments).count(), 2, "made once, counted once");
+    let health = |a: u8, h: bool| AllocClientUpdate {
+        id: AllocId(uuid(4, a)),
+        client_status: ClientStatus::Running,
+        deployment_status: Some(AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
+        ..AllocClientUpdate::default()
+    };
+    apply(&mut s, vec![Change::UpdateAllocsFromClient(vec![health(0, true), health(1, false), health(0, true)])]);
+    let g = s.deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone()).expect("made");
+    assert_eq!((g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs), (3, 1, 1));
+    apply(&mut s, vec![Change::DeploymentHealth { id: DeploymentId(uuid(3, 0)), healthy: vec![AllocId(uuid(4, 1))], unhealthy: vec![] }]);
+    let g = s.deployment(DeploymentId(uuid(3, 0))).map(|d| d.groups["g"].clone()).expect("made");
+    assert_eq!((g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs), (3, 2, 0));
+    let update = DeploymentUpdate { id: DeploymentId(uuid(3, 0)), status: DeploymentStatus::Successful, description: String::new() };
+    apply(&mut s, vec![Change::DeploymentStatus(update)]);
+    assert!(s.job(&key(0)).is_some_and(|j| j.stable), "a version that was rolled out is stable");
+}
+
+#[test]
+fn an_allocation_keeps_its_job_when_the_job_is_purged() {
+    let (mut s, mut disk) = (State::new(), Disk::default());
+    let step = |s: &mut State, disk: &mut Disk, changes: Vec<Change>| {
+        let set = apply(s, changes);
+        disk.write(set.rows(s));
+    };
+    step(&mut s, &mut disk, vec![Change::UpsertJob { job: Box::new(job(0, 1)), submission: None }]);
+    let placed = plan(&s, 0, &[(0, 0, 0)], &[], None, true);
+    step(&mut s, &mut disk, placed);
+    step(&mut s, &mut disk, vec![Change::DeleteJob(key(0))]);
+    step(&mut s, &mut disk, vec![Change::UpsertJob { job: Box::new(job(0, 2)), submission: None }]);
+    let loaded = disk.load();
+    let a = loaded.alloc(AllocId(uuid(4, 0))).expect("it outlives the job");
+    assert_eq!(a.job.as_ref().map(|j| (j.create_index, j.task_groups[0].count)), Some((2, Some(1))), "not the job that now has the name");
+    step(&mut s, &mut disk, vec![Change::DeleteAllocs(vec![AllocId(uuid(4, 0))])]);
+    assert!(disk.0.keys().all(|(t, _)| ![Table::RetainedJobs, Table::Shared, Table::Allocs].contains(t)), "nothing is left behind");
+}
+
+#[test]
+fn damaged_rows_are_errors() {
+    for (table, key, value) in [
+        (Table::Allocs, vec![0; 16], vec![9, 9]),
+        (Table::Allocs, vec![0; 3], vec![1]),
+        (Table::Allocs, vec![0; 16], vec![1, 13, 1, 7]),
+        (Table::Allocs, vec![0; 16], vec![1, 200, 1, 7]),
+        (Table::Allocs, vec![0; 16], vec![1, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
+        (Table::Allocs, vec![0; 16], vec![1, 14, 1, 9]),
+        (Table::Nodes, vec![0; 16], b"{".to_vec()),
+        (Table::Meta, b"index/unheard-of".to_vec(), b"1".to_vec()),
+        (Table::Shared, vec![0; 8], b"x".to_vec()),
+    ] {
+        let e = State::load([Row { table, key, value: Some(value) }]).expect_err("damaged");
+        assert_eq!(e.table, table);
+        assert!(e.to_string().contains("cannot read a stored row"), "{e}");
+    }
+}
+
+#[test]
+fn stopped_allocations_leave_their_room() {
+    let mut s = State::new();
+    put_job(&mut s, 2);
+    let placed = plan(&s, 0, &[(0, 0, 1), (1, 0, 2)], &[], None, false);
+    apply(&mut s, placed);
+    let node = NodeId(uuid(1, 0));
+    assert_eq!(s.usage(node), NodeUse::default(), "a node that is not registered has no use");
+    apply(&mut s, vec![Change::RegisterNode(Box::new(Node { id: node, ..Node::default() }))]);
+    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (300, 2));
+    let stopped = plan(&s, 0, &[], &[(0, false)], None, false);
+    apply(&mut s, stopped);
+    assert_eq!((s.usage(node).cpu, s.usage(node).allocs), (200, 1));
+    assert_eq!(s.alloc(AllocId(uuid(4, 0))).map(|a| a.desired_status), Some(DesiredStatus::Stop));
+    assert!(!s.usage(node).ports.contains("10.0.0.1", 8001));
+    assert!(s.usage(node).ports.contains("10.0.0.1", 8002));
+}
