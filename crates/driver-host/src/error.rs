@@ -95,6 +95,9 @@ pub enum LaunchError {
     /// The operator's configuration does not fit the plugin's schema.
     #[error("the plugin's configuration is not valid: {0}")]
     Config(String),
+    /// The plugin itself refuses its configuration; what it needs may come up later.
+    #[error("the plugin refuses its configuration: {0}")]
+    Refused(String),
     /// Another plugin of the same driver name is preferred.
     #[error(
         "driver {driver:?} is served by plugin {other:?} with version {version}, the higher one"

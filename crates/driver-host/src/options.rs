@@ -204,6 +204,10 @@ pub struct Timing {
     pub short_call: Duration,
     /// From the order to end until SIGKILL.
     pub stop_grace: Duration,
+    /// Between two questions whether the plugin still answers.
+    pub watchdog_interval: Duration,
+    /// A plugin that does not answer one within this time gets a strike; three in a row and its process is replaced.
+    pub watchdog_deadline: Duration,
     /// After a broken connection: how long until the process's death must show.
     pub death_race: Duration,
     /// Before the second relaunch in a row; it doubles.
@@ -223,6 +227,8 @@ impl Default for Timing {
             task_call: Duration::from_secs(60),
             short_call: Duration::from_secs(15),
             stop_grace: Duration::from_secs(2),
+            watchdog_interval: Duration::from_secs(20),
+            watchdog_deadline: Duration::from_secs(20),
             death_race: Duration::from_secs(3),
             relaunch_first: Duration::from_millis(500),
             relaunch_max: Duration::from_secs(60),

@@ -30,6 +30,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
 use crate::config::{self, ConfigError, Variables};
+use crate::driver::broken_connection;
 use crate::error::{LaunchError, bounded};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::Process;
@@ -175,6 +176,19 @@ pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Dura
     matches!(answer, Ok(Ok(response)) if response.status() == ServingStatus::Serving)
 }
 
+/// Whether the plugin answers anything at all: a refusal is an answer too.
+pub(crate) async fn answers(channel: &Channel, limit: Duration) -> bool {
+    let mut client = HealthClient::new(channel.clone());
+    let request = HealthCheckRequest {
+        service: HEALTH_SERVICE.into(),
+    };
+    match timeout(limit, client.check(request)).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(status)) => !broken_connection(&status),
+        Err(_) => false,
+    }
+}
+
 /// Asks for name and versions.
 pub(crate) async fn identify(
     channel: &Channel,
@@ -297,7 +311,7 @@ pub(crate) async fn configure(
         plugin_api_version: identity.api_version.clone(),
     };
     let answer = call("SetConfig", limit, process, client.set_config(request)).await?;
-    answer.map_err(|status| LaunchError::Config(bounded(status.message())))?;
+    answer.map_err(|status| LaunchError::Refused(bounded(status.message())))?;
     Ok(())
 }
 

@@ -48,6 +48,8 @@ const REOPEN: Backoff = Backoff {
 };
 /// A stream that was open this long starts with a clean record.
 const STREAM_STABLE: Duration = Duration::from_secs(60);
+/// Unanswered questions in a row after which a plugin counts as hung.
+const STRIKES_MAX: u32 = 3;
 /// Bounds of what a driver may put on its node.
 const ATTRIBUTES_MAX: usize = 1024;
 const ATTRIBUTE_MAX: usize = 1024;
@@ -467,6 +469,11 @@ impl Supervisor {
             () = changed(&mut self.spec) => Over::Reload,
             () = common.ending.token().cancelled() => Over::Ending(common.ending.how()),
             never = streams => match never {},
+            () = hung(&common, &session) => {
+                tracing::error!(plugin = spec.name, driver = session.driver, "plugin hangs, its process is replaced");
+                session::stop(None, &session.process, common.timing.stop_grace).await;
+                Over::Died
+            }
         }
     }
 }
@@ -534,9 +541,11 @@ async fn fingerprints(common: &Common, session: &Session) -> Infallible {
                 ?delay,
                 "the driver ended its fingerprint stream"
             ),
-            // The process is about to be found dead, which says more.
-            Some(status) if broken_connection(&status) => {}
             Some(status) => {
+                if broken_connection(&status) {
+                    // If the process is found dead, this is dropped, and that says more.
+                    session.process.ended_within(common.timing.death_race).await;
+                }
                 let why = format!("the fingerprint failed: {}", bounded(status.message()));
                 tracing::warn!(
                     driver = session.driver,
@@ -603,6 +612,23 @@ fn attribute_text(attribute: &Attribute) -> String {
         Some(attribute::Value::BoolVal(b)) => b.to_string(),
     };
     value + &attribute.unit
+}
+
+/// Returns when the plugin has stopped answering. Until then people are told as soon as it is slow.
+async fn hung(common: &Common, session: &Session) {
+    let mut strikes = 0;
+    loop {
+        tokio::time::sleep(common.timing.watchdog_interval).await;
+        if session::answers(&session.channel, common.timing.watchdog_deadline).await {
+            strikes = 0;
+            continue;
+        }
+        strikes += 1;
+        tracing::warn!(driver = session.driver, strikes, "plugin does not answer");
+        if strikes >= STRIKES_MAX {
+            return;
+        }
+    }
 }
 
 /// The stream of task events, opened again whenever it ends.

@@ -238,3 +238,71 @@ pub fn block_map<L: Into<String>>(labels: impl IntoIterator<Item = L>, nested: S
     let labels = labels.into_iter().map(Into::into).collect();
     Field::new(FieldKind::BlockMap { nested, labels })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(spec: &Spec, name: &str) -> Kind {
+        match &spec.block {
+            Some(Kind::Object(object)) => object.attributes[name].block.clone().expect("a kind"),
+            other => panic!("not an object: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn fields_carry_their_key_because_hosts_imply_none_below_defaults() {
+        let spec = object([
+            ("a", string().required()),
+            ("b", number().default("3")),
+            (
+                "c",
+                block_list(object([("d", bool())])).required().items(1, 4),
+            ),
+            (
+                "e",
+                block_map(["type", "name"], object([("f", list("string"))])),
+            ),
+            ("g", block_attrs("string")),
+            ("h", block_set(object([("i", attr("any"))]))),
+        ]);
+        let attr = |name: &str, ty: &str, required| wire::Attr {
+            name: name.into(),
+            r#type: ty.into(),
+            required,
+        };
+        assert_eq!(field(&spec, "a"), Kind::Attr(attr("a", "string", true)));
+        match field(&spec, "b") {
+            Kind::Default(default) => {
+                let primary = default.primary.and_then(|spec| spec.block);
+                assert_eq!(primary, Some(Kind::Attr(attr("b", "number", false))));
+                let literal = default.default.and_then(|spec| spec.block);
+                assert_eq!(
+                    literal,
+                    Some(Kind::Literal(wire::Literal { value: "3".into() }))
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        match field(&spec, "c") {
+            Kind::BlockList(list) => {
+                assert_eq!(
+                    (list.name.as_str(), list.min_items, list.max_items),
+                    ("c", 1, 4)
+                );
+                assert_eq!(
+                    field(&list.nested.expect("nested"), "d"),
+                    Kind::Attr(attr("d", "bool", false))
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(
+            matches!(field(&spec, "e"), Kind::BlockMap(map) if map.name == "e" && map.labels == ["type", "name"])
+        );
+        assert!(
+            matches!(field(&spec, "g"), Kind::BlockAttrs(attrs) if attrs.name == "g" && !attrs.required)
+        );
+        assert!(matches!(field(&spec, "h"), Kind::BlockSet(set) if set.name == "h"));
+    }
+}

@@ -364,3 +364,35 @@ async fn a_plugin_that_keeps_dying_is_started_at_a_bounded_rate() {
     assert!((3..=7).contains(&launched), "{launched} processes");
     fixture.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_hangs_is_replaced() {
+    let fixture = Fixture::with(vec![fake("mock", &["mock"])], |options| {
+        options.timing.watchdog_interval = Duration::from_millis(100);
+        options.timing.watchdog_deadline = Duration::from_millis(300);
+    });
+    let driver = fixture.driver("mock").await;
+    let first = fixture
+        .fingerprint("mock", |f| f.healthy)
+        .await
+        .pid
+        .expect("runs");
+    let config = task(&driver, &json!({"run_for": "1h"}));
+    let started = soon(driver.start_task(config.clone()))
+        .await
+        .expect("starts");
+    signal(first, Signal::STOP);
+    let error = soon(driver.wait_task(&config.id))
+        .await
+        .expect_err("it is replaced");
+    assert!(error.is_plugin_gone(), "{error:?}");
+    soon(driver.wait_ready(1)).await;
+    soon(driver.recover_task(started.handle))
+        .await
+        .expect("recovers");
+    assert!(!crate::support::alive(first));
+    // One that answers is left alone: many questions later it is still the same.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(driver.generation(), 2);
+    fixture.finish().await;
+}

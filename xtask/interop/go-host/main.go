@@ -1,0 +1,217 @@
+// A host made of the Go agent's own plugin client: drives a driver plugin of ours the way a stock agent does.
+//
+//	go-host <plugin binary> [plugin arguments]
+//
+// The plugin must be the mock driver. Every check prints a line; the exit code is 0 only if all held.
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/client/lib/numalib"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+var failed bool
+
+func check(what string, ok bool, detail ...any) {
+	verdict := "ok  "
+	if !ok {
+		verdict, failed = "FAIL", true
+	}
+	fmt.Println(verdict, what, fmt.Sprint(detail...))
+}
+
+func must(what string, err error) {
+	if err != nil {
+		fmt.Println("FAIL", what, err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	RunFor   string   `codec:"run_for"`
+	ExitCode int      `codec:"exit_code"`
+	LogLines int      `codec:"log_lines"`
+	Events   int      `codec:"events"`
+	MemoryMB int      `codec:"memory_mb"`
+	Panic    []string `codec:"panic"`
+	Error    string   `codec:"start_error"`
+}
+
+func launch(log hclog.Logger) (*plugin.Client, drivers.DriverPlugin) {
+	client := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: map[string]plugin.Plugin{
+			base.PluginTypeBase:   &base.PluginBase{},
+			base.PluginTypeDriver: drivers.NewDriverPlugin(nil, log),
+		},
+		Cmd:              exec.Command(os.Args[1], os.Args[2:]...),
+		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
+		Logger:           log,
+	})
+	rpc, err := client.Client()
+	must("connect", err)
+	raw, err := rpc.Dispense(base.PluginTypeDriver)
+	must("dispense", err)
+	return client, raw.(drivers.DriverPlugin)
+}
+
+func main() {
+	var logs bytes.Buffer
+	log := hclog.New(&hclog.LoggerOptions{Name: "host", Level: hclog.Trace, Output: &logs})
+	client, driver := launch(log)
+	pid := client.ReattachConfig().Pid
+
+	info, err := driver.PluginInfo()
+	must("PluginInfo", err)
+	check("identity", info.Name == "mock" && info.Type == base.PluginTypeDriver && info.PluginApiVersions[0] == "v0.1.0", *info)
+	schema, err := driver.ConfigSchema()
+	must("ConfigSchema", err)
+	check("configuration schema", schema.GetObject() != nil)
+	var config []byte
+	must("encode", base.MsgPackEncode(&config, map[string]any{"fs_isolation": "none"}))
+	must("SetConfig without an agent", driver.SetConfig(&base.Config{ApiVersion: "v0.1.0", PluginConfig: config}))
+	must("SetConfig", driver.SetConfig(&base.Config{
+		ApiVersion: "v0.1.0", PluginConfig: config,
+		AgentConfig: &base.AgentConfig{Driver: &base.ClientDriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: numalib.Scan(nil)}},
+	}))
+	taskSchema, err := driver.TaskConfigSchema()
+	must("TaskConfigSchema", err)
+	check("task schema", taskSchema.GetObject().Attributes["run_for"] != nil)
+	capabilities, err := driver.Capabilities()
+	must("Capabilities", err)
+	check("capabilities", capabilities.Exec && capabilities.SendSignals, *capabilities)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	began := time.Now()
+	fingerprints, err := driver.Fingerprint(ctx)
+	must("Fingerprint", err)
+	first := <-fingerprints
+	check("first fingerprint within a second", first.Health == drivers.HealthStateHealthy && first.Err == nil && time.Since(began) < time.Second, *first)
+	events, err := driver.TaskEvents(ctx)
+	must("TaskEvents", err)
+
+	dir, _ := os.MkdirTemp("", "go-host")
+	defer os.RemoveAll(dir)
+	number := 0
+	task := func(o options) *drivers.TaskConfig {
+		number++
+		tc := &drivers.TaskConfig{
+			ID: fmt.Sprintf("alloc/task/%08d", number), Name: "task", AllocID: "alloc", AllocDir: dir,
+			StdoutPath: filepath.Join(dir, "stdout"), StderrPath: filepath.Join(dir, "stderr"),
+			Resources: &drivers.Resources{},
+		}
+		must("encode task", tc.EncodeConcreteDriverConfig(&o))
+		return tc
+	}
+
+	running := task(options{RunFor: "800ms", ExitCode: 3, LogLines: 50, Events: 1, MemoryMB: 32})
+	handle, _, err := driver.StartTask(running)
+	must("StartTask", err)
+	check("handle", handle.Version >= 1 && handle.Config.ID == running.ID)
+	select {
+	case event := <-events:
+		check("event", event.TaskID == running.ID && !event.Timestamp.IsZero() && event.Err == nil, *event)
+	case <-time.After(3 * time.Second):
+		check("event", false)
+	}
+	status, err := driver.InspectTask(running.ID)
+	must("InspectTask", err)
+	check("running", status.State == drivers.TaskStateRunning && status.CompletedAt.IsZero(), status.State, status.CompletedAt)
+	stats, err := driver.TaskStats(ctx, running.ID, 50*time.Millisecond)
+	must("TaskStats", err)
+	for range 2 {
+		usage := <-stats
+		check("sample", usage.ResourceUsage.MemoryStats.RSS == 32<<20 && usage.Timestamp > 0)
+	}
+	result, err := driver.ExecTask(running.ID, []string{"hello", "there"}, time.Second)
+	must("ExecTask", err)
+	check("exec", string(result.Stdout) == "hello there" && result.ExitResult.ExitCode == 0)
+	must("SignalTask", driver.SignalTask(running.ID, "SIGHUP"))
+	wait, err := driver.WaitTask(ctx, running.ID)
+	must("WaitTask", err)
+	exit := <-wait
+	check("exit", exit.ExitCode == 3 && exit.Err == nil, *exit)
+	status, err = driver.InspectTask(running.ID)
+	must("InspectTask", err)
+	check("exited", status.State == drivers.TaskStateExited && !status.CompletedAt.IsZero())
+	must("DestroyTask", driver.DestroyTask(running.ID, true))
+	wait, err = driver.WaitTask(ctx, running.ID)
+	if err == nil {
+		err = (<-wait).Err
+	}
+	check("unknown task", err != nil && strings.Contains(err.Error(), drivers.ErrTaskNotFound.Error()), err)
+
+	_, _, err = driver.StartTask(task(options{Error: "no image"}))
+	check("start error", err != nil && strings.Contains(err.Error(), "no image"), err)
+	_, _, err = driver.StartTask(task(options{Panic: []string{"start"}}))
+	check("a panic is an error of its call", err != nil && strings.Contains(err.Error(), "panicked"), err)
+	_, err = driver.PluginInfo()
+	check("and the plugin lives", err == nil && !client.Exited())
+
+	long := task(options{RunFor: "1h"})
+	handle, _, err = driver.StartTask(long)
+	must("StartTask", err)
+
+	// The agent dies: no orderly end; the plugin survives it and is found again.
+	reattach := client.ReattachConfig()
+	again := plugin.NewClient(&plugin.ClientConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins:         map[string]plugin.Plugin{base.PluginTypeDriver: drivers.NewDriverPlugin(nil, log)},
+		Reattach:        reattach, AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, Logger: log,
+	})
+	rpc, err := again.Client()
+	must("reattach", err)
+	raw, err := rpc.Dispense(base.PluginTypeDriver)
+	must("dispense again", err)
+	must("known task", raw.(drivers.DriverPlugin).RecoverTask(handle))
+	check("stop", raw.(drivers.DriverPlugin).StopTask(long.ID, time.Second, "SIGTERM") == nil)
+	select {
+	case f, open := <-fingerprints:
+		check("the fingerprint stream stays open and silent", false, f, open)
+	case e, open := <-events:
+		check("the event stream stays open and silent", false, e, open)
+	default:
+		check("both streams stay open and silent", true)
+	}
+	cancel()
+
+	// An orderly end.
+	began = time.Now()
+	client.Kill()
+	took := time.Since(began)
+	check("ends by itself within two seconds", took < 2*time.Second && syscall.Kill(pid, 0) != nil, took)
+
+	// A new process takes the task over by its handle; the configuration is not sent again after an agent restart.
+	client, driver = launch(log)
+	must("SetConfig", driver.SetConfig(&base.Config{ApiVersion: "v0.1.0", PluginConfig: config}))
+	bare := handle.Copy()
+	bare.Config = &drivers.TaskConfig{ID: long.ID, Name: "task", AllocID: "alloc", AllocDir: dir}
+	must("RecoverTask", driver.RecoverTask(bare))
+	must("StopTask", driver.StopTask(long.ID, time.Second, ""))
+	wait, err = driver.WaitTask(context.Background(), long.ID)
+	must("WaitTask", err)
+	exit = <-wait
+	check("recovered task ends", exit.Err == nil, *exit)
+	client.Kill()
+
+	text := logs.String()
+	check("log lines are understood", strings.Count(text, "a log line that the job asked for") == 50 && strings.Contains(text, "[INFO]"))
+	check("no log line is taken for plain text", !strings.Contains(text, "{\"@"), "")
+	if failed {
+		fmt.Println(text)
+		os.Exit(1)
+	}
+}
