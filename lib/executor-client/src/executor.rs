@@ -198,6 +198,12 @@ impl Executor {
             .and_then(|o| o.as_ref().ok().cloned())
     }
 
+    /// Whether this handle can no longer tell how the workload is, because its directory was removed or damaged; attach
+    /// again to see what is there now.
+    pub fn is_stale(&self) -> bool {
+        matches!(*self.inner.shared.outcome.borrow(), Some(Err(_)))
+    }
+
     /// The highest epoch that the workload has accepted.
     pub fn accepted_epoch(&self) -> Result<u64, Error> {
         let dir = &self.inner.shared.state_dir;

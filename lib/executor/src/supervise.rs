@@ -148,6 +148,11 @@ fn take(role: Role, state_dir: &Path) -> Result<(OwnedFd, Spec), Failure> {
             epoch: 0,
         });
     }
+    if Path::new(files::STATE).exists() {
+        // Its executor was killed; what it has left must be ended before anything else happens here.
+        let message = format!("{} was left behind by a killed executor", state_dir.display());
+        return Err(Failure { code: ErrorCode::Held.into(), message, errno: 0, epoch: 0 });
+    }
     let bytes = std::fs::read(files::SPEC).map_err(|e| failed("read the spec in", e))?;
     std::fs::remove_file(files::SPEC).map_err(|e| failed("remove the spec in", e))?;
     let invalid = |message: String| Failure {
