@@ -9,6 +9,7 @@ use hcl_edit::template as ht;
 
 use crate::ast::*;
 use crate::diag::Diagnostic;
+use crate::lexer::Kind;
 use crate::number::Number;
 use crate::room::with_room;
 use crate::source::{Source, Span};
@@ -104,21 +105,22 @@ fn syntax_error(source: &Source, error: &hcl_edit::parser::Error) -> Diagnostic 
 fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnostic {
     let text = source.text();
     // At the end of the text the parser points at the last byte, be it inside a character or not.
-    let at_end = offset + 1 >= text.len();
     let mut offset = offset.min(text.len());
     while !text.is_char_boundary(offset) {
         offset -= 1;
     }
     let rest = &text[offset..];
-    // The parser stops at the end of the text when something was never closed; the place that helps is
-    // where it was opened.
-    if at_end || rest.trim().is_empty() {
-        if let Some((open, what)) = last_unclosed(text) {
-            return Diagnostic::error("Unclosed bracket", format!("this {what} is never closed"))
-                .at(source, Span::new(open, open + 1))
-                .hint("the end of the file was reached while looking for its partner");
-        }
+    if let Some(diagnostic) = unbalanced(source) {
+        return diagnostic;
     }
+    let message = match message {
+        "unexpected token" => {
+            "this is neither name = value nor the beginning of a block, or what follows it is not understood"
+        }
+        "expected newline or eof" => "the line should end here",
+        m if m.starts_with("invalid expression;") => "a value is expected here",
+        other => other,
+    };
     let width = rest.chars().next().map_or(0, char::len_utf8);
     let diagnostic = Diagnostic::error("Invalid syntax", message.to_owned())
         .at(source, Span::new(offset, offset + width));
@@ -126,17 +128,28 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
         .rfind('\n')
         .map_or(0, |i| i + 1);
     let before = &text[line_start..offset.min(text.len())];
-    let hint = if message.contains("redefined attribute") {
-        Some("an attribute may be set once in a block; remove or rename one")
+    let line = rest.lines().next().unwrap_or("");
+    let hint = if message.contains("redefined") {
+        Some("a name may be set once; remove or rename one")
+    } else if rest.starts_with('\'') {
+        Some("text is written in double quotes")
+    } else if rest.starts_with(':') && before.contains("${") {
+        Some("a ${ that is not for this file is written $${")
     } else if rest.starts_with(':') {
-        Some("attributes are written name = value; a ${ that is not for this file is written $${")
-    } else if before.trim_start().starts_with('"')
-        || rest.starts_with('"') && before.trim().is_empty()
-    {
+        Some("attributes are written name = value")
+    } else if before.trim().is_empty() && rest.starts_with('"') {
         Some("a name at the start of a line is written without quotes")
     } else if rest.starts_with(',') && !before.trim().is_empty() {
         Some("attributes of a block are separated by newlines, not commas")
-    } else if message.contains("newline") {
+    } else if rest.starts_with(';') {
+        Some("a line ends without a semicolon")
+    } else if message.contains("escape sequence") {
+        Some("a backslash is written \\\\")
+    } else if line.contains("%{") {
+        Some(
+            "every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{",
+        )
+    } else if message == "the line should end here" || message.contains("newline") {
         Some("only one attribute or block may stand on a line")
     } else if message.contains("heredoc") {
         Some("the closing word of a heredoc stands alone on its line")
@@ -151,63 +164,65 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
     }
 }
 
-/// The innermost bracket or quote still open at the end; a rough scan, used for messages only.
-fn last_unclosed(text: &str) -> Option<(usize, &'static str)> {
-    let mut stack: Vec<(usize, u8)> = Vec::new();
-    let bytes = text.as_bytes();
-    let mut i = 0;
-    while i < bytes.len() {
-        let in_string = stack.last().is_some_and(|(_, b)| *b == b'"');
-        match bytes[i] {
-            b'\\' if in_string => i += 1,
-            b'"' if in_string => {
-                stack.pop();
-            }
-            b'$' | b'%' if in_string && bytes.get(i + 1) == Some(&b'{') => {
-                stack.push((i, b'{'));
-                i += 1;
-            }
-            b'\n' if in_string => {
-                return stack.last().map(|(at, _)| (*at, "quote"));
-            }
-            _ if in_string => {}
-            b'"' => stack.push((i, b'"')),
-            open @ (b'{' | b'[' | b'(') => stack.push((i, open)),
-            b'}' | b']' | b')' => {
-                stack.pop();
-            }
-            b'#' => i = line_end(bytes, i),
-            b'/' if bytes.get(i + 1) == Some(&b'/') => i = line_end(bytes, i),
-            b'/' if bytes.get(i + 1) == Some(&b'*') => {
-                let Some(end) = text[i + 2..].find("*/") else {
-                    return Some((i, "comment"));
-                };
-                i += end + 3;
-            }
-            b'<' if bytes.get(i + 1) == Some(&b'<') => return None,
-            _ => {}
+/// Brackets and quotes that have no partner: the parser notices them late, and elsewhere.
+fn unbalanced(source: &Source) -> Option<Diagnostic> {
+    let text = source.text();
+    let mut open: Vec<(usize, &str)> = Vec::new();
+    for token in crate::lexer::lines(text).into_iter().flatten() {
+        // Tokens are slices of the text.
+        let at = token.text.as_ptr() as usize - text.as_ptr() as usize;
+        if token.kind == Kind::Quoted && token.text.contains('\n') {
+            return Some(
+                Diagnostic::error("Unclosed quote", "this quote is not closed on its line")
+                    .at(source, Span::new(at, at + 1))
+                    .hint("close the quote, write \\n, or use a heredoc: <<EOF"),
+            );
         }
-        i += 1;
+        if token.kind != Kind::Punct {
+            continue;
+        }
+        let partner = match token.text {
+            "{" | "[" | "(" => {
+                open.push((at, token.text));
+                continue;
+            }
+            "}" => "{",
+            "]" => "[",
+            ")" => "(",
+            _ => continue,
+        };
+        let here = Span::new(at, at + 1);
+        match open.pop() {
+            Some((_, last)) if last == partner => {}
+            Some((start, last)) => {
+                let line = source.position(start).0;
+                return Some(
+                    Diagnostic::error(
+                        "Unmatched bracket",
+                        format!("{} closes here what was opened with {last}", token.text),
+                    )
+                    .at(source, here)
+                    .hint(format!("the {last} is on line {line}")),
+                );
+            }
+            None => {
+                return Some(
+                    Diagnostic::error(
+                        "Unmatched bracket",
+                        format!("nothing is open that {} could close", token.text),
+                    )
+                    .at(source, here)
+                    .hint("remove it, or look for a bracket closed too early above"),
+                );
+            }
+        }
     }
-    stack.last().map(|(at, kind)| {
-        (
-            *at,
-            match kind {
-                b'"' => "quote",
-                b'[' => "bracket",
-                b'(' => "parenthesis",
-                _ => "brace",
-            },
-        )
-    })
-}
-
-fn line_end(bytes: &[u8], from: usize) -> usize {
-    bytes[from..]
-        .iter()
-        .position(|b| *b == b'\n')
-        .map_or(bytes.len(), |i| from + i)
-        .saturating_sub(1)
+    let (at, last) = open.pop()?;
+    Some(
+        Diagnostic::error("Unclosed bracket", format!("this {last} is never closed"))
+            .at(source, Span::new(at, at + 1))
+            .hint("the end of the file was reached while looking for its partner"),
+    )
 }
 
 enum Place {

@@ -63,16 +63,13 @@ fn head(length: usize, fixed: u8, fixed_max: usize, markers: [Option<u8>; 3], ou
 }
 
 fn number(n: &Number, out: &mut Vec<u8>) {
-    match n.as_i64() {
-        Some(int) => integer(int, out),
-        None if !n.is_integral() => match n.as_exact_f64() {
-            Some(float) => {
-                out.push(0xcb);
-                out.extend_from_slice(&float.to_be_bytes());
-            }
-            None => text(&n.to_string(), out),
-        },
-        None => text(&n.to_string(), out),
+    match (n.as_i64(), n.as_exact_f64()) {
+        (Some(int), _) => integer(int, out),
+        (None, Some(float)) => {
+            out.push(0xcb);
+            out.extend_from_slice(&float.to_be_bytes());
+        }
+        (None, None) => text(&n.to_string(), out),
     }
 }
 

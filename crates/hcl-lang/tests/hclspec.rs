@@ -1,0 +1,208 @@
+//! Driver schemas: configurations and the exact bytes a driver gets, or refusal, as the reference has them.
+
+use std::collections::BTreeMap;
+
+use hcl_lang::hclspec::{Spec, decode, to_msgpack};
+use hcl_lang::{Vars, render};
+use serde_json::{Value as Json, json};
+
+fn text(json: &Json, key: &str) -> String {
+    json[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn boxed(json: &Json) -> Option<Box<Spec>> {
+    (!json.is_null()).then(|| Box::new(spec(json)))
+}
+
+/// Schemas of the data file.
+fn spec(json: &Json) -> Spec {
+    let name = text(json, "name");
+    let ty = text(json, "type");
+    let required = json["required"].as_bool().unwrap_or(false);
+    let (min, max) = (
+        json["min"].as_u64().unwrap_or(0),
+        json["max"].as_u64().unwrap_or(0),
+    );
+    let nested = boxed(&json["nested"]);
+    match json["kind"].as_str().expect("kind") {
+        "object" => Spec::Object(
+            json["attributes"]
+                .as_object()
+                .expect("attributes")
+                .iter()
+                .map(|(key, child)| (key.clone(), spec(child)))
+                .collect(),
+        ),
+        "array" => Spec::Array(
+            json["values"]
+                .as_array()
+                .expect("values")
+                .iter()
+                .map(spec)
+                .collect(),
+        ),
+        "attr" => Spec::Attr { name, ty, required },
+        "block" => Spec::Block {
+            name,
+            required,
+            nested,
+        },
+        "block_attrs" => Spec::BlockAttrs { name, ty, required },
+        "block_list" => Spec::BlockList {
+            name,
+            min,
+            max,
+            nested,
+        },
+        "block_set" => Spec::BlockSet {
+            name,
+            min,
+            max,
+            nested,
+        },
+        "block_map" => Spec::BlockMap {
+            name,
+            labels: json["labels"]
+                .as_array()
+                .expect("labels")
+                .iter()
+                .filter_map(|l| l.as_str().map(str::to_owned))
+                .collect(),
+            nested,
+        },
+        "literal" => Spec::Literal(text(json, "value")),
+        "default" => Spec::Default {
+            primary: boxed(&json["primary"]),
+            default: boxed(&json["default"]),
+        },
+        other => panic!("unknown kind {other}"),
+    }
+}
+
+fn vars(json: &Json) -> Vars {
+    let mut vars = Vars::default();
+    for (name, value) in json.as_object().into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default().to_owned();
+        let known = ["attr.", "meta.", "node."]
+            .iter()
+            .any(|p| name.starts_with(p));
+        let map = if known { &mut vars.node } else { &mut vars.env };
+        map.insert(name.clone(), value);
+    }
+    vars
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[test]
+fn bytes_are_those_of_the_reference() {
+    let cases: Vec<Json> =
+        serde_json::from_str(include_str!("data/hclspec.json")).expect("test data");
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let result = decode(&spec(&case["spec"]), &case["config"], &vars(&case["vars"]));
+        let name = &case["name"];
+        match (result, case["msgpack"].as_str()) {
+            (Ok(value), Some(expected)) => {
+                let got = hex(&to_msgpack(&value));
+                if got != expected {
+                    wrong.push(format!(
+                        "{name}: {value:?}\n  got  {got}\n  want {expected}"
+                    ));
+                }
+            }
+            (Ok(value), None) => wrong.push(format!(
+                "{name}: accepted as {value:?}, the reference refuses it"
+            )),
+            (Err(e), Some(_)) => wrong.push(format!("{name}: refused\n{}", render(&e, false))),
+            (Err(e), None) => assert!(!render(&e, false).is_empty()),
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {} differ:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+}
+
+fn attr(name: &str, ty: &str) -> Spec {
+    Spec::Attr {
+        name: name.into(),
+        ty: ty.into(),
+        required: true,
+    }
+}
+
+#[test]
+fn errors_name_the_place_in_the_configuration() {
+    let spec = Spec::Object(BTreeMap::from([
+        ("command".to_owned(), attr("", "string")),
+        ("args".to_owned(), attr("args", "list(string)")),
+    ]));
+    let config = json!({"comand": "x", "args": ["${NOMAD_PROT}", "b"]});
+    let env = Vars {
+        env: BTreeMap::from([("NOMAD_PORT".to_owned(), "1".to_owned())]),
+        ..Vars::default()
+    };
+    let errors = decode(&spec, &config, &env).expect_err("three mistakes");
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "config:6:3: Unknown attribute: \"comand\" is not expected here (did you mean \"command\"?)",
+            "config:3:5: Unknown variable: there is no variable named \"NOMAD_PROT\" (did you mean \"NOMAD_PORT\"?)",
+            "config:1:1: Missing: the attribute \"command\" is required here",
+        ]
+    );
+}
+
+#[test]
+fn mistakes_of_a_schema_are_told_from_mistakes_of_a_job() {
+    for broken in [
+        attr("a", "strin"),
+        attr("", "string"),
+        Spec::Literal("1 +".into()),
+        Spec::Block {
+            name: "b".into(),
+            required: false,
+            nested: None,
+        },
+        Spec::Default {
+            primary: None,
+            default: None,
+        },
+    ] {
+        let errors = broken.check().expect_err("broken");
+        assert_eq!(errors[0].summary, "Invalid driver schema");
+    }
+}
+
+#[test]
+fn the_default_environment_is_reachable_by_name_and_through_env() {
+    let env = Vars {
+        env: BTreeMap::from([
+            ("A.B".to_owned(), "1".to_owned()),
+            ("C".to_owned(), "2".to_owned()),
+        ]),
+        node: BTreeMap::from([
+            ("node.unique.id".to_owned(), "n1".to_owned()),
+            ("attr.cpu.arch".to_owned(), "amd64".to_owned()),
+        ]),
+    };
+    for (template, expected) in [
+        ("${A.B}", "1"),
+        ("${env[\"A.B\"]}", "1"),
+        ("${C}", "2"),
+        ("${node.unique.id}", "n1"),
+        ("${attr.cpu.arch}", "amd64"),
+        ("${node.attr.cpu.arch}", "amd64"),
+        ("${C + 1}", "3"),
+    ] {
+        let value = decode(&attr("a", "string"), &json!({ "a": template }), &env).expect(template);
+        assert_eq!(value.as_str(), Some(expected), "{template}");
+    }
+}
