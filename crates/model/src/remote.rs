@@ -440,6 +440,8 @@ pub struct RemoteReport {
     pub started_at: TimestampNs,
     /// The provider has let the instance go after an acknowledgement (or has nothing to let go).
     pub forgotten: bool,
+    /// Not 0: the provider has refused this node's epoch because it has accepted this higher one.
+    pub stale_epoch: u64,
     /// Not empty: the provider has positively refused to create the instance and nothing was created; the text says why.
     pub refused: String,
 }

@@ -109,7 +109,10 @@ pub enum Answer {
     /// The request is wrong and nothing has happened.
     WrongRequest(String),
     /// The provider has accepted a higher epoch.
-    StaleEpoch,
+    StaleEpoch {
+        /// That epoch; 0 when the provider does not say.
+        accepted: u64,
+    },
 }
 
 /// Something that has happened on the node.
@@ -171,6 +174,8 @@ struct Local {
     sighting: Option<Sighting>,
     forgotten: bool,
     refused: String,
+    /// The higher epoch that the provider has accepted, 0 = none.
+    stale_epoch: u64,
 }
 
 /// One slot on a node. [`Slot::stored`] is what must survive the agent.
@@ -336,6 +341,7 @@ impl Work<'_> {
         self.s.highest_epoch = order.epoch;
         // Every order asks for a report: the servers may have lost ours with the last session.
         self.s.told = None;
+        self.s.local.stale_epoch = 0;
         self.s.order = Some(order.clone());
         self.s.confirmed = self.s.lease;
         if persist {
@@ -401,9 +407,16 @@ impl Work<'_> {
                 self.effects.push(Effect::RetryLater);
                 false
             }
-            Answer::StaleEpoch => {
+            Answer::StaleEpoch { .. } if asked != self.under() => {
+                self.because("a call of an earlier order was refused as stale: the present order is followed");
+                true
+            }
+            Answer::StaleEpoch { accepted } => {
+                // Either another node manages it and the release is on its way, or the servers have lost an epoch (restored from a backup): they
+                // are told which one was accepted and answer with an order.
                 self.s.confirmed = false;
-                self.because("the provider has accepted a higher epoch: another node manages it, this one lets go until it hears from the servers");
+                self.s.local.stale_epoch = *accepted;
+                self.unknown("the provider has accepted a higher epoch: this node waits for the servers");
                 false
             }
         }
@@ -463,6 +476,7 @@ impl Work<'_> {
             started_at,
             forgotten: l.forgotten,
             refused: l.refused.clone(),
+            stale_epoch: l.stale_epoch,
         };
         if self.s.told.as_ref() != Some(&report) {
             self.s.told = Some(report.clone());

@@ -233,8 +233,8 @@ impl Work {
         let Some(manager) = w.manager else {
             return self.because("the slot is wanted but no node is named to manage it");
         };
-        if self.r.desired == DesiredRemote::Stop {
-            return self.wanted_while_stopping(w, manager);
+        if self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {
+            return self.wanted_while_ending(w, manager);
         }
         if w.spec_hash != self.r.spec_hash {
             return self.replace(w, manager);
@@ -289,8 +289,8 @@ impl Work {
         }
     }
 
-    /// The slot is wanted while its incarnation is being stopped: what is wanted follows once the stop is confirmed (I1).
-    fn wanted_while_stopping(&mut self, w: &RemoteWanted, manager: Manager) {
+    /// The slot is wanted while its incarnation is being stopped or let go: what is wanted follows once that is confirmed (I1).
+    fn wanted_while_ending(&mut self, w: &RemoteWanted, manager: Manager) {
         if self.r.next.as_deref() != Some(w) {
             self.changed(format!(
                 "version {} follows on node {} once the present incarnation has confirmedly ended",
@@ -299,7 +299,7 @@ impl Work {
             ));
             self.r.next = Some(Box::new(w.clone()));
         } else {
-            self.because("the present incarnation is still being stopped");
+            self.because("the present incarnation has not confirmedly ended yet");
         }
         self.need_executor_for_stop(w, manager);
     }
@@ -515,6 +515,14 @@ impl Work {
             // The node looked by key before the instance was created; with its next order it gets the handle to look by.
             self.resend(from);
             return self.because("absence by key is older than the handle: the node is asked to look by the handle");
+        }
+        if report.stale_epoch > self.r.epoch
+            && role != RemoteRole::Observe
+            && let Some(manager) = self.r.manager
+        {
+            // The servers were restored from a time before that epoch. It is theirs to go on from.
+            self.r.epoch = report.stale_epoch;
+            return self.take_over(manager, &format!("the provider has accepted epoch {} already", report.stale_epoch));
         }
         self.learn(report);
         self.observe(report, role);

@@ -537,6 +537,16 @@ fn a26_bound_but_gone_restarts_and_unbound_is_not_touched() {
 }
 
 #[test]
+fn a26_servers_restored_to_an_older_epoch_go_on_from_the_provider_s() {
+    let mut w = running(Config { nodes: 1, ..Config::default() });
+    w.provider.accepted.insert(w.records[&0].incarnation, 40);
+    w.apply(&Action::StopJob);
+    w.run_as_is();
+    assert!(w.records.is_empty() && w.alive(0).is_empty(), "stopped under an epoch that the provider accepts");
+    w.assert_ok();
+}
+
+#[test]
 fn a31_a_handle_over_the_limit_is_refused_and_absence_erases_nothing() {
     let w = running(Config::default());
     let r = w.records[&0].clone();

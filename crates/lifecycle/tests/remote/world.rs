@@ -98,7 +98,7 @@ pub(crate) struct Provider {
     pub(crate) instances: Vec<Instance>,
     /// Keys that may never be created (again).
     sealed: BTreeSet<IncarnationId>,
-    accepted: BTreeMap<IncarnationId, u64>,
+    pub(crate) accepted: BTreeMap<IncarnationId, u64>,
     /// While true every call ends with "could not ask" and nothing happens.
     pub(crate) unreachable: bool,
     pub(crate) creates: u64,
@@ -869,7 +869,7 @@ impl World {
             let accepted = self.provider.accepted.entry(key).or_default();
             if epoch < *accepted {
                 self.provider.refused_stale += 1;
-                return Answer::StaleEpoch;
+                return Answer::StaleEpoch { accepted: *accepted };
             }
             *accepted = epoch;
         }
