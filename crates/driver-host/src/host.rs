@@ -74,6 +74,18 @@ struct Claim {
     version: semver::Version,
     shared: Arc<Shared>,
     displaced: CancellationToken,
+    /// Processes so far, of whichever plugin: waiting for a newer one must work across a change of plugins.
+    generation: u64,
+}
+
+/// What a plugin gets with a driver name.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) shared: Arc<Shared>,
+    /// Cancelled when another plugin takes the driver over.
+    pub(crate) displaced: CancellationToken,
+    /// The number of this process.
+    pub(crate) generation: u64,
 }
 
 impl Registry {
@@ -89,10 +101,10 @@ impl Registry {
         driver: &str,
         version: &semver::Version,
         timing: &Timing,
-    ) -> Result<(Arc<Shared>, CancellationToken), LaunchError> {
+    ) -> Result<Granted, LaunchError> {
         let mut claims = self.claims();
         let displaced = CancellationToken::new();
-        let shared = match claims.get_mut(driver) {
+        let (shared, generation) = match claims.get_mut(driver) {
             Some(held)
                 if held.plugin != plugin && (&held.version, held.order) > (version, order) =>
             {
@@ -110,7 +122,8 @@ impl Registry {
                 held.order = order;
                 held.version = version.clone();
                 held.displaced = displaced.clone();
-                held.shared.clone()
+                held.generation += 1;
+                (held.shared.clone(), held.generation)
             }
             None => {
                 let shared = Arc::new(Shared {
@@ -125,19 +138,32 @@ impl Registry {
                     version: version.clone(),
                     shared: shared.clone(),
                     displaced: displaced.clone(),
+                    generation: 1,
                 };
                 claims.insert(driver.to_owned(), claim);
-                shared
+                (shared, 1)
             }
         };
         drop(claims);
-        // From now on the plugin is shown under its driver's name.
-        self.fingerprints.send_modify(|map| {
-            if plugin != driver && map.get(plugin).is_some_and(|f| f.plugin == plugin) {
-                Arc::make_mut(map).remove(plugin);
+        // From now on the plugin is shown under its driver's name, without a moment in which it is not shown at all.
+        self.fingerprints.send_if_modified(|map| {
+            let own = plugin != driver && map.get(plugin).is_some_and(|f| f.plugin == plugin);
+            if own {
+                let map = Arc::make_mut(map);
+                if let Some(known) = map.remove(plugin) {
+                    map.entry(driver.to_owned()).or_insert(DriverFingerprint {
+                        settled: false,
+                        ..known
+                    });
+                }
             }
+            own
         });
-        Ok((shared, displaced))
+        Ok(Granted {
+            shared,
+            displaced,
+            generation,
+        })
     }
 
     /// The driver that a plugin serves.
@@ -268,7 +294,7 @@ impl DriverHost {
             claims: Mutex::default(),
             fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())),
         };
-        let events = broadcast::channel(4096).0;
+        let events = broadcast::channel(1024).0;
         let common = Arc::new(Common {
             socket_dir,
             state_dir,
@@ -290,6 +316,7 @@ impl DriverHost {
                 spec: spec_seen,
                 order,
                 reload: reload_seen,
+                launching: Mutex::default(),
             };
             supervisors.spawn(supervisor.run());
             handles.insert(name, Plugin { spec, reload });
@@ -409,14 +436,24 @@ fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
             .ok()
             .and_then(|at| now.duration_since(at).ok())
             .is_some_and(|age| age >= DEAD_SOCKET_AGE);
-        if old
-            && meta.file_type().is_socket()
-            && std::os::unix::net::UnixStream::connect(entry.path())
-                .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-        {
+        if old && meta.file_type().is_socket() && nobody_listens(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Asked without waiting: a listener may be alive and too busy to accept.
+fn nobody_listens(path: &Path) -> bool {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
+        return false;
+    };
+    SocketAddrUnix::new(path)
+        .and_then(|address| connect(&socket, &address))
+        .is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
 /// Ends processes of plugins that are no longer configured.
@@ -460,19 +497,63 @@ mod tests {
         let registry = registry();
         let claim =
             |plugin: &str, order, v: &str| registry.claim(plugin, order, "d", &version(v), &timing);
-        let (first, displaced) = claim("a", 0, "1.0.0").expect("first");
+        let first = claim("a", 0, "1.0.0").expect("first");
         let refused = claim("b", 1, "0.9.0").expect_err("lower");
         assert!(
             refused.to_string().contains("\"a\"") && !refused.retryable(),
             "{refused}"
         );
-        assert!(!displaced.is_cancelled());
-        let (second, kept) = claim("c", 2, "1.0.0").expect("last of equals");
-        assert!(displaced.is_cancelled() && Arc::ptr_eq(&first, &second));
+        assert!(!first.displaced.is_cancelled());
+        let second = claim("c", 2, "1.0.0").expect("last of equals");
+        assert!(first.displaced.is_cancelled() && Arc::ptr_eq(&first.shared, &second.shared));
         assert!(claim("a", 0, "1.0.0").is_err());
-        claim("c", 2, "1.0.0").expect("the same plugin again, after a restart");
-        assert!(!kept.is_cancelled());
+        let third = claim("c", 2, "1.0.0").expect("the same plugin again, after a restart");
+        assert!(!second.displaced.is_cancelled());
+        assert_eq!(
+            (first.generation, second.generation, third.generation),
+            (1, 2, 3)
+        );
         assert_eq!(registry.holder("d"), ("c".into(), "1.0.0".into()));
+    }
+
+    #[test]
+    fn a_plugin_is_shown_at_every_moment() {
+        let registry = registry();
+        registry.publish("file", |f| f.plugin = "file".into());
+        let version = semver::Version::new(1, 0, 0);
+        registry
+            .claim("file", 0, "driver", &version, &Timing::default())
+            .expect("granted");
+        let all = registry.fingerprints.borrow().clone();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["driver"]);
+        assert!(!all["driver"].settled);
+    }
+
+    #[test]
+    fn only_sockets_without_a_listener_are_swept() {
+        let dir = std::env::temp_dir().join(format!("drover-sweep-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let live = std::os::unix::net::UnixListener::bind(dir.join("plugin1")).expect("binds");
+        drop(std::os::unix::net::UnixListener::bind(dir.join("plugin2")).expect("binds"));
+        std::fs::write(dir.join("plugin3"), "").expect("writes");
+        let names = || {
+            let mut names: Vec<_> = std::fs::read_dir(&dir)
+                .expect("readable")
+                .map(|entry| entry.expect("entry").file_name())
+                .collect();
+            names.sort();
+            names
+        };
+        sweep_dead_sockets(&dir, SystemTime::now());
+        assert_eq!(
+            names(),
+            ["plugin1", "plugin2", "plugin3"],
+            "someone may be about to listen"
+        );
+        sweep_dead_sockets(&dir, SystemTime::now() + DEAD_SOCKET_AGE * 2);
+        assert_eq!(names(), ["plugin1", "plugin3"]);
+        drop(live);
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]

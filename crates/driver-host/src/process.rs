@@ -184,6 +184,8 @@ impl OutputPipes {
         }
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         let reader = pipe::OpenOptions::new().open_receiver(path)?;
+        // Room for what is logged while no agent reads; a refusal only means less room.
+        let _ = rustix::pipe::fcntl_setpipe_size(&reader, 1 << 20);
         let writer = File::options().read(true).write(true).open(path)?;
         Ok((reader, writer))
     }
@@ -209,13 +211,15 @@ async fn discard(mut from: impl AsyncRead + Unpin) {
     while let Ok(1..) = from.read(&mut buffer).await {}
 }
 
-/// Starts a plugin and reads its handshake. On failure the process is gone afterwards.
+/// Starts a plugin and reads its handshake; `on_spawn` sees the process before anything else happens. On failure the
+/// process is gone afterwards.
 pub(crate) async fn launch(
     spec: &PluginSpec,
     agent: &AgentConfig,
     socket_dir: &Path,
     pipes: &OutputPipes,
     limit: Duration,
+    on_spawn: impl FnOnce(&Process),
 ) -> Result<(Process, Address), LaunchError> {
     let deadline = Instant::now() + limit;
     let cannot = |reason: String| LaunchError::Spawn {
@@ -257,14 +261,24 @@ pub(crate) async fn launch(
         .map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
 
     let guard = KillOnDrop::new(&process);
+    on_spawn(&process);
     let mut stdout = stdout;
+    let mut line = Vec::new();
     let read = tokio::select! {
-        line = timeout_at(deadline, first_line(&mut stdout)) => line.ok(),
+        read = timeout_at(deadline, first_line(&mut stdout, &mut line)) => read.ok(),
+        () = process.exited.cancelled() => None,
+    };
+    let read = match read {
         // What it printed before its end may still be in the pipe.
-        () = process.exited.cancelled() => timeout(LAST_WORDS, first_line(&mut stdout)).await.ok(),
+        None if process.exited.is_cancelled() => {
+            timeout(LAST_WORDS, first_line(&mut stdout, &mut line))
+                .await
+                .ok()
+        }
+        read => read,
     };
     let parsed = match read {
-        Some(Ok(line)) => Ok(handshake::parse(&String::from_utf8_lossy(&line))),
+        Some(Ok(())) => Ok(handshake::parse(&String::from_utf8_lossy(&line))),
         // The end of the output is the end of the process, which may become visible a moment later.
         Some(Err(_)) if process.ended_within(LAST_WORDS).await => Err(true),
         None | Some(Err(_)) => Err(process.exited.is_cancelled()),
@@ -333,21 +347,17 @@ fn pid_of(pid: u32) -> io::Result<Pid> {
     raw.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process id"))
 }
 
-async fn first_line(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
+/// Reads into `line` up to the first line end; may be interrupted and called again.
+async fn first_line(from: &mut (impl AsyncRead + Unpin), line: &mut Vec<u8>) -> io::Result<()> {
     let mut byte = [0];
     // Byte by byte: a plugin may go on printing, and this happens once per process.
     while line.len() < HANDSHAKE_MAX {
-        if from.read(&mut byte).await? == 0 {
-            if line.is_empty() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            break;
+        match from.read(&mut byte).await? {
+            0 if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            _ if byte[0] == b'\n' => break,
+            _ => line.push(byte[0]),
         }
-        if byte[0] == b'\n' {
-            break;
-        }
-        line.push(byte[0]);
     }
-    Ok(line)
+    Ok(())
 }

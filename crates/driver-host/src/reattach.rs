@@ -19,6 +19,7 @@ const SUFFIX: &str = ".reattach.json";
 pub(crate) struct Record {
     version: u32,
     pub(crate) plugin: String,
+    /// Empty until the plugin is configured.
     pub(crate) driver: String,
     network: String,
     addr: String,
@@ -30,27 +31,34 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// `None` when the process has ended already.
-    pub(crate) fn new(
-        plugin: &str,
-        driver: &str,
-        process: &Process,
-        address: &Address,
-        digest: String,
-    ) -> Option<Self> {
-        // Taken now and not at the start: a wrapper has become the program itself by now.
-        let birth = Birth::of(process.pid)?;
+    /// A process that has just been started. `None` when it has ended already.
+    pub(crate) fn new(plugin: &str, process: &Process, digest: String) -> Option<Self> {
         Some(Self {
             version: VERSION,
             plugin: plugin.to_owned(),
-            driver: driver.to_owned(),
-            network: address.network().to_owned(),
-            addr: address.addr().to_owned(),
+            driver: String::new(),
+            network: String::new(),
+            addr: String::new(),
             pid: process.pid,
-            birth,
+            birth: Birth::of(process.pid)?,
             boot_id: boot_id(),
             digest,
         })
+    }
+
+    /// It is configured and takes calls.
+    pub(crate) fn ready(self, driver: &str, address: &Address) -> Self {
+        Self {
+            driver: driver.to_owned(),
+            network: address.network().to_owned(),
+            addr: address.addr().to_owned(),
+            ..self
+        }
+    }
+
+    /// The set-up was finished; a process without it is of no use and only to be ended.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.driver.is_empty()
     }
 
     pub(crate) fn address(&self) -> Address {

@@ -329,7 +329,6 @@ pub(crate) async fn open(
     channel: Channel,
     process: Process,
     identity: Identity,
-    generation: u64,
     timing: &Timing,
 ) -> Result<Session, LaunchError> {
     let limit = timing.setup_call;
@@ -379,7 +378,8 @@ pub(crate) async fn open(
         Err(status) => return Err(refused("Describe", &status)),
     };
     Ok(Session {
-        generation,
+        // Given with the driver name.
+        generation: 0,
         driver: identity.driver,
         version: identity.version,
         process,

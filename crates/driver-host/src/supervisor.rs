@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use driver_proto::build;
@@ -33,7 +33,7 @@ use tonic::transport::Channel;
 use crate::backoff::{Backoff, jitter};
 use crate::driver::{Facts, Phase, Shared, broken_connection};
 use crate::error::{LaunchError, bounded};
-use crate::host::{Ending, EndingSignal, Registry};
+use crate::host::{Ending, EndingSignal, Granted, Registry};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::{KillOnDrop, OutputPipes, Process, find, launch};
 use crate::reattach::{self, Record};
@@ -74,6 +74,8 @@ pub(crate) struct Supervisor {
     pub(crate) order: usize,
     /// Counts orders to look at the files again.
     pub(crate) reload: watch::Receiver<u64>,
+    /// The process that is being started.
+    pub(crate) launching: Mutex<Option<Process>>,
 }
 
 /// A plugin that runs, before its calls are published.
@@ -97,7 +99,6 @@ impl Supervisor {
     /// Until the host ends.
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
-        let mut generation = 0;
         let mut may_reattach = true;
         loop {
             if self.common.ending.token().is_cancelled() {
@@ -108,16 +109,26 @@ impl Supervisor {
             let began = Instant::now();
             let ending = self.common.ending.token().clone();
             let attempt = tokio::select! {
-                attempt = self.bring_up(&spec, generation + 1, std::mem::take(&mut may_reattach)) => attempt,
+                attempt = self.bring_up(&spec, std::mem::take(&mut may_reattach)) => attempt,
                 // A launch that is cut off leaves a process that no record names, so it is ended by its guard.
                 () = ending.cancelled() => Err(LaunchError::Ending),
             };
             let (failure, driver) = match attempt {
-                Err(LaunchError::Ending) => return,
+                Err(LaunchError::Ending) => {
+                    // The order to die was given when the attempt was dropped; here it is seen through.
+                    let abandoned = self.launching().take();
+                    if let Some(process) = abandoned {
+                        process.ended_within(self.common.timing.stop_grace).await;
+                        reattach::remove(&self.common.state_dir, &spec.name);
+                    }
+                    return;
+                }
                 Err(error) => (error, None),
-                Ok((session, shared, displaced, channel)) => {
-                    generation = session.generation;
-                    let driver = session.driver.clone();
+                Ok((session, granted)) => {
+                    let (driver, channel) = (session.driver.clone(), session.channel.clone());
+                    let Granted {
+                        shared, displaced, ..
+                    } = granted;
                     match self
                         .serve(&spec, session.clone(), &shared, &displaced)
                         .await
@@ -243,9 +254,8 @@ impl Supervisor {
     async fn bring_up(
         &self,
         spec: &PluginSpec,
-        generation: u64,
         may_reattach: bool,
-    ) -> Result<(Arc<Session>, Arc<Shared>, CancellationToken, Channel), LaunchError> {
+    ) -> Result<(Arc<Session>, Granted), LaunchError> {
         let common = &self.common;
         let digest = reattach::digest(spec, &common.agent);
         let found = if may_reattach {
@@ -255,7 +265,7 @@ impl Supervisor {
         };
         let running = match found {
             Some(running) => running,
-            None => self.launch(spec).await?,
+            None => self.launch(spec, &digest).await?,
         };
         // Whatever fails from here on must not leave the process behind.
         let guard = KillOnDrop::new(&running.process);
@@ -279,54 +289,55 @@ impl Supervisor {
                 )
                 .await?;
             }
-            session::open(
-                channel.clone(),
-                process.clone(),
-                identity,
-                generation,
-                &common.timing,
-            )
-            .await
+            session::open(channel.clone(), process.clone(), identity, &common.timing).await
         };
-        let session = match set_up.await {
-            Ok(session) => Arc::new(session),
+        let mut session = match set_up.await {
+            Ok(session) => session,
             Err(error) => {
                 session::stop(Some(&channel), &process, common.timing.stop_grace).await;
                 return Err(error);
             }
         };
-        let claim = common.registry.claim(
+        let granted = common.registry.claim(
             &spec.name,
             self.order,
             &session.driver,
             &session.version,
             &common.timing,
         );
-        let (shared, displaced) = match claim {
-            Ok(claim) => claim,
+        let granted = match granted {
+            Ok(granted) => granted,
             Err(error) => {
                 session::stop(Some(&channel), &process, common.timing.stop_grace).await;
                 return Err(error);
             }
         };
-        let record = Record::new(
-            &spec.name,
-            &session.driver,
-            &session.process,
-            &address,
-            digest,
-        );
-        if let Some(record) = record
-            && let Err(error) = reattach::save(&common.state_dir, &record)
-        {
-            // The plugin works; only a restart of the agent will start it anew.
-            tracing::warn!(plugin = spec.name, %error, "cannot record how to reach the plugin after a restart");
-        }
+        session.generation = granted.generation;
+        self.launching().take();
+        let record = Record::new(&spec.name, &session.process, digest)
+            .map(|record| record.ready(&session.driver, &address));
+        self.remember(record);
         guard.release();
-        Ok((session, shared, displaced, channel))
+        Ok((Arc::new(session), granted))
     }
 
-    async fn launch(&self, spec: &PluginSpec) -> Result<Running, LaunchError> {
+    fn launching(&self) -> MutexGuard<'_, Option<Process>> {
+        self.launching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, record: Option<Record>) {
+        if let Some(record) = record
+            && let Err(error) = reattach::save(&self.common.state_dir, &record)
+        {
+            // The plugin works; only a restart of the agent will start it anew.
+            let plugin = record.plugin;
+            tracing::warn!(plugin, %error, "cannot record how to reach the plugin after a restart");
+        }
+    }
+
+    async fn launch(&self, spec: &PluginSpec, digest: &str) -> Result<Running, LaunchError> {
         let common = &self.common;
         let pipes = OutputPipes::new(&common.state_dir, &spec.name);
         let (process, address) = launch(
@@ -335,6 +346,11 @@ impl Supervisor {
             &common.socket_dir,
             &pipes,
             common.timing.handshake,
+            // An agent that dies from here on must be able to find and end the process.
+            |process| {
+                *self.launching() = Some(process.clone());
+                self.remember(Record::new(&spec.name, process, digest.to_owned()));
+            },
         )
         .await?;
         let guard = KillOnDrop::new(&process);
@@ -375,9 +391,11 @@ impl Supervisor {
         let address = record.address();
         let limit = common.timing.setup_call;
         let reached = async {
+            if !record.is_ready() || !session::is_listener(&address, process.pid).await {
+                return None;
+            }
             let channel = session::connect(&address, limit).await.ok()?;
-            let serving = session::is_listener(&address, process.pid).await
-                && session::is_serving(&channel, &process, limit).await;
+            let serving = session::is_serving(&channel, &process, limit).await;
             let identity = session::identify(&channel, &process, limit).await.ok()?;
             (serving && identity.driver == record.driver).then_some((channel, identity))
         };
@@ -655,19 +673,24 @@ async fn task_events(common: &Common, session: &Session) -> Infallible {
     }
 }
 
+/// Events wait in memory for their readers, so their parts are short.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(512)].to_owned()
+}
+
 fn driver_event(driver: &str, event: DriverTaskEvent) -> DriverEvent {
     DriverEvent {
         driver: driver.to_owned(),
-        task_id: event.task_id,
-        alloc_id: event.alloc_id,
-        task_name: event.task_name,
+        task_id: cut(&event.task_id),
+        alloc_id: cut(&event.alloc_id),
+        task_name: cut(&event.task_name),
         at: build::system_time(event.timestamp.as_ref()),
         message: bounded(&event.message),
         annotations: event
             .annotations
             .into_iter()
-            .take(64)
-            .map(|(k, v)| (bounded(&k), bounded(&v)))
+            .take(16)
+            .map(|(k, v)| (cut(&k), cut(&v)))
             .collect(),
     }
 }

@@ -207,3 +207,34 @@ async fn a_plugin_that_is_no_longer_configured_is_ended() {
     until("its record goes", || !record.exists()).await;
     fixture.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_dies_during_a_launch_leaves_nothing_for_ever() {
+    // A process that never shakes hands, and the record of it that a dead agent leaves.
+    let fixture = Fixture::new(vec![fake("mock", &["silent"])]);
+    let record = fixture.dir.path().join("state/mock.reattach.json");
+    until("it is recorded", || record.exists()).await;
+    let kept = std::fs::read(&record).expect("record");
+    let (orphaned, _) = Fixture::mock().await;
+    let before = orphaned
+        .fingerprint("mock", |f| f.healthy)
+        .await
+        .pid
+        .expect("runs");
+    let orphaned = restart(orphaned, vec![plugin()], |dir| {
+        let path = dir.join("state/mock.reattach.json");
+        let early: Value = serde_json::from_slice(&kept).expect("JSON");
+        let mut value: Value =
+            serde_json::from_slice(&std::fs::read(&path).expect("record")).expect("JSON");
+        for key in ["driver", "network", "addr"] {
+            assert_eq!(early[key], "", "nothing of it is known that early");
+            value[key] = "".into();
+        }
+        std::fs::write(&path, value.to_string()).expect("write");
+    })
+    .await;
+    orphaned.driver("mock").await;
+    assert!(!alive(before), "a half-started process is ended");
+    orphaned.finish().await;
+    fixture.finish().await;
+}
