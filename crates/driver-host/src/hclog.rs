@@ -261,6 +261,31 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #[test]
+        fn junk_gives_a_line(bytes: Vec<u8>, message in proptest::arbitrary::any::<f64>(), key in ".*") {
+            let _ = parse(&bytes, &mut false);
+            let odd = serde_json::json!({"@message": message, "@level": null, key: {"a": [bytes]}});
+            let line = parse(odd.to_string().as_bytes(), &mut false);
+            proptest::prop_assert!(line.fields.len() <= FIELDS_MAX + 8);
+        }
+
+        #[test]
+        fn cutting_is_the_same_however_the_bytes_come(chunks: Vec<Vec<u8>>) {
+            let collect = |chunks: &[Vec<u8>]| {
+                let (mut lines, mut got) = (Lines::new(16), Vec::new());
+                for chunk in chunks {
+                    lines.feed(chunk, |line| got.push(line.to_vec()));
+                }
+                lines.finish(|line| got.push(line.to_vec()));
+                got
+            };
+            let whole = collect(&[chunks.concat()]);
+            proptest::prop_assert!(whole.iter().all(|line| !line.is_empty() && line.len() <= 16));
+            proptest::prop_assert_eq!(collect(&chunks), whole);
+        }
+    }
+
     #[test]
     fn sizes_are_bounded() {
         let huge = "é".repeat(1 << 20);

@@ -220,6 +220,17 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #[test]
+        fn every_wire_time_and_duration_is_read_or_none(seconds: i64, nanos: i32) {
+            if let Some(time) = system_time(Some(&Timestamp { seconds, nanos })) {
+                proptest::prop_assert_eq!(timestamp(Some(time)), Timestamp { seconds, nanos });
+            }
+            let read = std_duration(Some(&Duration { seconds, nanos }));
+            proptest::prop_assert!(duration(read).seconds >= 0);
+        }
+    }
+
     #[test]
     fn durations_are_clamped_to_the_wire_range() {
         assert_eq!(duration(StdDuration::MAX).seconds, 315_576_000_000);

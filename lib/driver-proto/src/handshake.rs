@@ -233,6 +233,20 @@ mod tests {
         assert_eq!(parse(&line(&address, false)), Ok(address));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_line_panics_and_what_is_taken_can_be_said_again(line in "[0-3x|]{0,4}\\|2?\\|(unix|tcp)?\\|.{0,40}\\|(grpc)?.{0,9}") {
+            if let Ok(address) = parse(&line) {
+                proptest::prop_assert_eq!(parse(&super::line(&address, true)), Ok(address));
+            }
+        }
+
+        #[test]
+        fn junk_never_panics(line in ".*") {
+            let _ = parse(&line);
+        }
+    }
+
     #[test]
     fn foreign_text_is_bounded_in_errors() {
         let text = parse(&"é".repeat(1 << 20)).unwrap_err().to_string();

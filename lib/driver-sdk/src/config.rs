@@ -488,6 +488,22 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #[test]
+        fn junk_never_panics(bytes: Vec<u8>, text in ".*") {
+            let _ = decode::<Sample>(&bytes);
+            let _ = decode::<serde_json::Value>(&bytes);
+            let _ = parse_duration(&text);
+            let _ = one("labels", Value::from(text));
+        }
+
+        #[test]
+        fn every_number_that_fits_is_taken_as_it_is(n: i64) {
+            proptest::prop_assert_eq!(one("signed", Value::from(n)).map(|s| s.signed), Ok(n));
+            proptest::prop_assert_eq!(one("signed", Value::from(n.to_string())).map(|s| s.signed), Ok(n));
+        }
+    }
+
     #[test]
     fn durations_are_read_as_operators_write_them() {
         let cases = [
