@@ -261,16 +261,16 @@ impl Body {
             .collect();
         let (span, detail) = match block.labels.get(labels.len()) {
             Some((_, span)) if labels.is_empty() => {
-                (*span, format!("a {} block has no label", block.name))
+                (*span, format!("{} takes no label", block.name))
             }
             Some((_, span)) => (
                 *span,
-                format!("a {} block has {} label only", block.name, labels.len()),
+                format!("{} takes {} label only", block.name, labels.len()),
             ),
             None => (
                 block.name_span,
                 format!(
-                    "a {} block needs a label: its {}",
+                    "{} needs a label: its {}",
                     block.name,
                     labels[block.labels.len()]
                 ),
@@ -356,7 +356,7 @@ impl Body {
             return fail(
                 spec.labels.map_or(block.name_span, |l| l.span),
                 format!(
-                    "a {name} block has {} labels, {} are given",
+                    "{name} takes {} labels, {} are given",
                     label_names.len(),
                     label_exprs.len()
                 ),

@@ -337,8 +337,8 @@ fn unknown_members_are_reported_with_suggestions_all_at_once() {
         [
             "t.hcl:1:1: Unknown attribute: \"nmae\" is not expected here (did you mean \"name\"?)",
             "t.hcl:4:1: Block expected: config is a block here, not an attribute (write config { … } without the =)",
-            "t.hcl:2:1: Wrong number of labels: a task block needs a label: its name (write task \"name\" { … })",
-            "t.hcl:3:9: Wrong number of labels: a cfg block has 1 label only (write cfg \"x\" { … })",
+            "t.hcl:2:1: Wrong number of labels: task needs a label: its name (write task \"name\" { … })",
+            "t.hcl:3:9: Wrong number of labels: cfg takes 1 label only (write cfg \"x\" { … })",
         ]
     );
 }
@@ -393,7 +393,7 @@ fn mistakes_in_dynamic_blocks_are_named() {
         ),
         (
             "dynamic \"port\" {\n for_each = [1]\n content {}\n}",
-            "t.hcl:1:1: Invalid dynamic block: a port block has 1 labels, 0 are given (write dynamic \"TYPE\" { for_each = …, content { … } })",
+            "t.hcl:1:1: Invalid dynamic block: port takes 1 labels, 0 are given (write dynamic \"TYPE\" { for_each = …, content { … } })",
         ),
     ] {
         let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");

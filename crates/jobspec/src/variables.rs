@@ -709,6 +709,8 @@ pub(crate) fn the_job<'b>(
     let mut jobs = blocks.iter().filter(|b| b.name == "job");
     let first = jobs.next();
     match (first, jobs.next()) {
+        // A job without its label is already reported.
+        (None, _) if file.names().iter().any(|(name, _)| *name == "job") => {}
         (None, _) => diagnostics.push(
             Diagnostic::error(
                 "Missing job",

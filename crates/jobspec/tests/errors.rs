@@ -1,0 +1,526 @@
+//! Refusals: every message names its place and what to do; and what is accepted in more than one form.
+
+use jobspec::{Diagnostic, ParseInput, VarFile, parse, render};
+use serde_json::{Value as Json, json};
+
+fn read(text: &str) -> Result<Json, Vec<Diagnostic>> {
+    parse(&ParseInput::new("job.hcl", text)).map(|p| serde_json::to_value(p.job).expect("a job"))
+}
+
+fn lines(errors: &[Diagnostic]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn check_refused(cases: &[(&str, &str)]) {
+    let mut wrong = Vec::new();
+    for (text, expected) in cases {
+        match read(text) {
+            Ok(_) => wrong.push(format!("{text}\n  was accepted\n  want {expected}")),
+            Err(errors) => {
+                let got = lines(&errors).join("\n");
+                if got != *expected {
+                    wrong.push(format!("{text}\n  got  {got}\n  want {expected}"));
+                }
+                for error in &errors {
+                    assert!(!render(std::slice::from_ref(error), false).is_empty());
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn unknown_and_misplaced_things_are_named() {
+    check_refused(&[
+        (
+            "job \"x\" {\n  datacentres = [\"dc1\"]\n}",
+            "job.hcl:2:3: Unknown attribute: \"datacentres\" is not expected here (did you mean \"datacenters\"?)",
+        ),
+        (
+            "job \"x\" {\n  gruop \"g\" {}\n}",
+            "job.hcl:2:3: Unknown block: \"gruop\" is not expected here (did you mean \"group\"?)",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      resources {\n        memroy = 10\n      }\n    }\n  }\n}",
+            "job.hcl:5:9: Unknown attribute: \"memroy\" is not expected here (did you mean \"memory\"?)",
+        ),
+        (
+            "job \"x\" {\n  group = \"g\"\n}",
+            "job.hcl:2:3: Block expected: group is a block here, not an attribute (write group { … } without the =)",
+        ),
+        (
+            "job \"x\" {\n  type {}\n}",
+            "job.hcl:2:3: Attribute expected: type is an attribute here, not a block (write type = …)",
+        ),
+        (
+            "job {\n}",
+            "job.hcl:1:1: Wrong number of labels: job needs a label: its name (write job \"name\" { … })",
+        ),
+        (
+            "job \"x\" {\n  group {}\n}",
+            "job.hcl:2:3: Wrong number of labels: group needs a label: its name (write group \"name\" { … })",
+        ),
+        (
+            "job \"x\" {\n  update \"u\" {}\n}",
+            "job.hcl:2:10: Wrong number of labels: update takes no label (write update { … })",
+        ),
+        (
+            "jobs \"x\" {\n}",
+            "job.hcl:1:1: Unknown block: \"jobs\" is not expected here (did you mean \"job\"?)\nMissing job: job.hcl holds no job block (write job \"name\" { … })",
+        ),
+        (
+            "",
+            "Missing job: job.hcl holds no job block (write job \"name\" { … })",
+        ),
+        (
+            "job \"x\" {}\njob \"y\" {}",
+            "job.hcl:2:1: Second job: a file holds one job (the first one is on line 1; put each in a file of its own)",
+        ),
+        (
+            "job \"x\" {\n  update {}\n  update {}\n}",
+            "job.hcl:3:3: Block given twice: only one update is allowed here (the first one is on line 2; merge them into one)",
+        ),
+        (
+            "job \"x\" {\n  meta {}\n  meta = {}\n}",
+            "job.hcl:2:3: Block given twice: only one meta is allowed here (the first one is on line 3; merge them into one)",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    volume \"v\" {}\n    volume \"v\" {}\n  }\n}",
+            "job.hcl:4:5: Block given twice: there is already a volume named \"v\"",
+        ),
+        (
+            "job \"x\" {\n  type = \"batch\"\n  type = \"service\"\n}",
+            "job.hcl:3:3: Invalid syntax: invalid attribute; expected unique attribute key; found redefined attribute (a name may be set once; remove or rename one)",
+        ),
+    ]);
+}
+
+#[test]
+fn unsuitable_values_are_named() {
+    check_refused(&[
+        (
+            "job \"x\" {\n  priority = \"high\"\n}",
+            "job.hcl:2:14: Unsuitable value: priority: a number is required, this is string",
+        ),
+        (
+            "job \"x\" {\n  priority = 1.5\n}",
+            "job.hcl:2:14: Unsuitable value: priority: a whole number is required, this is 1.5",
+        ),
+        (
+            "job \"x\" {\n  priority = 99999999999\n}",
+            "job.hcl:2:14: Unsuitable value: priority: 99999999999 is out of range, it must be from -2147483648 to 2147483647",
+        ),
+        (
+            "job \"x\" {\n  datacenters = \"dc1\"\n}",
+            "job.hcl:2:17: Unsuitable value: datacenters: list of string required, this is string (write datacenters = [ … ])",
+        ),
+        (
+            "job \"x\" {\n  datacenters = [\"a\", null]\n}",
+            "job.hcl:2:17: Unsuitable value: datacenters: element 1 is null",
+        ),
+        (
+            "job \"x\" {\n  datacenters = [[\"a\"]]\n}",
+            "job.hcl:2:17: Unsuitable value: datacenters: [0]: string required, this is tuple",
+        ),
+        (
+            "job \"x\" {\n  all_at_once = \"maybe\"\n}",
+            "job.hcl:2:17: Unsuitable value: all_at_once: a bool is required, this is string",
+        ),
+        (
+            "job \"x\" {\n  update {\n    stagger = \"5 minutes\"\n  }\n}",
+            "job.hcl:3:15: Unsuitable value: stagger: \"5 minutes\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
+        ),
+        (
+            "job \"x\" {\n  update {\n    stagger = [1]\n  }\n}",
+            "job.hcl:3:15: Unsuitable value: stagger: a duration such as \"30s\" is required, this is tuple",
+        ),
+        (
+            "job \"x\" {\n  meta {\n    a = [1]\n  }\n}",
+            "job.hcl:3:9: Unsuitable value: a: string required, this is tuple",
+        ),
+        (
+            "job \"x\" {\n  meta = [1]\n}",
+            "job.hcl:2:10: Unsuitable value: meta: map of string required, this is tuple",
+        ),
+        (
+            "job \"x\" {\n  spread {\n    weight = 200\n  }\n}",
+            "job.hcl:3:14: Unsuitable value: weight: 200 is out of range, it must be from -128 to 127",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      template {\n        wait {\n          min = \"1s\"\n        }\n      }\n    }\n  }\n}",
+            "job.hcl:5:9: Missing attribute: max is required here (write max = …)",
+        ),
+        (
+            "job \"x\" {\n  constraint {\n    version = \">1\"\n    regexp = \"x\"\n  }\n}",
+            "job.hcl:2:3: Two short forms: version and regexp both stand for an operator (write one rule for each)",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    scaling {}\n  }\n}",
+            "job.hcl:2:3: Missing attribute: the scaling of a group needs max (write max = … in scaling)",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      scaling \"disk\" {}\n    }\n  }\n}",
+            "job.hcl:4:7: Unknown scaling: a task scales by \"cpu\" or \"mem\" (write scaling \"cpu\" { … } or scaling \"mem\" { … })",
+        ),
+        (
+            "job \"x\" {\n  name = file(\"secret\")\n}",
+            "job.hcl:2:10: Function refused: file: filesystem function disabled (parse the file where its neighbours are, with the command line)",
+        ),
+        (
+            "job \"x\" {\n  name = var.nope\n}",
+            "job.hcl:2:13: Unknown attribute: this object has no attribute named \"nope\"",
+        ),
+    ]);
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let errors = read("job \"x\" {\n  prio = 1\n  datacenters = 5\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      kill_timeout = \"x\"\n    }\n  }\n}").expect_err("four mistakes");
+    assert_eq!(
+        errors
+            .iter()
+            .map(|e| e.location.as_ref().map_or(0, hcl_lang::Location::line))
+            .collect::<Vec<_>>(),
+        [2, 3, 5, 7]
+    );
+}
+
+#[test]
+fn mistakes_around_variables_are_named() {
+    check_refused(&[
+        (
+            "variable \"a\" {}\njob \"x\" {}",
+            "job.hcl:1:10: Unset variable: the variable \"a\" has no default and was not set (set it with -var a=…, a variable file or NOMAD_VAR_a, or give it a default)",
+        ),
+        (
+            "variable \"a\" {\n  default = 1\n}\nvariable \"a\" {\n  default = 2\n}\njob \"x\" {}",
+            "job.hcl:4:10: Variable declared twice: there is already a variable \"a\" (the first one is on line 1)",
+        ),
+        (
+            "variable \"1a\" {\n  default = 1\n}\njob \"x\" {}",
+            "job.hcl:1:10: Invalid variable name: \"1a\" is not a name (a name starts with a letter or underscore and holds letters, digits, _ and -)",
+        ),
+        (
+            "variable \"a\" {\n  type = number\n  default = \"x\"\n}\njob \"x\" {}",
+            "job.hcl:3:13: Unsuitable value for variable: a: a number is required, this is string (the variable is declared as number)",
+        ),
+        (
+            "variable \"a\" {\n  type = strng\n}\njob \"x\" {}",
+            "job.hcl:2:10: Invalid type: there is no type named \"strng\" (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
+        ),
+        (
+            "variable \"a\" {\n  type = object({ b = optional(string) })\n}\njob \"x\" {}",
+            "job.hcl:2:23: Invalid type: optional(…) is not supported in job files (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
+        ),
+        (
+            "variable \"a\" {\n  default = foo\n}\njob \"x\" {}",
+            "job.hcl:2:13: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")",
+        ),
+        (
+            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.a < 5\n    error_message = \"Too large.\"\n  }\n}\njob \"x\" {}",
+            "job.hcl:2:13: Invalid value for default variable: Too large. (the rule is on line 3 of job.hcl)",
+        ),
+        (
+            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.b < 5\n    error_message = \"Too large.\"\n  }\n}\njob \"x\" {}",
+            "job.hcl:4:17: Foreign reference: the condition of \"a\" may refer to var.a only\njob.hcl:4:17: Condition without its variable: the condition must refer to var.a\njob.hcl:4:20: Unknown attribute: this object has no attribute named \"b\" (did you mean \"a\"?)",
+        ),
+        (
+            "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.a > 1\n    error_message = \"too large\"\n  }\n}\njob \"x\" {}",
+            "job.hcl:5:21: Invalid error message: the message must be a whole sentence (begin it with a capital letter and end it with a full stop or question mark)",
+        ),
+        (
+            "locals {\n  a = local.b\n  b = local.a\n}\njob \"x\" {}",
+            "job.hcl:2:7: Locals in a circle: these locals need each other: a, b",
+        ),
+        (
+            "locals {\n  a = 1\n}\nlocals {\n  a = 2\n}\njob \"x\" {}",
+            "job.hcl:5:3: Local given twice: there is already a local \"a\"",
+        ),
+        (
+            "locals {\n  a = 1 + \"x\"\n}\njob \"x\" {}",
+            "job.hcl:2:11: Invalid operand: a number is required, this is the string \"x\"",
+        ),
+    ]);
+}
+
+const VARIABLES: &str = r#"
+variable "s" {
+  type    = string
+  default = "default"
+}
+variable "l" {
+  type    = list(string)
+  default = []
+}
+variable "untyped" {
+  default = 1
+}
+variables {
+  several = true
+}
+job "x" {
+  meta {
+    s       = var.s
+    l       = join("+", var.l)
+    untyped = var.untyped
+    several = var.several
+  }
+}
+"#;
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs
+        .iter()
+        .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+        .collect()
+}
+
+fn meta_of(input: &ParseInput<'_>) -> Result<(Json, Vec<String>), Vec<String>> {
+    match parse(input) {
+        Ok(parsed) => Ok((
+            serde_json::to_value(parsed.job).expect("a job")["Meta"].clone(),
+            lines(&parsed.warnings),
+        )),
+        Err(errors) => Err(lines(&errors)),
+    }
+}
+
+#[test]
+fn later_sources_of_variables_win() {
+    let mut input = ParseInput::new("job.hcl", VARIABLES);
+    let meta = |input: &ParseInput<'_>| meta_of(input).expect("reads").0;
+    assert_eq!(
+        meta(&input),
+        json!({"s": "default", "l": "", "untyped": "1", "several": "true"})
+    );
+    input.env = pairs(&[
+        ("NOMAD_VAR_s", "env"),
+        ("NOMAD_VAR_l", "[\"e\"]"),
+        ("NOMAD_VAR_other", "ignored"),
+        ("PATH", "/bin"),
+    ]);
+    assert_eq!(
+        meta(&input),
+        json!({"s": "env", "l": "e", "untyped": "1", "several": "true"})
+    );
+    input.var_files = vec![
+        VarFile {
+            path: "a.vars".into(),
+            text: "s = \"file\"\nl = [\"a\", \"b\"]\nseveral = false\n".into(),
+        },
+        VarFile {
+            path: "b.json".into(),
+            text: "{\"l\": [\"c\"]}".into(),
+        },
+    ];
+    assert_eq!(
+        meta(&input),
+        json!({"s": "file", "l": "c", "untyped": "1", "several": "false"})
+    );
+    input.variables = pairs(&[
+        ("s", "cmd"),
+        ("untyped", "2"),
+        ("l", "[\"x\", \"y\"]"),
+        ("s", "cmd2"),
+    ]);
+    assert_eq!(
+        meta(&input),
+        json!({"s": "cmd2", "l": "x+y", "untyped": "2", "several": "false"})
+    );
+    let parsed = parse(&input).expect("reads");
+    assert_eq!(parsed.variables["l"], json!(["x", "y"]));
+}
+
+#[test]
+fn undeclared_variables_are_errors_or_warnings() {
+    let text = "variable \"image\" {\n  default = \"x\"\n}\njob \"x\" {}\n";
+    let mut input = ParseInput::new("job.hcl", text);
+    input.variables = pairs(&[("imgae", "y")]);
+    input.var_files = vec![VarFile {
+        path: "v.hcl".into(),
+        text: "images = 1\n".into(),
+    }];
+    let expected = [
+        "v.hcl:1:1: Undeclared variable: \"images\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
+        "Undeclared variable: \"imgae\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
+    ];
+    assert_eq!(meta_of(&input).expect_err("strict"), expected);
+    input.strict = false;
+    assert_eq!(meta_of(&input).expect("reads").1, expected);
+}
+
+#[test]
+fn mistakes_in_given_values_name_their_origin() {
+    let text = "variable \"l\" {\n  type = list(number)\n}\njob \"x\" {}\n";
+    for (variables, env, file, expected) in [
+        (
+            &[("l", "[1, \"x\"]")][..],
+            &[][..],
+            "",
+            "<value for var.l from arguments>:1:1: Unsuitable value for variable: l: [1]: a number is required, this is tuple (the variable is declared as list of number)",
+        ),
+        (
+            &[("l", "[1")],
+            &[],
+            "",
+            "<value for var.l from arguments>:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for its partner)",
+        ),
+        (
+            &[],
+            &[("NOMAD_VAR_l", "5")],
+            "",
+            "<value for var.l from env>:1:1: Unsuitable value for variable: l: list of number required, this is number (the variable is declared as list of number)",
+        ),
+        (
+            &[],
+            &[],
+            "l = [true]\n",
+            "v.hcl:1:5: Unsuitable value for variable: l: [0]: number required, this is tuple (the variable is declared as list of number)",
+        ),
+        (
+            &[],
+            &[],
+            "variable \"l\" {}\n",
+            "v.hcl:1:1: Declaration in a variable file: a variable file sets variables, it does not declare them (write name = value here, and put the variable block into the job file)",
+        ),
+        (
+            &[],
+            &[],
+            "l = [foo]\n",
+            "v.hcl:1:6: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")",
+        ),
+    ] {
+        let mut input = ParseInput::new("job.hcl", text);
+        input.variables = pairs(variables);
+        input.env = pairs(env);
+        if !file.is_empty() {
+            input.var_files = vec![VarFile {
+                path: "v.hcl".into(),
+                text: file.into(),
+            }];
+        }
+        let errors = meta_of(&input).expect_err("refused");
+        assert_eq!(errors[0], expected);
+    }
+}
+
+#[test]
+fn maps_may_be_blocks_or_attributes() {
+    let task = |inside: &str| -> Json {
+        let text = format!("job \"x\" {{\n group \"g\" {{\n task \"t\" {{\n{inside}\n}}\n}}\n}}");
+        read(&text).unwrap_or_else(|e| panic!("{}", render(&e, false)))["TaskGroups"][0]["Tasks"][0]
+            .clone()
+    };
+    for (block, attribute, field) in [
+        ("env {\n A = 1\n}", "env = { A = 1 }", "Env"),
+        ("meta {\n A = true\n}", "meta = { \"A\" = true }", "Meta"),
+        (
+            "config {\n a = [1]\n b {\n c = 2\n }\n}",
+            "config = { a = [1], b = { c = 2 } }",
+            "Config",
+        ),
+    ] {
+        assert_eq!(task(block)[field], task(attribute)[field], "{block}");
+    }
+    let artifact = task("artifact {\n options = { a = \"b\" }\n headers = { \"X-Y\" = \"z\" }\n}");
+    assert_eq!(artifact["Artifacts"][0]["GetterOptions"], json!({"a": "b"}));
+    assert_eq!(
+        artifact["Artifacts"][0]["GetterHeaders"],
+        json!({"X-Y": "z"})
+    );
+}
+
+#[test]
+fn config_keeps_its_shape() {
+    let text = r#"
+locals { l = ["a", "b"] }
+job "x" { 
+  group "g" {
+    task "t" {
+      config {
+        m      = { a = 1 }
+        kept   = ({ a = 1 })
+        list   = [{ a = 1 }, { b = 2 }]
+        half   = 0.5
+        big    = 9223372036854775807
+        none   = null
+        und    = foo.bar
+        vol "n" "m" {
+          type = "bind"
+        }
+        dynamic "mount" {
+          for_each = local.l
+          content {
+            target = mount.value
+          }
+        }
+      }
+    }
+  }
+}
+"#
+    .replace("locals { l", "locals {\n l")
+    .replace("] }\njob", "]\n}\njob");
+    let job = read(&text).unwrap_or_else(|e| panic!("{}", render(&e, false)));
+    assert_eq!(
+        job["TaskGroups"][0]["Tasks"][0]["Config"],
+        json!({
+            "m": [{"a": 1}],
+            "kept": {"a": 1},
+            "list": [{"a": 1}, {"b": 2}],
+            "half": 0.5,
+            "big": 9_223_372_036_854_775_807_i64,
+            "und": "${foo.bar}",
+            "vol": [{"n": [{"m": [{"type": "bind"}]}]}],
+            "mount": [{"target": "a"}, {"target": "b"}],
+        })
+    );
+}
+
+#[test]
+fn the_apis_json_is_checked_field_by_field() {
+    for (text, expected) in [
+        (
+            r#"{"ID": "x", "Priority": "high"}"#,
+            "job.hcl:1:25: Unsuitable value: Priority: a whole number is required, this is a string",
+        ),
+        (
+            r#"{"Job": {"ID": "x", "TaskGroups": {}}}"#,
+            "job.hcl:1:35: Unsuitable value: TaskGroups: an array of objects is required, this is an object",
+        ),
+        (
+            r#"{"Job": {"Name": "x"}}"#,
+            "job.hcl:1:1: Missing id: the job has no ID (set \"ID\")",
+        ),
+        (
+            r#"{"Job": 5}"#,
+            "job.hcl:1:9: Unsuitable value: Job: an object is required, this is a number",
+        ),
+        (
+            r#"{"ID": "x", "Update": {"Stagger": "1y"}}"#,
+            "job.hcl:1:35: Unsuitable value: Stagger: \"1y\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
+        ),
+    ] {
+        assert_eq!(lines(&read(text).expect_err(text))[0], expected);
+    }
+    // Keys count without regard to case, as in Go; what is not known is said, not swallowed.
+    let parsed = parse(&ParseInput::new("j", r#"{"job": {}, "id": "x"}"#));
+    assert!(
+        parsed.is_err(),
+        "a lower-case job is JSON notation of the language"
+    );
+    let parsed = parse(&ParseInput::new(
+        "j",
+        r#"{"Job": {"id": "x", "TYPE": "batch", "Prioritty": 5, "Meta": null}}"#,
+    ))
+    .expect("reads");
+    assert_eq!(
+        (&*parsed.job.id.to_string(), &*parsed.job.kind),
+        ("x", "batch")
+    );
+    assert_eq!(
+        lines(&parsed.warnings),
+        ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]
+    );
+}
