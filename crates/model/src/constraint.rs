@@ -62,7 +62,12 @@ pub struct Affinity {
 
 impl Default for Affinity {
     fn default() -> Self {
-        Self { left: String::new(), right: String::new(), operator: "=".into(), weight: 50 }
+        Self {
+            left: String::new(),
+            right: String::new(),
+            operator: "=".into(),
+            weight: 50,
+        }
     }
 }
 
@@ -81,7 +86,11 @@ pub struct Spread {
 
 impl Default for Spread {
     fn default() -> Self {
-        Self { attribute: String::new(), weight: 50, targets: Vec::new() }
+        Self {
+            attribute: String::new(),
+            weight: 50,
+            targets: Vec::new(),
+        }
     }
 }
 

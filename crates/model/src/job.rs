@@ -133,7 +133,10 @@ impl Job {
     /// The job's full name.
     #[must_use]
     pub fn key(&self) -> JobKey {
-        JobKey { namespace: self.namespace.clone(), id: self.id.clone() }
+        JobKey {
+            namespace: self.namespace.clone(),
+            id: self.id.clone(),
+        }
     }
     /// The group of that name.
     #[must_use]
@@ -296,7 +299,11 @@ pub struct EphemeralDisk {
 
 impl Default for EphemeralDisk {
     fn default() -> Self {
-        Self { sticky: Some(false), migrate: Some(false), size_mb: Some(300) }
+        Self {
+            sticky: Some(false),
+            migrate: Some(false),
+            size_mb: Some(300),
+        }
     }
 }
 

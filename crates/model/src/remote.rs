@@ -71,7 +71,9 @@ impl RemoteTask {
     /// Ended, counted, and the provider has let it go: the slot is free for what follows.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.observed.ended() && self.exit_acknowledged && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
+        self.observed.ended()
+            && self.exit_acknowledged
+            && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
     }
     /// True when a later manager must look for an existing instance before it creates.
     #[must_use]
@@ -93,7 +95,13 @@ impl Observed {
     #[must_use]
     pub fn exit(&self, now: TimestampNs) -> Option<RemoteExit> {
         match self {
-            Self::Exited { code, signal, oom_killed, reason, at } => Some(RemoteExit {
+            Self::Exited {
+                code,
+                signal,
+                oom_killed,
+                reason,
+                at,
+            } => Some(RemoteExit {
                 code: *code,
                 signal: *signal,
                 oom_killed: *oom_killed,
@@ -140,9 +148,14 @@ mod hex_bytes {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(d)?;
         if text.len() % 2 != 0 || !text.is_ascii() {
-            return Err(D::Error::custom("a handle must be an even number of hexadecimal digits"));
+            return Err(D::Error::custom(
+                "a handle must be an even number of hexadecimal digits",
+            ));
         }
-        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom)).collect()
+        (0..text.len())
+            .step_by(2)
+            .map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom))
+            .collect()
     }
 }
 
@@ -223,12 +236,15 @@ impl RemotePolicy {
     /// The policy of a task.
     #[must_use]
     pub fn of(job: &crate::job::Job, task: &crate::task::Task) -> Self {
-        let batch = job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
+        let batch =
+            job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
         Self {
             batch,
             restart: task.restart.clone().unwrap_or_default(),
             kill_signal: task.kill_signal.clone(),
-            kill_timeout: task.kill_timeout.unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
+            kill_timeout: task
+                .kill_timeout
+                .unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
         }
     }
 }
@@ -249,15 +265,17 @@ pub struct RemoteWanted {
     pub policy: RemotePolicy,
     /// Node and allocation; None once that node is lost: the next allocation of the slot fills it.
     pub manager: Option<Manager>,
-    /// The allocation before this one in the slot has ended by itself (complete or failed) and this one follows it (a reschedule):
-    /// a new incarnation is asked for. False for allocations that replace a lost, migrated or stopped one: they adopt.
+    /// The allocation that the record served last has ended by itself (complete or failed) and this one follows it (a reschedule): a new
+    /// incarnation is asked for. False for allocations that replace a lost, migrated or stopped one: they adopt.
     pub previous_ended: bool,
     /// The restart counters of the record are kept (an ordered restart of the same specification).
     pub keep_counters: bool,
 }
 
 /// Who may act on an incarnation, and until when.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Manager {
     /// Node.

@@ -3,14 +3,17 @@
 //! For each slot that has a record or is wanted by an allocation, gather [`SlotFacts`] from the snapshot, feed each of [`events_for`] to
 //! [`super::transition`], carry the effects out. Doing it twice changes nothing.
 
-use model::{AllocId, Job, NodeId, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
+use model::{
+    AllocId, Allocation, ClientStatus, Job, NodeId, RemotePolicy, RemoteTask, RemoteWanted,
+    SlotKey, TimestampNs, remote::Manager, spec_hash,
+};
 
 use super::{Event, transition::wake_at};
 
 /// What a snapshot says about a slot.
 #[derive(Clone)]
 pub struct SlotFacts<'a> {
-    /// From the newest allocation of the slot whose desired status is run and whose client status is not terminal, provided that its node
+    /// [`wanted`] for the newest allocation of the slot whose desired status is run and whose client status is not terminal, provided that its node
     /// holds a lease and is not draining; None when there is no such allocation.
     pub wanted: Option<RemoteWanted>,
     /// Why the job does not want the slot (see [`slot_covered`]); `Ok` when it does.
@@ -23,23 +26,71 @@ pub struct SlotFacts<'a> {
     pub alloc_live: &'a dyn Fn(AllocId) -> bool,
 }
 
+/// What an allocation wants of the slot of its task. `provider` is the runtime that its node reaches with the task's driver; `served` is the
+/// allocation that the record served last ([`RemoteTask::alloc_id`]), if it still exists. None when the job has no such task.
+#[must_use]
+pub fn wanted(
+    alloc: &Allocation,
+    job: &Job,
+    task: &str,
+    provider: &str,
+    served: Option<&Allocation>,
+) -> Option<RemoteWanted> {
+    let group = job.group(&alloc.task_group)?;
+    let task = group.task(task)?;
+    // Only an allocation whose tasks have ended has had the verdict: its successor is a new attempt. One that was lost or moved has not; its
+    // successor takes over the incarnation as it is, ended or not.
+    let previous_ended = served.is_some_and(|a| {
+        a.id != alloc.id
+            && matches!(
+                a.client_status,
+                ClientStatus::Failed | ClientStatus::Complete
+            )
+    });
+    Some(RemoteWanted {
+        job_version: job.version,
+        spec_hash: spec_hash(job, group, task),
+        driver: task.driver.clone(),
+        provider: provider.to_owned(),
+        policy: RemotePolicy::of(job, task),
+        manager: Some(Manager {
+            node_id: alloc.node_id,
+            alloc_id: alloc.id,
+        }),
+        previous_ended,
+        keep_counters: false,
+    })
+}
+
 /// Does the job want this slot? The error says why not.
 ///
 /// # Errors
 /// The reason for a tombstone.
 pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
-    let Some(job) = job else { return Err(format!("job {} was purged", slot.job())) };
+    let Some(job) = job else {
+        return Err(format!("job {} was purged", slot.job()));
+    };
     if job.stopped() {
         return Err(format!("job {} was stopped", slot.job()));
     }
     let Some(group) = job.group(&slot.group) else {
-        return Err(format!("group {:?} was removed in version {} of the job", &*slot.group, job.version));
+        return Err(format!(
+            "group {:?} was removed in version {} of the job",
+            &*slot.group, job.version
+        ));
     };
     if slot.index >= group.count() {
-        return Err(format!("group {:?} was scaled down to {}", &*slot.group, group.count()));
+        return Err(format!(
+            "group {:?} was scaled down to {}",
+            &*slot.group,
+            group.count()
+        ));
     }
     if group.task(&slot.task).is_none() {
-        return Err(format!("task {:?} was removed in version {} of the job", &*slot.task, job.version));
+        return Err(format!(
+            "task {:?} was removed in version {} of the job",
+            &*slot.task, job.version
+        ));
     }
     Ok(())
 }
@@ -47,7 +98,11 @@ pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
 /// The events that follow from the facts, in the order in which they are to be fed: management that is lost first, then what is wanted, then
 /// what is not. An allocation that wants the slot outweighs a job that no longer counts it: the scheduler stops allocations, not indexes.
 #[must_use]
-pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: TimestampNs) -> Vec<Event> {
+pub fn events_for(
+    record: Option<&RemoteTask>,
+    facts: &SlotFacts<'_>,
+    now: TimestampNs,
+) -> Vec<Event> {
     let mut events = Vec::new();
     if let Some(r) = record {
         for m in [r.manager, r.successor].into_iter().flatten() {
@@ -62,20 +117,35 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
     let Some(r) = record else { return events };
     if facts.wanted.is_none()
         && let Err(why) = &facts.covered
-        && ![r.manager, r.successor].into_iter().flatten().any(|m| (facts.alloc_live)(m.alloc_id))
+        && ![r.manager, r.successor]
+            .into_iter()
+            .flatten()
+            .any(|m| (facts.alloc_live)(m.alloc_id))
     {
         events.push(Event::Unwanted { why: why.clone() });
     } else {
-        for m in [r.manager, r.successor, r.next.as_ref().and_then(|n| n.manager)].into_iter().flatten() {
+        for m in [
+            r.manager,
+            r.successor,
+            r.next.as_ref().and_then(|n| n.manager),
+        ]
+        .into_iter()
+        .flatten()
+        {
             if !m.alloc_id.is_nil() && !(facts.alloc_live)(m.alloc_id) {
-                events.push(Event::Released { alloc_id: m.alloc_id });
+                events.push(Event::Released {
+                    alloc_id: m.alloc_id,
+                });
             }
         }
     }
     if let Some(m) = r.manager
         && let Some(force) = (facts.draining)(m.node_id)
     {
-        events.push(Event::Drain { node: m.node_id, force });
+        events.push(Event::Drain {
+            node: m.node_id,
+            force,
+        });
     }
     if wake_at(r).is_some_and(|at| at <= now) {
         events.push(Event::Tick);
@@ -86,5 +156,7 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
 /// True when the record waits for any capable node: [`Event::CapableNode`] is to be fed with one that reaches its provider.
 #[must_use]
 pub fn needs_executor(r: &RemoteTask) -> bool {
-    r.manager.is_none() && !r.settled() && (r.desired == model::DesiredRemote::Stop || r.next.is_some())
+    r.manager.is_none()
+        && !r.settled()
+        && (r.desired == model::DesiredRemote::Stop || r.next.is_some())
 }

@@ -1,13 +1,12 @@
 //! The servers' transition function. See the module above for the picture, README.md for the rules by number.
 
 use model::{
-    AllocId, DesiredRemote, NodeId, Observed, RemoteExit, RemoteOrder, RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey,
-    TimestampNs,
-    remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteRole},
+    AllocId, DesiredRemote, NodeId, Observed, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted,
+    SlotKey, TimestampNs,
+    remote::{Manager, RemoteEvent, RemoteRole},
 };
 
 use super::{Context, Effect, Event, Step};
-use crate::restart::{Decision, End, Tracker};
 
 /// How many changes a record remembers.
 const HISTORY: usize = 10;
@@ -20,7 +19,14 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
     let Some(before) = record else {
         return without_record(slot, event, cx);
     };
-    let mut work = Work { r: before.clone(), cx, deleted: false, out: Vec::new(), evaluate: Vec::new(), reasons: Vec::new() };
+    let mut work = Work {
+        r: before.clone(),
+        cx,
+        deleted: false,
+        out: Vec::new(),
+        evaluate: Vec::new(),
+        reasons: Vec::new(),
+    };
     match event {
         Event::Wanted(wanted) => work.wanted(wanted),
         Event::Released { alloc_id } => work.released(*alloc_id),
@@ -43,7 +49,14 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
 #[must_use]
 pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     let (who, role) = match (&r.manager, &r.successor) {
-        (Some(m), _) if m.node_id == node => (*m, if m.alloc_id.is_nil() { RemoteRole::Stop } else { RemoteRole::Manage }),
+        (Some(m), _) if m.node_id == node => (
+            *m,
+            if m.alloc_id.is_nil() {
+                RemoteRole::Stop
+            } else {
+                RemoteRole::Manage
+            },
+        ),
         (_, Some(s)) if s.node_id == node => (*s, RemoteRole::Observe),
         _ => return None,
     };
@@ -70,14 +83,22 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
 /// Every order that follows from the record.
 #[must_use]
 pub fn orders(r: &RemoteTask) -> Vec<(NodeId, RemoteOrder)> {
-    [r.manager, r.successor].into_iter().flatten().filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?))).collect()
+    [r.manager, r.successor]
+        .into_iter()
+        .flatten()
+        .filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?)))
+        .collect()
 }
 
 /// When [`Event::Tick`] has something to do, if ever.
 #[must_use]
 pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     match &r.verdict {
-        RemoteVerdict::Restarting { at, .. } if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run => Some(*at),
+        RemoteVerdict::Restarting { at, .. }
+            if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run =>
+        {
+            Some(*at)
+        }
         _ => None,
     }
 }
@@ -87,22 +108,40 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     match event {
         Event::Wanted(wanted) => {
             let Some(manager) = wanted.manager else {
-                step.reasons.push("the slot is wanted but no node is named to manage it".to_owned());
+                step.reasons
+                    .push("the slot is wanted but no node is named to manage it".to_owned());
                 return step;
             };
-            let mut r = RemoteTask { slot: slot.clone(), ..RemoteTask::default() };
+            let mut r = RemoteTask {
+                slot: slot.clone(),
+                ..RemoteTask::default()
+            };
             install(&mut r, wanted, manager, cx);
-            let message = format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
+            let message = format!(
+                "incarnation {} committed for node {}",
+                r.incarnation.short(),
+                manager.node_id.short()
+            );
             note(&mut r, cx, message);
             // Rule 1: the incarnation is committed before anyone is asked to create it.
             step.effects.push(Effect::Commit(Box::new(r.clone())));
-            step.effects.extend(orders(&r).into_iter().map(|(node, order)| Effect::Order { node, order: Box::new(order) }));
-            step.reasons.push("the slot is wanted for the first time: intent is committed, then created".to_owned());
+            step.effects
+                .extend(orders(&r).into_iter().map(|(node, order)| Effect::Order {
+                    node,
+                    order: Box::new(order),
+                }));
+            step.reasons.push(
+                "the slot is wanted for the first time: intent is committed, then created"
+                    .to_owned(),
+            );
             step.record = Some(r);
         }
         Event::Report { from, .. } => {
             // Rules 5 and 10: an instance without a record is nobody's to kill; the sweep reports it.
-            step.effects.push(Effect::Release { node: *from, slot: slot.clone() });
+            step.effects.push(Effect::Release {
+                node: *from,
+                slot: slot.clone(),
+            });
             step.reasons.push("report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound".to_owned());
         }
         Event::Released { .. }
@@ -114,14 +153,25 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
         | Event::Restart { .. }
         | Event::DeclareGone { .. }
         | Event::Forget { .. }
-        | Event::Tick => step.reasons.push("the slot has no record: nothing to do".to_owned()),
+        | Event::Tick => step
+            .reasons
+            .push("the slot has no record: nothing to do".to_owned()),
     }
     step
 }
 
 /// Puts a new incarnation of what is wanted into the record, under a new epoch.
-fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manager, cx: Context) {
-    let RemoteWanted { job_version, spec_hash, driver, provider, policy, manager: _, previous_ended: _, keep_counters } = wanted;
+pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manager, cx: Context) {
+    let RemoteWanted {
+        job_version,
+        spec_hash,
+        driver,
+        provider,
+        policy,
+        manager: _,
+        previous_ended: _,
+        keep_counters,
+    } = wanted;
     r.job_version = *job_version;
     r.spec_hash.clone_from(spec_hash);
     r.driver.clone_from(driver);
@@ -160,44 +210,52 @@ fn note(r: &mut RemoteTask, cx: Context, message: String) {
     if r.history.len() >= HISTORY {
         r.history.remove(0);
     }
-    r.history.push(RemoteEvent { time: cx.now, epoch: r.epoch, message });
+    r.history.push(RemoteEvent {
+        time: cx.now,
+        epoch: r.epoch,
+        message,
+    });
 }
 
 /// A record being changed.
-struct Work {
-    r: RemoteTask,
-    cx: Context,
-    deleted: bool,
+pub(super) struct Work {
+    pub(super) r: RemoteTask,
+    pub(super) cx: Context,
+    pub(super) deleted: bool,
     /// Releases and repeated orders that do not follow from comparing the record before and after.
-    out: Vec<Effect>,
-    evaluate: Vec<String>,
-    reasons: Vec<String>,
+    pub(super) out: Vec<Effect>,
+    pub(super) evaluate: Vec<String>,
+    pub(super) reasons: Vec<String>,
 }
 
 impl Work {
-    fn because(&mut self, why: impl Into<String>) {
+    pub(super) fn because(&mut self, why: impl Into<String>) {
         self.reasons.push(why.into());
     }
 
     /// A reason that also belongs into the record's history.
-    fn changed(&mut self, why: impl Into<String>) {
+    pub(super) fn changed(&mut self, why: impl Into<String>) {
         let why = why.into();
         note(&mut self.r, self.cx, why.clone());
         self.reasons.push(why);
     }
 
     /// Can a node at that provider reach the instance? (The provider of the record is a constraint for every later manager.)
-    fn reaches(&self, provider: &str) -> bool {
+    pub(super) fn reaches(&self, provider: &str) -> bool {
         self.r.provider.is_empty() || self.r.provider == provider
     }
 
     /// Nothing follows for the task: its incarnation has ended and no restart is due.
     fn finished(&self) -> bool {
-        self.r.observed.ended() && matches!(self.r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+        self.r.observed.ended()
+            && matches!(
+                self.r.verdict,
+                RemoteVerdict::Complete | RemoteVerdict::Failed { .. }
+            )
     }
 
     /// Management moves: the only place besides [`install`] where the epoch grows.
-    fn take_over(&mut self, manager: Manager, why: &str) {
+    pub(super) fn take_over(&mut self, manager: Manager, why: &str) {
         let managed_before = self.r.manager.is_some();
         self.r.epoch += 1;
         self.r.manager = Some(manager);
@@ -205,13 +263,21 @@ impl Work {
         if !manager.alloc_id.is_nil() {
             self.r.alloc_id = manager.alloc_id;
         }
-        if self.r.successor.is_some_and(|s| s.node_id == manager.node_id) {
+        if self
+            .r
+            .successor
+            .is_some_and(|s| s.node_id == manager.node_id)
+        {
             self.r.successor = None;
         }
         self.r.handovers += 1;
         self.changed(format!(
             "{} by node {} under epoch {}: {why}",
-            if managed_before { "handed over" } else { "adopted" },
+            if managed_before {
+                "handed over"
+            } else {
+                "adopted"
+            },
             manager.node_id.short(),
             self.r.epoch
         ));
@@ -224,7 +290,8 @@ impl Work {
             self.r.unmanaged_since = self.cx.now;
             self.changed(format!("unmanaged: {why}"));
             if self.r.desired == DesiredRemote::Run {
-                self.evaluate.push(format!("{} is unmanaged: {why}", self.r.slot));
+                self.evaluate
+                    .push(format!("{} is unmanaged: {why}", self.r.slot));
             }
         }
     }
@@ -241,10 +308,18 @@ impl Work {
         }
         if w.previous_ended && self.finished() && manager.alloc_id != self.r.alloc_id {
             // The failure has been delivered to its allocation and the reschedule policy has placed a new one: a new incarnation.
-            self.because("the previous allocation has ended; a new incarnation follows the reschedule");
+            self.because(
+                "the previous allocation has ended; a new incarnation follows the reschedule",
+            );
             self.r.next = Some(Box::new(w.clone()));
             if self.r.manager.is_none() && !self.r.settled() && self.reaches(&w.provider) {
-                self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to let the provider forget the ended instance");
+                self.take_over(
+                    Manager {
+                        alloc_id: AllocId::NIL,
+                        ..manager
+                    },
+                    "to let the provider forget the ended instance",
+                );
             }
             return;
         }
@@ -268,16 +343,27 @@ impl Work {
             Some(m) if m.node_id == manager.node_id => {
                 self.r.manager = Some(manager);
                 self.r.alloc_id = manager.alloc_id;
-                self.changed(format!("the same node manages it for allocation {} now", manager.alloc_id.short()));
+                self.changed(format!(
+                    "the same node manages it for allocation {} now",
+                    manager.alloc_id.short()
+                ));
             }
             Some(_) if self.r.observed.ended() => {
-                self.take_over(manager, "the instance has ended: there is nothing to keep watching during the move");
+                self.take_over(
+                    manager,
+                    "the instance has ended: there is nothing to keep watching during the move",
+                );
             }
             // Rule 8: make before break. The new node looks first; the old one goes on until it has seen the instance.
-            Some(_) if self.r.successor == Some(manager) => self.because("the successor has not observed the instance yet"),
+            Some(_) if self.r.successor == Some(manager) => {
+                self.because("the successor has not observed the instance yet")
+            }
             Some(old) => {
                 if let Some(other) = self.r.successor.filter(|s| s.node_id != manager.node_id) {
-                    self.changed(format!("node {} is no longer the successor", other.node_id.short()));
+                    self.changed(format!(
+                        "node {} is no longer the successor",
+                        other.node_id.short()
+                    ));
                 }
                 self.r.successor = Some(manager);
                 self.changed(format!(
@@ -309,7 +395,10 @@ impl Work {
         self.drop_successor();
         self.r.next = Some(Box::new(w.clone()));
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = format!("replaced by version {} of the job, whose specification differs", w.job_version);
+        self.r.stop_reason = format!(
+            "replaced by version {} of the job, whose specification differs",
+            w.job_version
+        );
         self.changed(format!("stopping: {}", self.r.stop_reason));
         self.need_executor_for_stop(w, manager);
     }
@@ -320,15 +409,24 @@ impl Work {
         }
         if self.reaches(&w.provider) {
             // No allocation is named: the new allocation never shows the old instance as its own.
-            self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to stop what is there");
+            self.take_over(
+                Manager {
+                    alloc_id: AllocId::NIL,
+                    ..manager
+                },
+                "to stop what is there",
+            );
         } else {
             self.because("the node of the new version does not reach the provider of the old instance: another capable node must stop it");
         }
     }
 
-    fn drop_successor(&mut self) {
+    pub(super) fn drop_successor(&mut self) {
         if let Some(s) = self.r.successor.take() {
-            self.because(format!("node {} need not observe any more", s.node_id.short()));
+            self.because(format!(
+                "node {} need not observe any more",
+                s.node_id.short()
+            ));
         }
     }
 
@@ -353,7 +451,9 @@ impl Work {
             return self.because("the result is delivered; nothing is left to manage");
         }
         if self.r.successor.is_some() {
-            return self.because("the old manager goes on until the successor has observed the instance (rule 8)");
+            return self.because(
+                "the old manager goes on until the successor has observed the instance (rule 8)",
+            );
         }
         self.unmanage("its allocation was moved and no other node has room");
     }
@@ -377,7 +477,8 @@ impl Work {
         if self.r.successor.is_some_and(|s| s.node_id == node) {
             self.r.successor = None;
             self.changed(format!("the successor, node {}, was lost", node.short()));
-            self.evaluate.push(format!("{} needs another successor", self.r.slot));
+            self.evaluate
+                .push(format!("{} needs another successor", self.r.slot));
         }
         if let Some(next) = &mut self.r.next
             && next.manager.is_some_and(|m| m.node_id == node)
@@ -402,7 +503,8 @@ impl Work {
             return self.because("the node is told its order again");
         }
         if self.r.manager.is_none() && self.r.desired == DesiredRemote::Run && !self.finished() {
-            self.evaluate.push(format!("{} is unmanaged and a node has come", self.r.slot));
+            self.evaluate
+                .push(format!("{} is unmanaged and a node has come", self.r.slot));
         }
         self.because("the node has no part in the slot");
     }
@@ -410,7 +512,8 @@ impl Work {
     fn drain(&mut self, node: NodeId, force: bool) {
         if self.r.successor.is_some_and(|s| s.node_id == node) {
             self.drop_successor();
-            self.evaluate.push(format!("{} needs another successor", self.r.slot));
+            self.evaluate
+                .push(format!("{} needs another successor", self.r.slot));
         }
         if self.r.manager.is_none_or(|m| m.node_id != node) {
             return self.because("the node does not manage the slot");
@@ -419,11 +522,14 @@ impl Work {
             return self.because("the instance has ended: nothing holds the drain up");
         }
         match (self.r.successor, force) {
-            (Some(_), false) => self.because("the drain waits for the successor to observe the instance (rule 8)"),
+            (Some(_), false) => {
+                self.because("the drain waits for the successor to observe the instance (rule 8)")
+            }
             (Some(s), true) => self.take_over(s, "the drain waits no longer for the observation"),
             (None, false) if self.r.desired == DesiredRemote::Run => {
                 self.because("the drain asks for a successor");
-                self.evaluate.push(format!("{} is on a draining node", self.r.slot));
+                self.evaluate
+                    .push(format!("{} is on a draining node", self.r.slot));
             }
             (None, false) => self.because("the drain waits for the stop to be confirmed"),
             (None, true) => self.unmanage("the drain ends and no other node has room"),
@@ -435,16 +541,28 @@ impl Work {
             return self.because("the slot is managed");
         }
         if !self.reaches(provider) {
-            return self.because(format!("the node reaches provider {provider:?}, the instance lives at {:?}", self.r.provider));
+            return self.because(format!(
+                "the node reaches provider {provider:?}, the instance lives at {:?}",
+                self.r.provider
+            ));
         }
-        let executor = Manager { node_id: node, alloc_id: AllocId::NIL };
+        let executor = Manager {
+            node_id: node,
+            alloc_id: AllocId::NIL,
+        };
         if self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {
             if !self.r.settled() {
-                self.take_over(executor, "to stop it (any capable node executes a tombstone)");
+                self.take_over(
+                    executor,
+                    "to stop it (any capable node executes a tombstone)",
+                );
             }
         } else if !self.finished() {
             self.because("the slot is unmanaged: the scheduler is asked for an allocation");
-            self.evaluate.push(format!("{} is unmanaged and a capable node has room", self.r.slot));
+            self.evaluate.push(format!(
+                "{} is unmanaged and a capable node has room",
+                self.r.slot
+            ));
         }
     }
 
@@ -473,11 +591,18 @@ impl Work {
 
     fn declare_gone(&mut self, why: &str) {
         match self.r.observed {
-            Observed::Exited { .. } | Observed::Gone => self.because("the instance has ended already"),
-            Observed::Running | Observed::Creating if self.r.manager.is_some() => {
-                self.because("refused: the instance is observed alive; stop it instead of declaring it gone");
+            Observed::Exited { .. } | Observed::Gone => {
+                self.because("the instance has ended already")
             }
-            Observed::Running | Observed::Creating | Observed::Intended | Observed::Unknown { .. } => {
+            Observed::Running | Observed::Creating if self.r.manager.is_some() => {
+                self.because(
+                    "refused: the instance is observed alive; stop it instead of declaring it gone",
+                );
+            }
+            Observed::Running
+            | Observed::Creating
+            | Observed::Intended
+            | Observed::Unknown { .. } => {
                 self.r.observed = Observed::Gone;
                 self.changed(format!("declared gone: {why}"));
             }
@@ -489,267 +614,57 @@ impl Work {
         self.deleted = true;
     }
 
-    fn report(&mut self, from: NodeId, report: &RemoteReport) {
-        let role = order_for_node(&self.r, from).map(|o| o.role);
-        let Some(role) = role else {
-            self.out.push(Effect::Release { node: from, slot: self.r.slot.clone() });
-            return self.because("report ignored: the node neither manages nor observes the slot; it is told to let go");
-        };
-        // I3: what was said under an older epoch, or about an older instance, changes nothing.
-        if report.epoch != self.r.epoch || report.incarnation != self.r.incarnation {
-            let what = if report.incarnation == self.r.incarnation {
-                format!("epoch {}, now {}", report.epoch, self.r.epoch)
-            } else {
-                format!("incarnation {}, now {}", report.incarnation.short(), self.r.incarnation.short())
-            };
-            self.resend(from);
-            return self.because(format!("report ignored: it is about {what}; the node is told its order again"));
-        }
-        if !report.provider.is_empty() && !self.reaches(&report.provider) {
-            return self.because(format!(
-                "report ignored: it is about provider {:?}, the instance lives at {:?}",
-                report.provider, self.r.provider
-            ));
-        }
-        if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
-            // The node looked by key before the instance was created; with its next order it gets the handle to look by.
-            self.resend(from);
-            return self.because("absence by key is older than the handle: the node is asked to look by the handle");
-        }
-        if report.stale_epoch > self.r.epoch
-            && role != RemoteRole::Observe
-            && let Some(manager) = self.r.manager
-        {
-            // The servers were restored from a time before that epoch. It is theirs to go on from.
-            self.r.epoch = report.stale_epoch;
-            return self.take_over(manager, &format!("the provider has accepted epoch {} already", report.stale_epoch));
-        }
-        self.learn(report);
-        self.observe(report, role);
-        if report.forgotten && self.r.exit_acknowledged && role != RemoteRole::Observe && !self.r.forgotten {
-            self.r.forgotten = true;
-            self.changed("the provider has let the ended instance go");
-        }
-        if role == RemoteRole::Observe && !matches!(report.observed, Observed::Unknown { .. } | Observed::Intended) {
-            // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too: nothing can be missed.
-            if let Some(s) = self.r.successor {
-                self.take_over(s, "the successor has observed the instance");
-            }
-        }
-    }
-
-    /// Takes over what the report knows. Absence erases nothing.
-    fn learn(&mut self, report: &RemoteReport) {
-        if self.r.provider.is_empty() && !report.provider.is_empty() {
-            self.r.provider.clone_from(&report.provider);
-        }
-        if let Some(h) = &report.handle {
-            if h.data.len() > MAX_HANDLE_BYTES {
-                self.because(format!("the handle is refused: {} bytes, at most {MAX_HANDLE_BYTES} are kept", h.data.len()));
-            } else if self.r.handle.as_ref() != Some(h) {
-                self.r.handle = Some(h.clone());
-            }
-        }
-        if !report.provider_id.is_empty() {
-            self.r.provider_id.clone_from(&report.provider_id);
-        }
-        if !report.attributes.is_empty() {
-            self.r.attributes.clone_from(&report.attributes);
-        }
-        if !report.address.is_empty() {
-            self.r.address.clone_from(&report.address);
-        }
-        if !report.port_map.is_empty() {
-            self.r.port_map.clone_from(&report.port_map);
-        }
-        if report.started_at != 0 && self.r.started_at == 0 {
-            self.r.started_at = report.started_at;
-        }
-    }
-
-    fn observe(&mut self, report: &RemoteReport, role: RemoteRole) {
-        if self.r.observed.ended() {
-            // The end is a fact; a late or repeated observation cannot undo it nor count it twice.
-            return self.because("the end of the instance is already recorded");
-        }
-        if !report.refused.is_empty() && role != RemoteRole::Observe {
-            self.r.observed = Observed::Gone;
-            self.r.result = Some(RemoteExit {
-                reason: report.refused.clone(),
-                at: self.cx.now,
-                vanished: true,
-                ..RemoteExit::default()
-            });
-            return self.changed(format!("the provider refuses to create it: {}", report.refused));
-        }
-        match &report.observed {
-            Observed::Intended => self.because("nothing observed yet"),
-            Observed::Unknown { why, .. } => {
-                // Rule 2: not being able to ask is not an exit, not an absence, and no reason to act.
-                let since = match &self.r.observed {
-                    Observed::Unknown { since, .. } => *since,
-                    _ => self.cx.now,
-                };
-                let unknown = Observed::Unknown { since, why: why.clone() };
-                if self.r.observed != unknown {
-                    self.changed(format!("state unknown: {why}"));
-                    self.r.observed = unknown;
-                }
-            }
-            Observed::Gone if !self.r.seen() && self.r.desired == DesiredRemote::Stop && report.desired == DesiredRemote::Run => {
-                self.because("absence seen before the stop was ordered does not confirm it");
-            }
-            Observed::Gone if self.r.desired == DesiredRemote::Run && !self.r.seen() => {
-                self.because("nothing has been created yet: the manager creates it under the incarnation's key");
-            }
-            other => {
-                if &self.r.observed != other {
-                    let text = match other {
-                        Observed::Exited { code, signal, .. } => format!("exited with code {code}, signal {signal}"),
-                        Observed::Gone => "gone: the provider has no such instance".to_owned(),
-                        Observed::Running => "running".to_owned(),
-                        _ => "being created".to_owned(),
-                    };
-                    self.changed(text);
-                    self.r.observed = other.clone();
-                }
-            }
-        }
-    }
-
-    /// What follows from the state itself, whatever the event was.
-    fn advance(&mut self) {
-        if self.deleted {
-            return;
-        }
-        self.count_exit();
-        if !self.r.settled() {
-            return;
-        }
-        if let Some(next) = self.r.next.clone() {
-            match next.manager {
-                Some(manager) => self.begin(&next, manager, "the previous incarnation has confirmedly ended"),
-                None => {
-                    // Ended and wanted again, but the node that was to follow is lost. The slot is free; an allocation must come.
-                    self.because("what follows waits for an allocation");
-                    if self.r.manager.take().is_some() {
-                        self.r.unmanaged_since = self.cx.now;
-                        self.evaluate.push(format!("{} is free and waits for an allocation", self.r.slot));
-                    }
-                }
-            }
-            return;
-        }
-        if self.r.desired == DesiredRemote::Stop {
-            self.changed("stopped and confirmed: the record ends");
-            self.deleted = true;
-            return;
-        }
-        if let RemoteVerdict::Restarting { at, .. } = self.r.verdict {
-            match self.r.manager {
-                Some(manager) if self.cx.now >= at && !manager.alloc_id.is_nil() => {
-                    let same = RemoteWanted {
-                        job_version: self.r.job_version,
-                        spec_hash: self.r.spec_hash.clone(),
-                        driver: self.r.driver.clone(),
-                        provider: self.r.provider.clone(),
-                        policy: self.r.policy.clone(),
-                        manager: Some(manager),
-                        previous_ended: false,
-                        keep_counters: true,
-                    };
-                    self.begin(&same, manager, "restarted by its policy");
-                }
-                Some(_) => self.because("the restart waits for its time"),
-                None => self.because("the restart waits for a manager"),
-            }
-        }
-    }
-
-    fn begin(&mut self, wanted: &RemoteWanted, manager: Manager, why: &str) {
-        let old = self.r.incarnation;
-        install(&mut self.r, wanted, manager, self.cx);
-        self.changed(format!("incarnation {} follows {}: {why}", self.r.incarnation.short(), old.short()));
-    }
-
-    /// The exit is counted exactly once; the flag is committed together with what follows from it.
-    fn count_exit(&mut self) {
-        if self.r.exit_acknowledged {
-            return;
-        }
-        let Some(mut exit) = self.r.observed.exit(self.cx.now) else { return };
-        let refused = self.r.observed == Observed::Gone && !self.r.seen() && self.r.result.as_ref().is_some_and(|r| r.vanished);
-        if refused && let Some(known) = &self.r.result {
-            exit = known.clone();
-        }
-        self.r.exit_acknowledged = true;
-        self.drop_successor_of_ended();
-        self.r.verdict = if self.r.desired == DesiredRemote::Stop {
-            RemoteVerdict::Stopped
-        } else {
-            self.restart_verdict(&exit, refused)
-        };
-        self.changed(match &self.r.verdict {
-            RemoteVerdict::Restarting { reason, .. } => {
-                format!("the end is counted; restart {}: {reason}", self.r.restarts)
-            }
-            RemoteVerdict::Complete => "the end is counted; the task is complete".to_owned(),
-            RemoteVerdict::Failed { reason } => format!("the end is counted; the task has failed: {reason}"),
-            RemoteVerdict::Stopped | RemoteVerdict::Active => "the end is counted; it was stopped by order".to_owned(),
-        });
-        self.r.result = Some(exit);
-    }
-
-    /// With an ended instance there is nothing to watch during a move: the successor takes over.
-    fn drop_successor_of_ended(&mut self) {
-        if let Some(s) = self.r.successor
-            && self.r.desired == DesiredRemote::Run
-        {
-            self.take_over(s, "the instance has ended during the move");
-        }
-    }
-
-    fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
-        let mut tracker = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
-        let end = if refused { End::Unrecoverable } else { End::Exited { successful: exit.successful() } };
-        // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
-        let (high, low) = self.r.incarnation.0.as_u64_pair();
-        let decision = tracker.on_end(&self.r.policy.restart, self.r.policy.batch, end, self.cx.now, high ^ low);
-        self.r.restart_window_start = tracker.window_start;
-        self.r.restarts_in_window = tracker.in_window;
-        match decision {
-            Decision::Restart { at, reason } => {
-                self.r.restarts += 1;
-                RemoteVerdict::Restarting { at, reason }
-            }
-            Decision::Complete => RemoteVerdict::Complete,
-            Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason } },
-        }
-    }
-
-    fn resend(&mut self, node: NodeId) {
+    pub(super) fn resend(&mut self, node: NodeId) {
         if let Some(order) = order_for_node(&self.r, node) {
-            self.out.push(Effect::Order { node, order: Box::new(order) });
+            self.out.push(Effect::Order {
+                node,
+                order: Box::new(order),
+            });
         }
     }
 
     /// Compares before and after: the commit first, then releases, then orders, then evaluations.
     fn finish(self, before: &RemoteTask) -> Step {
-        let Self { r, cx: _, deleted, out, evaluate, reasons } = self;
+        let Self {
+            r,
+            cx: _,
+            deleted,
+            out,
+            evaluate,
+            reasons,
+        } = self;
         let mut effects = Vec::new();
         let job = r.slot.job();
-        let old: Vec<NodeId> = [before.manager, before.successor].into_iter().flatten().map(|m| m.node_id).collect();
+        let old: Vec<NodeId> = [before.manager, before.successor]
+            .into_iter()
+            .flatten()
+            .map(|m| m.node_id)
+            .collect();
         if deleted {
             effects.push(Effect::Delete(r.slot.clone()));
-            effects.extend(old.into_iter().map(|node| Effect::Release { node, slot: r.slot.clone() }));
-            return Step { record: None, effects, reasons };
+            effects.extend(old.into_iter().map(|node| Effect::Release {
+                node,
+                slot: r.slot.clone(),
+            }));
+            return Step {
+                record: None,
+                effects,
+                reasons,
+            };
         }
         if &r != before {
             effects.push(Effect::Commit(Box::new(r.clone())));
-            let now: Vec<NodeId> = [r.manager, r.successor].into_iter().flatten().map(|m| m.node_id).collect();
+            let now: Vec<NodeId> = [r.manager, r.successor]
+                .into_iter()
+                .flatten()
+                .map(|m| m.node_id)
+                .collect();
             for node in old {
                 if !now.contains(&node) {
-                    effects.push(Effect::Release { node, slot: r.slot.clone() });
+                    effects.push(Effect::Release {
+                        node,
+                        slot: r.slot.clone(),
+                    });
                 }
             }
             for (node, order) in orders(&r) {
@@ -761,7 +676,10 @@ impl Work {
                     o
                 });
                 if told.as_ref() != Some(&order) {
-                    effects.push(Effect::Order { node, order: Box::new(order) });
+                    effects.push(Effect::Order {
+                        node,
+                        order: Box::new(order),
+                    });
                 }
             }
         }
@@ -770,7 +688,14 @@ impl Work {
                 effects.push(effect);
             }
         }
-        effects.extend(evaluate.into_iter().map(|why| Effect::Evaluate { job: job.clone(), why }));
-        Step { record: Some(r), effects, reasons }
+        effects.extend(evaluate.into_iter().map(|why| Effect::Evaluate {
+            job: job.clone(),
+            why,
+        }));
+        Step {
+            record: Some(r),
+            effects,
+            reasons,
+        }
     }
 }

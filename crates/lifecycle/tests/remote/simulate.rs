@@ -89,10 +89,16 @@ fn invariants_hold_from_many_seeds() {
             panic!("seed {seed}: {violation}");
         }
     }
-    println!("{} seeds met {met:?}", seeds.len());
+    eprintln!("{} seeds met {met:?}", seeds.len());
     if seeds.len() > 100 {
         let n = seeds.len() as u64;
-        assert!(met.handovers > n / 4 && met.creates > n && met.restarts > n / 10 && met.stops > n / 10, "the walks meet too little: {met:?}");
-        assert!(met.stale_refused > 0, "no stale call was ever tried: {met:?}");
+        assert!(
+            met.handovers > n / 4 && met.creates > n && met.restarts > n / 10 && met.stops > n / 10,
+            "the walks meet too little: {met:?}"
+        );
+        assert!(
+            met.stale_refused > 0,
+            "no stale call was ever tried: {met:?}"
+        );
     }
 }

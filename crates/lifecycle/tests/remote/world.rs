@@ -1,20 +1,22 @@
 //! A small cluster: servers that follow `remote::transition`, nodes that follow `remote::node::transition`, and a fake provider. Everything
 //! that may happen next is an [`Action`]; every invariant is checked as actions are applied.
 
+mod drive;
+mod provider;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lifecycle::remote::{
     Context, Effect, Event,
-    node::{self, Answer, Call, Sighting, Slot, Stored},
+    node::{self, Answer, Call, Slot, Stored},
     order_for_node,
     reconcile::{SlotFacts, events_for, needs_executor},
     transition, wake_at,
 };
 use model::{
-    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, Observed, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask,
-    RemoteVerdict, RemoteWanted, Restart, SlotKey,
-    node::RemoteProvider,
-    remote::{Manager, RemoteHandle},
+    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy,
+    RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted, Restart, SlotKey, node::RemoteProvider,
+    remote::Manager,
 };
 use uuid::Uuid;
 
@@ -154,7 +156,6 @@ pub(crate) struct Alloc {
     pub(crate) node: usize,
     pub(crate) version: u64,
     pub(crate) state: AllocState,
-    previous_ended: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -258,15 +259,13 @@ fn node_index(id: NodeId) -> usize {
 }
 
 pub(crate) fn slot_key(slot: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }
-}
-
-fn handle_of(key: IncarnationId) -> RemoteHandle {
-    RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }
-}
-
-fn key_of(handle: &RemoteHandle) -> IncarnationId {
-    IncarnationId(Uuid::from_slice(&handle.data).expect("a handle of the fake provider"))
+    SlotKey {
+        namespace: "default".into(),
+        job_id: "job".into(),
+        group: "g".into(),
+        index: slot,
+        task: "t".into(),
+    }
 }
 
 impl World {
@@ -274,7 +273,11 @@ impl World {
         let mut w = Self {
             left: cfg.budget,
             now: SECOND,
-            job: Job { version: 1, count: cfg.slots, stopped: false },
+            job: Job {
+                version: 1,
+                count: cfg.slots,
+                stopped: false,
+            },
             records: BTreeMap::new(),
             allocs: Vec::new(),
             leased: BTreeSet::new(),
@@ -313,7 +316,10 @@ impl World {
             self.provider.unreachable,
             self.job,
             records,
-            self.allocs.iter().filter(|a| a.state == AllocState::Live).collect::<Vec<_>>(),
+            self.allocs
+                .iter()
+                .map(|a| (a.state, (a.state == AllocState::Live).then_some(a)))
+                .collect::<Vec<_>>(),
             self.leased,
             self.nodes,
             self.provider.instances,
@@ -327,11 +333,18 @@ impl World {
     }
 
     pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
-        self.provider.instances.iter().filter(|i| i.slot == slot && i.alive).collect()
+        self.provider
+            .instances
+            .iter()
+            .filter(|i| i.slot == slot && i.alive)
+            .collect()
     }
 
     pub(crate) fn live_alloc(&self, slot: u32) -> Option<&Alloc> {
-        self.allocs.iter().rev().find(|a| a.slot == slot && a.state == AllocState::Live)
+        self.allocs
+            .iter()
+            .rev()
+            .find(|a| a.slot == slot && a.state == AllocState::Live)
     }
 
     fn policy(&self) -> RemotePolicy {
@@ -365,7 +378,12 @@ impl World {
             return false;
         }
         match self.live_alloc(slot) {
-            None => !self.allocs.iter().rev().find(|a| a.slot == slot).is_some_and(|a| a.state == AllocState::Complete),
+            None => !self
+                .allocs
+                .iter()
+                .rev()
+                .find(|a| a.slot == slot)
+                .is_some_and(|a| a.state == AllocState::Complete),
             Some(a) => a.version != self.job.version || self.nodes[a.node].draining,
         }
     }
@@ -392,7 +410,12 @@ impl World {
             if node.up && left.crashes > 0 {
                 out.push(Action::Crash(n));
             }
-            if node.draining && self.records.values().any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n))) {
+            if node.draining
+                && self
+                    .records
+                    .values()
+                    .any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n)))
+            {
                 out.push(Action::ForceDrain(n));
             }
             if !node.inbox.is_empty() {
@@ -412,21 +435,39 @@ impl World {
             }
             out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
             out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
-            out.extend(node.watching.iter().filter(|s| self.observation_for(n, **s).is_some()).map(|s| Action::Observe(n, *s)));
+            out.extend(
+                node.watching
+                    .iter()
+                    .filter(|s| self.observation_for(n, **s).is_some())
+                    .map(|s| Action::Observe(n, *s)),
+            );
         }
         out.extend((0..self.zombies.len()).map(Action::Late));
         for slot in 0..self.cfg.slots {
             if self.needs_place(slot) && self.allocs.len() < self.cfg.placements {
-                let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining;
-                out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
+                let ok = |n: &usize| {
+                    self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining
+                };
+                out.extend(
+                    (0..self.nodes.len())
+                        .filter(ok)
+                        .map(|n| Action::Place(slot, n)),
+                );
             }
             if let Some(r) = self.records.get(&slot) {
                 if needs_executor(r) {
-                    out.extend((0..self.nodes.len()).filter(|n| self.nodes[*n].session && !self.nodes[*n].draining).map(|n| Action::Executor(slot, n)));
+                    out.extend(
+                        (0..self.nodes.len())
+                            .filter(|n| self.nodes[*n].session && !self.nodes[*n].draining)
+                            .map(|n| Action::Executor(slot, n)),
+                    );
                 }
-                if matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
-                    && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
-                {
+                if matches!(
+                    r.verdict,
+                    RemoteVerdict::Complete | RemoteVerdict::Failed { .. }
+                ) && self.live_alloc(slot).is_some_and(|a| {
+                    a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id)
+                }) {
                     out.push(Action::AllocEnded(slot));
                 }
                 if wake_at(r).is_some() {
@@ -443,7 +484,11 @@ impl World {
             out.push(Action::Outage);
         }
         if left.exits > 0 {
-            out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
+            out.extend(
+                (0..self.provider.instances.len())
+                    .filter(|i| self.provider.instances[*i].alive)
+                    .map(Action::Exit),
+            );
         }
         if left.stops > 0 && !self.job.stopped {
             out.push(Action::StopJob);
@@ -470,7 +515,11 @@ impl World {
             }
             Action::Expire(n) => {
                 self.leased.remove(&n);
-                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
+                for a in self
+                    .allocs
+                    .iter_mut()
+                    .filter(|a| a.node == n && a.state == AllocState::Live)
+                {
                     a.state = AllocState::Gone;
                 }
                 self.reconcile_all();
@@ -490,7 +539,13 @@ impl World {
             Action::ToServers(n) => {
                 if let Some(report) = self.nodes[n].outbox.pop_front() {
                     let slot = report.slot.index;
-                    self.server(slot, &Event::Report { from: node_id(n), report: Box::new(report) });
+                    self.server(
+                        slot,
+                        &Event::Report {
+                            from: node_id(n),
+                            report: Box::new(report),
+                        },
+                    );
                     self.reconcile(slot);
                 }
             }
@@ -501,7 +556,9 @@ impl World {
             }
             Action::Answer(n, i) => {
                 let pending = self.nodes[n].calls.remove(i);
-                let answer = pending.answer.unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
+                let answer = pending
+                    .answer
+                    .unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
                 self.feed(n, pending.slot, &node::Event::Done(answer));
             }
             Action::LoseAnswer(n, i) => {
@@ -511,7 +568,11 @@ impl World {
                 if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
                     self.zombies.push(pending);
                 }
-                self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
+                self.feed(
+                    n,
+                    slot,
+                    &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())),
+                );
             }
             Action::Late(i) => {
                 let pending = self.zombies.remove(i);
@@ -527,18 +588,35 @@ impl World {
             }
             Action::Observe(n, slot) => {
                 if let Some((incarnation, sighting)) = self.observation_for(n, slot) {
-                    self.feed(n, slot, &node::Event::Seen { incarnation, sighting: Box::new(sighting) });
+                    self.feed(
+                        n,
+                        slot,
+                        &node::Event::Seen {
+                            incarnation,
+                            sighting: Box::new(sighting),
+                        },
+                    );
                 }
             }
             Action::Place(slot, n) => self.place(slot, n),
             Action::Executor(slot, n) => {
-                self.server(slot, &Event::CapableNode { node: node_id(n), provider: "fake".to_owned() });
+                self.server(
+                    slot,
+                    &Event::CapableNode {
+                        node: node_id(n),
+                        provider: "fake".to_owned(),
+                    },
+                );
             }
             Action::AllocEnded(slot) => {
                 let failed = matches!(self.records[&slot].verdict, RemoteVerdict::Failed { .. });
                 let id = self.records[&slot].alloc_id;
                 if let Some(a) = self.allocs.iter_mut().find(|a| a.id == id) {
-                    a.state = if failed { AllocState::Failed } else { AllocState::Complete };
+                    a.state = if failed {
+                        AllocState::Failed
+                    } else {
+                        AllocState::Complete
+                    };
                 }
                 self.reconcile(slot);
             }
@@ -553,9 +631,19 @@ impl World {
             }
             Action::ForceDrain(n) => {
                 for slot in self.records.keys().copied().collect::<Vec<_>>() {
-                    self.server(slot, &Event::Drain { node: node_id(n), force: true });
+                    self.server(
+                        slot,
+                        &Event::Drain {
+                            node: node_id(n),
+                            force: true,
+                        },
+                    );
                 }
-                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
+                for a in self
+                    .allocs
+                    .iter_mut()
+                    .filter(|a| a.node == n && a.state == AllocState::Live)
+                {
                     a.state = AllocState::Gone;
                 }
                 self.reconcile_all();
@@ -576,7 +664,12 @@ impl World {
             }
             Action::RestartOrder(slot) => {
                 self.left.restarts = self.left.restarts.saturating_sub(1);
-                self.server(slot, &Event::Restart { why: "a person asks".to_owned() });
+                self.server(
+                    slot,
+                    &Event::Restart {
+                        why: "a person asks".to_owned(),
+                    },
+                );
             }
             Action::Outage => {
                 self.left.outages = self.left.outages.saturating_sub(1);
@@ -584,7 +677,9 @@ impl World {
             }
             Action::Recover => self.provider.unreachable = false,
             Action::Tick(slot) => {
-                self.now = self.now.max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
+                self.now = self
+                    .now
+                    .max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
                 self.server(slot, &Event::Tick);
             }
         }
@@ -603,8 +698,14 @@ impl World {
         }
         // The full set of orders names what belongs to the node; anything else it lets go.
         for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
-            if self.records.get(&slot).is_none_or(|r| order_for_node(r, node_id(n)).is_none()) {
-                self.nodes[n].inbox.push_back(ToNode::Released(slot_key(slot)));
+            if self
+                .records
+                .get(&slot)
+                .is_none_or(|r| order_for_node(r, node_id(n)).is_none())
+            {
+                self.nodes[n]
+                    .inbox
+                    .push_back(ToNode::Released(slot_key(slot)));
             }
         }
         self.reconcile_all();
@@ -623,15 +724,27 @@ impl World {
         let draining = self.nodes[n].draining;
         let calls = std::mem::take(&mut self.nodes[n].calls);
         if self.cfg.late_calls {
-            self.zombies.extend(calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates()));
+            self.zombies.extend(
+                calls
+                    .into_iter()
+                    .filter(|c| c.answer.is_none() && c.call.mutates()),
+            );
         }
-        self.nodes[n] = Node { disk, draining, ..Node::default() };
+        self.nodes[n] = Node {
+            disk,
+            draining,
+            ..Node::default()
+        };
     }
 
     fn stop_allocs(&mut self) {
         for slot in 0..self.cfg.slots {
             if self.wanted_by_job(slot).is_err() {
-                for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
+                for a in self
+                    .allocs
+                    .iter_mut()
+                    .filter(|a| a.slot == slot && a.state == AllocState::Live)
+                {
                     a.state = AllocState::Gone;
                 }
             }
@@ -640,13 +753,21 @@ impl World {
     }
 
     pub(crate) fn place(&mut self, slot: u32, n: usize) {
-        let previous_ended =
-            self.allocs.iter().rev().find(|a| a.slot == slot).is_some_and(|a| matches!(a.state, AllocState::Failed | AllocState::Complete));
-        for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
+        for a in self
+            .allocs
+            .iter_mut()
+            .filter(|a| a.slot == slot && a.state == AllocState::Live)
+        {
             a.state = AllocState::Gone;
         }
         let id = AllocId(Uuid::from_u128(1 + self.allocs.len() as u128));
-        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, previous_ended });
+        self.allocs.push(Alloc {
+            id,
+            slot,
+            node: n,
+            version: self.job.version,
+            state: AllocState::Live,
+        });
         self.reconcile(slot);
     }
 
@@ -658,6 +779,10 @@ impl World {
 
     /// The servers' loop for one slot: facts from the snapshot, events, transitions.
     pub(crate) fn reconcile(&mut self, slot: u32) {
+        let served = self.records.get(&slot).map(|r| r.alloc_id);
+        let ended = |a: &Alloc| {
+            Some(a.id) == served && matches!(a.state, AllocState::Failed | AllocState::Complete)
+        };
         let wanted = self
             .live_alloc(slot)
             .filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining)
@@ -667,13 +792,21 @@ impl World {
                 driver: "fake".to_owned(),
                 provider: "fake".to_owned(),
                 policy: self.policy(),
-                manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
-                previous_ended: a.previous_ended,
+                manager: Some(Manager {
+                    node_id: node_id(a.node),
+                    alloc_id: a.id,
+                }),
+                previous_ended: self.allocs.iter().any(ended),
                 keep_counters: false,
             });
         let leased = self.leased.clone();
         let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
-        let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
+        let live: Vec<AllocId> = self
+            .allocs
+            .iter()
+            .filter(|a| a.slot == slot && a.state == AllocState::Live)
+            .map(|a| a.id)
+            .collect();
         let facts = SlotFacts {
             wanted,
             covered: self.wanted_by_job(slot),
@@ -690,17 +823,31 @@ impl World {
     pub(crate) fn server(&mut self, slot: u32, event: &Event) {
         let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.next_incarnation));
         let before = self.records.get(&slot).cloned();
-        let step = transition(&slot_key(slot), before.as_ref(), event, Context { now: self.now, fresh });
+        let step = transition(
+            &slot_key(slot),
+            before.as_ref(),
+            event,
+            Context {
+                now: self.now,
+                fresh,
+            },
+        );
         for effect in step.effects {
             match effect {
                 Effect::Commit(r) => self.commit(slot, before.as_ref(), *r),
                 Effect::Delete(_) => {
                     let gone = self.records.remove(&slot);
                     if let Some(r) = gone
-                        && self.provider.instances.iter().any(|i| i.key == r.incarnation && i.alive)
+                        && self
+                            .provider
+                            .instances
+                            .iter()
+                            .any(|i| i.key == r.incarnation && i.alive)
                         && !matches!(event, Event::Forget { .. })
                     {
-                        self.violation(format!("I2: the record of slot {slot} was deleted while its instance lives"));
+                        self.violation(format!(
+                            "I2: the record of slot {slot} was deleted while its instance lives"
+                        ));
                     }
                 }
                 Effect::Order { node, order } => {
@@ -720,17 +867,28 @@ impl World {
         }
         match (self.records.get(&slot), &step.record) {
             (a, b) if a == b.as_ref() => {}
-            _ => self.violation(format!("the effects of {event:?} do not lead to the record that the step returns")),
+            _ => self.violation(format!(
+                "the effects of {event:?} do not lead to the record that the step returns"
+            )),
         }
     }
 
     fn commit(&mut self, slot: u32, before: Option<&RemoteTask>, r: RemoteTask) {
         if let Some(b) = before {
             if r.epoch < b.epoch {
-                self.violation(format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch));
+                self.violation(format!(
+                    "the epoch of slot {slot} fell from {} to {}",
+                    b.epoch, r.epoch
+                ));
             }
-            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch {
-                self.violation(format!("the manager of slot {slot} changed within epoch {}", r.epoch));
+            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id)
+                && r.manager.is_some()
+                && r.epoch == b.epoch
+            {
+                self.violation(format!(
+                    "the manager of slot {slot} changed within epoch {}",
+                    r.epoch
+                ));
             }
             if r.incarnation == b.incarnation {
                 if b.handle.is_some() && r.handle.is_none() {
@@ -739,8 +897,15 @@ impl World {
                 if b.exit_acknowledged && (r.restarts != b.restarts || (r.result != b.result)) {
                     self.violation(format!("the end of slot {slot} was counted twice"));
                 }
-            } else if self.provider.instances.iter().any(|i| i.key == b.incarnation && i.alive) {
-                self.violation(format!("I1: slot {slot} goes on to a new incarnation while the old instance lives"));
+            } else if self
+                .provider
+                .instances
+                .iter()
+                .any(|i| i.key == b.incarnation && i.alive)
+            {
+                self.violation(format!(
+                    "I1: slot {slot} goes on to a new incarnation while the old instance lives"
+                ));
             }
         }
         if r.desired == DesiredRemote::Stop {
@@ -752,7 +917,10 @@ impl World {
         }
         let ends = self.ends.get(&slot).copied().unwrap_or(0);
         if r.restarts > ends {
-            self.violation(format!("slot {slot} counts {} restarts after {ends} ends", r.restarts));
+            self.violation(format!(
+                "slot {slot} counts {} restarts after {ends} ends",
+                r.restarts
+            ));
         }
         self.records.insert(slot, r);
     }
@@ -765,9 +933,17 @@ impl World {
 
     fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
         if !self.nodes[n].slots.contains_key(&slot) {
-            let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
+            let mut restored =
+                Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
             if self.nodes[n].lease {
-                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.now).slot;
+                restored = node::transition(
+                    &slot_key(slot),
+                    &restored,
+                    &node::Event::LeaseHeld,
+                    &self.cfg.caps(),
+                    self.now,
+                )
+                .slot;
             }
             self.nodes[n].slots.insert(slot, restored);
         }
@@ -787,14 +963,25 @@ impl World {
                 }
                 node::Effect::Call(call) => {
                     if call.mutates() && !may_mutate {
-                        self.violation(format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"));
+                        self.violation(format!(
+                            "rule 3: node {n} sends {call:?} without a lease and a confirmed order"
+                        ));
                     }
                     if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
                         self.violation(format!("node {n} has two calls of slot {slot} under way"));
                     }
                     let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
-                    let version = self.allocs.iter().find(|a| a.id == alloc).map_or(0, |a| a.version);
-                    self.nodes[n].calls.push(Pending { slot, call, version, answer: None });
+                    let version = self
+                        .allocs
+                        .iter()
+                        .find(|a| a.id == alloc)
+                        .map_or(0, |a| a.version);
+                    self.nodes[n].calls.push(Pending {
+                        slot,
+                        call,
+                        version,
+                        answer: None,
+                    });
                 }
                 node::Effect::Watch(_) => {
                     self.nodes[n].watching.insert(slot);
@@ -816,124 +1003,6 @@ impl World {
         }
     }
 
-    fn sighting(&self, key: IncarnationId) -> Option<Sighting> {
-        let i = self.provider.instances.iter().find(|i| i.key == key)?;
-        let observed = if i.alive {
-            Observed::Running
-        } else {
-            Observed::Exited { code: i.code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
-        };
-        Some(Sighting { observed, started_at: 1, ..Sighting::default() })
-    }
-
-    /// What the node's watch would tell it now, if that is news.
-    fn observation_for(&self, n: usize, slot: u32) -> Option<(IncarnationId, Sighting)> {
-        let s = self.nodes[n].slots.get(&slot)?;
-        let key = s.order()?.incarnation;
-        s.handle().filter(|h| key_of(h) == key)?;
-        let now = if self.provider.unreachable {
-            Sighting { observed: Observed::Unknown { since: 0, why: "unreachable".to_owned() }, ..Sighting::default() }
-        } else {
-            self.sighting(key).unwrap_or(Sighting { observed: Observed::Gone, ..Sighting::default() })
-        };
-        let old = s.sighting().map(|s| s.observed.clone());
-        let same = match (&old, &now.observed) {
-            (Some(Observed::Unknown { .. }), Observed::Unknown { .. }) => true,
-            (Some(a), b) => a == b,
-            (None, _) => false,
-        };
-        let ended = old.is_some_and(|o| matches!(o, Observed::Exited { .. }));
-        (!same && !ended && s.in_flight().is_none()).then_some((key, now))
-    }
-
-    pub(crate) fn exit(&mut self, i: usize, code: i32) {
-        let instance = &mut self.provider.instances[i];
-        instance.alive = false;
-        instance.code = code;
-        let slot = instance.slot;
-        *self.ends.entry(slot).or_default() += 1;
-    }
-
-    /// The provider carries a call out.
-    fn execute(&mut self, pending: &Pending) -> Answer {
-        if self.provider.unreachable {
-            return Answer::CouldNotAsk("the provider is unreachable".to_owned());
-        }
-        let (key, epoch) = match &pending.call {
-            Call::Find { incarnation } => (*incarnation, None),
-            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch } => (*incarnation, Some(*epoch)),
-            Call::Observe { handle } => (key_of(handle), None),
-            Call::Stop { handle, epoch, .. } | Call::Acknowledge { handle, epoch } => (key_of(handle), Some(*epoch)),
-        };
-        if let Some(epoch) = epoch {
-            let accepted = self.provider.accepted.entry(key).or_default();
-            if epoch < *accepted {
-                self.provider.refused_stale += 1;
-                return Answer::StaleEpoch { accepted: *accepted };
-            }
-            *accepted = epoch;
-        }
-        let found = self.provider.instances.iter().position(|i| i.key == key);
-        let instance = |w: &Self| Answer::Instance {
-            handle: handle_of(key),
-            sighting: Box::new(w.sighting(key).expect("the instance exists")),
-        };
-        match &pending.call {
-            Call::Find { .. } | Call::Observe { .. } => found.map_or(Answer::Absent, |_| instance(self)),
-            Call::Seal { .. } => {
-                self.provider.sealed.insert(key);
-                found.map_or(Answer::Absent, |_| instance(self))
-            }
-            Call::Ensure { .. } => {
-                if found.is_some() && self.cfg.keyed {
-                    return instance(self);
-                }
-                if self.provider.sealed.contains(&key) || self.provider.refuse_creates {
-                    return Answer::WrongRequest("refused by the provider".to_owned());
-                }
-                self.create(pending, key, epoch.unwrap_or_default());
-                instance(self)
-            }
-            Call::Stop { .. } => match found {
-                Some(i) => {
-                    if self.provider.instances[i].alive {
-                        self.provider.stops += 1;
-                        if !self.stop_ordered.contains(&key) {
-                            self.violation(format!("I4: instance {} was stopped without an order", key.short()));
-                        }
-                        self.exit(i, 143);
-                    }
-                    instance(self)
-                }
-                None => Answer::Absent,
-            },
-            Call::Acknowledge { .. } => {
-                if let Some(i) = found {
-                    if self.provider.instances[i].alive {
-                        return Answer::WrongRequest("it is alive".to_owned());
-                    }
-                    self.provider.instances.remove(i);
-                }
-                // A key that has ended is remembered: a create that was sent long ago must not bring it back.
-                self.provider.sealed.insert(key);
-                Answer::Absent
-            }
-        }
-    }
-
-    fn create(&mut self, pending: &Pending, key: IncarnationId, epoch: u64) {
-        self.provider.creates += 1;
-        match self.version_of.get(&key) {
-            None => self.violation(format!("rule 1: instance {} was created before its intent was committed", key.short())),
-            Some(v) if *v != pending.version => {
-                let v = *v;
-                self.violation(format!("incarnation {} of version {v} was created from version {}", key.short(), pending.version));
-            }
-            Some(_) => {}
-        }
-        self.provider.instances.push(Instance { slot: pending.slot, key, version: pending.version, alive: true, code: 0, epoch });
-    }
-
     fn check(&mut self) {
         let mut live = vec![0u32; self.cfg.slots as usize];
         for i in self.provider.instances.iter().filter(|i| i.alive) {
@@ -948,12 +1017,18 @@ impl World {
     pub(crate) fn check_quiet(&mut self) {
         for slot in 0..self.cfg.slots {
             let live: Vec<u64> = self.alive(slot).iter().map(|i| i.version).collect();
-            let last = self.allocs.iter().rev().find(|a| a.slot == slot).map(|a| a.state);
-            let expected: Vec<u64> = if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) {
-                Vec::new()
-            } else {
-                vec![self.job.version]
-            };
+            let last = self
+                .allocs
+                .iter()
+                .rev()
+                .find(|a| a.slot == slot)
+                .map(|a| a.state);
+            let expected: Vec<u64> =
+                if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) {
+                    Vec::new()
+                } else {
+                    vec![self.job.version]
+                };
             if live != expected {
                 let record = self.records.get(&slot).cloned();
                 self.violation(format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"));
@@ -965,105 +1040,5 @@ impl World {
                 self.violation(text);
             }
         }
-    }
-
-    /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none (retries are left alone).
-    pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
-        for _ in 0..100_000 {
-            let next = self.enabled().into_iter().find(|a| !a.is_fault() && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a));
-            match next {
-                Some(a) => self.apply(&a),
-                None => return,
-            }
-        }
-        self.violation("the world does not become quiet".to_owned());
-    }
-
-    /// Delivers and executes everything on all nodes in bulk, for worlds too large to list every action at every step.
-    pub(crate) fn sweep(&mut self) {
-        loop {
-            let mut idle = true;
-            for n in 0..self.nodes.len() {
-                for slot in std::mem::take(&mut self.nodes[n].prepare) {
-                    self.feed(n, slot, &node::Event::Prepared);
-                }
-                while !self.nodes[n].inbox.is_empty() {
-                    self.apply(&Action::ToNode(n));
-                    idle = false;
-                }
-                while let Some(i) = self.nodes[n].calls.iter().position(|c| c.answer.is_none()) {
-                    self.apply(&Action::Execute(n, i));
-                    idle = false;
-                }
-                while !self.nodes[n].calls.is_empty() {
-                    self.apply(&Action::Answer(n, 0));
-                    idle = false;
-                }
-                while !self.nodes[n].outbox.is_empty() {
-                    self.apply(&Action::ToServers(n));
-                    idle = false;
-                }
-            }
-            if idle {
-                return;
-            }
-        }
-    }
-
-    /// As [`World::run`] with the nodes as they are: none connects, none expires.
-    pub(crate) fn run_as_is(&mut self) {
-        self.run(|a| !matches!(a, Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)));
-    }
-
-    /// kill -9 of the node, and the servers' lease of it over.
-    pub(crate) fn kill_and_expire(&mut self, n: usize) {
-        self.crash(n);
-        self.apply(&Action::Expire(n));
-    }
-
-    /// Every retry that waits is made once, and what follows from it.
-    pub(crate) fn retry_all(&mut self) {
-        for a in self.enabled().into_iter().filter(|a| matches!(a, Action::Retry(..))).collect::<Vec<_>>() {
-            self.apply(&a);
-        }
-        self.run_as_is();
-    }
-
-    pub(crate) fn assert_ok(&self) {
-        assert!(self.violations.is_empty(), "{:#?}", self.violations);
-    }
-
-    /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the number of steps.
-    pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
-        self.left = Budget::default();
-        for steps in 0..20_000 {
-            let mut actions: Vec<Action> = self.enabled().into_iter().filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_))).collect();
-            // Retrying what is held for a person goes on for ever; it is not progress.
-            let progress = actions.iter().any(|a| !matches!(a, Action::Retry(..)));
-            if !progress && (actions.is_empty() || steps > 10_000) {
-                return steps;
-            }
-            if !progress {
-                let before = self.fingerprint();
-                let retries: Vec<Action> = std::mem::take(&mut actions);
-                for retry in retries {
-                    self.apply(&retry);
-                }
-                while let Some(next) = self.enabled().into_iter().find(|a| {
-                    matches!(a, Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..))
-                }) {
-                    self.apply(&next);
-                }
-                if self.fingerprint() == before {
-                    return steps;
-                }
-                continue;
-            }
-            let i = pick(actions.len());
-            let action = actions.swap_remove(i);
-            self.apply(&action);
-        }
-        self.violation("the world does not become quiet".to_owned());
-        20_000
     }
 }

@@ -1,0 +1,154 @@
+//! What follows from the state of a record by itself: the end of an instance, its verdict, the next incarnation, the end of the record.
+
+use model::{DesiredRemote, Observed, RemoteExit, RemoteVerdict, RemoteWanted, remote::Manager};
+
+use super::transition::{Work, install};
+use crate::restart::{Decision, End, Tracker};
+
+impl Work {
+    /// What follows from the state itself, whatever the event was.
+    pub(super) fn advance(&mut self) {
+        if self.deleted {
+            return;
+        }
+        self.count_exit();
+        if !self.r.settled() {
+            return;
+        }
+        if let Some(next) = self.r.next.clone() {
+            match next.manager {
+                Some(manager) => self.begin(
+                    &next,
+                    manager,
+                    "the previous incarnation has confirmedly ended",
+                ),
+                None => {
+                    // Ended and wanted again, but the node that was to follow is lost. The slot is free; an allocation must come.
+                    self.because("what follows waits for an allocation");
+                    if self.r.manager.take().is_some() {
+                        self.r.unmanaged_since = self.cx.now;
+                        self.evaluate.push(format!(
+                            "{} is free and waits for an allocation",
+                            self.r.slot
+                        ));
+                    }
+                }
+            }
+            return;
+        }
+        if self.r.desired == DesiredRemote::Stop {
+            self.changed("stopped and confirmed: the record ends");
+            self.deleted = true;
+            return;
+        }
+        if let RemoteVerdict::Restarting { at, .. } = self.r.verdict {
+            match self.r.manager {
+                Some(manager) if self.cx.now >= at && !manager.alloc_id.is_nil() => {
+                    let same = RemoteWanted {
+                        job_version: self.r.job_version,
+                        spec_hash: self.r.spec_hash.clone(),
+                        driver: self.r.driver.clone(),
+                        provider: self.r.provider.clone(),
+                        policy: self.r.policy.clone(),
+                        manager: Some(manager),
+                        previous_ended: false,
+                        keep_counters: true,
+                    };
+                    self.begin(&same, manager, "restarted by its policy");
+                }
+                Some(_) => self.because("the restart waits for its time"),
+                None => self.because("the restart waits for a manager"),
+            }
+        }
+    }
+
+    fn begin(&mut self, wanted: &RemoteWanted, manager: Manager, why: &str) {
+        let old = self.r.incarnation;
+        install(&mut self.r, wanted, manager, self.cx);
+        self.changed(format!(
+            "incarnation {} follows {}: {why}",
+            self.r.incarnation.short(),
+            old.short()
+        ));
+    }
+
+    /// The exit is counted exactly once; the flag is committed together with what follows from it.
+    fn count_exit(&mut self) {
+        if self.r.exit_acknowledged {
+            return;
+        }
+        let Some(mut exit) = self.r.observed.exit(self.cx.now) else {
+            return;
+        };
+        let refused = self.r.observed == Observed::Gone
+            && !self.r.seen()
+            && self.r.result.as_ref().is_some_and(|r| r.vanished);
+        if refused && let Some(known) = &self.r.result {
+            exit = known.clone();
+        }
+        self.r.exit_acknowledged = true;
+        self.promote_successor_of_ended();
+        self.r.verdict = if self.r.desired == DesiredRemote::Stop {
+            RemoteVerdict::Stopped
+        } else {
+            self.restart_verdict(&exit, refused)
+        };
+        self.changed(match &self.r.verdict {
+            RemoteVerdict::Restarting { reason, .. } => {
+                format!("the end is counted; restart {}: {reason}", self.r.restarts)
+            }
+            RemoteVerdict::Complete => "the end is counted; the task is complete".to_owned(),
+            RemoteVerdict::Failed { reason } => {
+                format!("the end is counted; the task has failed: {reason}")
+            }
+            RemoteVerdict::Stopped | RemoteVerdict::Active => {
+                "the end is counted; it was stopped by order".to_owned()
+            }
+        });
+        self.r.result = Some(exit);
+    }
+
+    /// With an ended instance there is nothing to watch during a move: the successor takes over.
+    fn promote_successor_of_ended(&mut self) {
+        if let Some(s) = self.r.successor
+            && self.r.desired == DesiredRemote::Run
+        {
+            self.take_over(s, "the instance has ended during the move");
+        }
+    }
+
+    fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
+        let mut tracker = Tracker {
+            window_start: self.r.restart_window_start,
+            in_window: self.r.restarts_in_window,
+        };
+        let end = if refused {
+            End::Unrecoverable
+        } else {
+            End::Exited {
+                successful: exit.successful(),
+            }
+        };
+        // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
+        let (high, low) = self.r.incarnation.0.as_u64_pair();
+        let decision = tracker.on_end(
+            &self.r.policy.restart,
+            self.r.policy.batch,
+            end,
+            self.cx.now,
+            high ^ low,
+        );
+        self.r.restart_window_start = tracker.window_start;
+        self.r.restarts_in_window = tracker.in_window;
+        match decision {
+            Decision::Restart { at, reason } => {
+                self.r.restarts += 1;
+                RemoteVerdict::Restarting { at, reason }
+            }
+            Decision::Complete => RemoteVerdict::Complete,
+            Decision::Fail { reason } => RemoteVerdict::Failed {
+                reason: if refused { exit.reason.clone() } else { reason },
+            },
+        }
+    }
+}

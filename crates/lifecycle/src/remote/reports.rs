@@ -1,0 +1,186 @@
+//! What a node's report changes in the record.
+
+use model::{
+    DesiredRemote, NodeId, Observed, RemoteExit, RemoteReport,
+    remote::{MAX_HANDLE_BYTES, RemoteRole},
+};
+
+use super::{
+    Effect,
+    transition::{Work, order_for_node},
+};
+
+impl Work {
+    pub(super) fn report(&mut self, from: NodeId, report: &RemoteReport) {
+        let role = order_for_node(&self.r, from).map(|o| o.role);
+        let Some(role) = role else {
+            self.out.push(Effect::Release {
+                node: from,
+                slot: self.r.slot.clone(),
+            });
+            return self.because("report ignored: the node neither manages nor observes the slot; it is told to let go");
+        };
+        // I3: what was said under an older epoch, or about an older instance, changes nothing.
+        if report.epoch != self.r.epoch || report.incarnation != self.r.incarnation {
+            let what = if report.incarnation == self.r.incarnation {
+                format!("epoch {}, now {}", report.epoch, self.r.epoch)
+            } else {
+                format!(
+                    "incarnation {}, now {}",
+                    report.incarnation.short(),
+                    self.r.incarnation.short()
+                )
+            };
+            self.resend(from);
+            return self.because(format!(
+                "report ignored: it is about {what}; the node is told its order again"
+            ));
+        }
+        if !report.provider.is_empty() && !self.reaches(&report.provider) {
+            return self.because(format!(
+                "report ignored: it is about provider {:?}, the instance lives at {:?}",
+                report.provider, self.r.provider
+            ));
+        }
+        if report.observed == Observed::Gone
+            && report.handle.is_none()
+            && self.r.handle.is_some()
+            && report.refused.is_empty()
+        {
+            // The node looked by key before the instance was created; with its next order it gets the handle to look by.
+            self.resend(from);
+            return self.because(
+                "absence by key is older than the handle: the node is asked to look by the handle",
+            );
+        }
+        if report.stale_epoch > self.r.epoch
+            && role != RemoteRole::Observe
+            && let Some(manager) = self.r.manager
+        {
+            // The servers were restored from a time before that epoch. It is theirs to go on from.
+            self.r.epoch = report.stale_epoch;
+            return self.take_over(
+                manager,
+                &format!(
+                    "the provider has accepted epoch {} already",
+                    report.stale_epoch
+                ),
+            );
+        }
+        self.learn(report);
+        self.observe(report, role);
+        if report.forgotten
+            && self.r.exit_acknowledged
+            && role != RemoteRole::Observe
+            && !self.r.forgotten
+        {
+            self.r.forgotten = true;
+            self.changed("the provider has let the ended instance go");
+        }
+        if role == RemoteRole::Observe
+            && !matches!(
+                report.observed,
+                Observed::Unknown { .. } | Observed::Intended
+            )
+        {
+            // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too: nothing can be missed.
+            if let Some(s) = self.r.successor {
+                self.take_over(s, "the successor has observed the instance");
+            }
+        }
+    }
+
+    /// Takes over what the report knows. Absence erases nothing.
+    fn learn(&mut self, report: &RemoteReport) {
+        if self.r.provider.is_empty() && !report.provider.is_empty() {
+            self.r.provider.clone_from(&report.provider);
+        }
+        if let Some(h) = &report.handle {
+            if h.data.len() > MAX_HANDLE_BYTES {
+                self.because(format!(
+                    "the handle is refused: {} bytes, at most {MAX_HANDLE_BYTES} are kept",
+                    h.data.len()
+                ));
+            } else if self.r.handle.as_ref() != Some(h) {
+                self.r.handle = Some(h.clone());
+            }
+        }
+        if !report.provider_id.is_empty() {
+            self.r.provider_id.clone_from(&report.provider_id);
+        }
+        if !report.attributes.is_empty() {
+            self.r.attributes.clone_from(&report.attributes);
+        }
+        if !report.address.is_empty() {
+            self.r.address.clone_from(&report.address);
+        }
+        if !report.port_map.is_empty() {
+            self.r.port_map.clone_from(&report.port_map);
+        }
+        if report.started_at != 0 && self.r.started_at == 0 {
+            self.r.started_at = report.started_at;
+        }
+    }
+
+    fn observe(&mut self, report: &RemoteReport, role: RemoteRole) {
+        if self.r.observed.ended() {
+            // The end is a fact; a late or repeated observation cannot undo it nor count it twice.
+            return self.because("the end of the instance is already recorded");
+        }
+        if !report.refused.is_empty() && role != RemoteRole::Observe {
+            self.r.observed = Observed::Gone;
+            self.r.result = Some(RemoteExit {
+                reason: report.refused.clone(),
+                at: self.cx.now,
+                vanished: true,
+                ..RemoteExit::default()
+            });
+            return self.changed(format!(
+                "the provider refuses to create it: {}",
+                report.refused
+            ));
+        }
+        match &report.observed {
+            Observed::Intended => self.because("nothing observed yet"),
+            Observed::Unknown { why, .. } => {
+                // Rule 2: not being able to ask is not an exit, not an absence, and no reason to act.
+                let since = match &self.r.observed {
+                    Observed::Unknown { since, .. } => *since,
+                    _ => self.cx.now,
+                };
+                let unknown = Observed::Unknown {
+                    since,
+                    why: why.clone(),
+                };
+                if self.r.observed != unknown {
+                    self.changed(format!("state unknown: {why}"));
+                    self.r.observed = unknown;
+                }
+            }
+            Observed::Gone
+                if !self.r.seen()
+                    && self.r.desired == DesiredRemote::Stop
+                    && report.desired == DesiredRemote::Run =>
+            {
+                self.because("absence seen before the stop was ordered does not confirm it");
+            }
+            Observed::Gone if self.r.desired == DesiredRemote::Run && !self.r.seen() => {
+                self.because("nothing has been created yet: the manager creates it under the incarnation's key");
+            }
+            other => {
+                if &self.r.observed != other {
+                    let text = match other {
+                        Observed::Exited { code, signal, .. } => {
+                            format!("exited with code {code}, signal {signal}")
+                        }
+                        Observed::Gone => "gone: the provider has no such instance".to_owned(),
+                        Observed::Running => "running".to_owned(),
+                        _ => "being created".to_owned(),
+                    };
+                    self.changed(text);
+                    self.r.observed = other.clone();
+                }
+            }
+        }
+    }
+}

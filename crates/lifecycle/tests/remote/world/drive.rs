@@ -1,0 +1,132 @@
+//! Ways to let a world go on.
+
+use lifecycle::remote::node;
+
+use super::{Action, Budget, World};
+
+impl World {
+    /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none (retries are left alone).
+    pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
+        for _ in 0..100_000 {
+            let next = self.enabled().into_iter().find(|a| {
+                !a.is_fault()
+                    && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover)
+                    && allowed(a)
+            });
+            match next {
+                Some(a) => self.apply(&a),
+                None => return,
+            }
+        }
+        self.violation("the world does not become quiet".to_owned());
+    }
+
+    /// Delivers and executes everything on all nodes in bulk, for worlds too large to list every action at every step.
+    pub(crate) fn sweep(&mut self) {
+        loop {
+            let mut idle = true;
+            for n in 0..self.nodes.len() {
+                for slot in std::mem::take(&mut self.nodes[n].prepare) {
+                    self.feed(n, slot, &node::Event::Prepared);
+                }
+                while !self.nodes[n].inbox.is_empty() {
+                    self.apply(&Action::ToNode(n));
+                    idle = false;
+                }
+                while let Some(i) = self.nodes[n].calls.iter().position(|c| c.answer.is_none()) {
+                    self.apply(&Action::Execute(n, i));
+                    idle = false;
+                }
+                while !self.nodes[n].calls.is_empty() {
+                    self.apply(&Action::Answer(n, 0));
+                    idle = false;
+                }
+                while !self.nodes[n].outbox.is_empty() {
+                    self.apply(&Action::ToServers(n));
+                    idle = false;
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    /// As [`World::run`] with the nodes as they are: none connects, none expires.
+    pub(crate) fn run_as_is(&mut self) {
+        self.run(|a| !matches!(a, Action::Connect(_) | Action::Lapse(_) | Action::Expire(_)));
+    }
+
+    /// kill -9 of the node, and the servers' lease of it over.
+    pub(crate) fn kill_and_expire(&mut self, n: usize) {
+        self.crash(n);
+        self.apply(&Action::Expire(n));
+    }
+
+    /// Every retry that waits is made once, and what follows from it.
+    pub(crate) fn retry_all(&mut self) {
+        for a in self
+            .enabled()
+            .into_iter()
+            .filter(|a| matches!(a, Action::Retry(..)))
+            .collect::<Vec<_>>()
+        {
+            self.apply(&a);
+        }
+        self.run_as_is();
+    }
+
+    pub(crate) fn assert_ok(&self) {
+        assert!(self.violations.is_empty(), "{:#?}", self.violations);
+    }
+
+    /// Takes every step that is not a fault until nothing is left to do: connect, deliver, place, execute. Gives the number of steps.
+    pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
+        self.left = Budget::default();
+        for steps in 0..20_000 {
+            let mut actions: Vec<Action> = self
+                .enabled()
+                .into_iter()
+                .filter(|a| {
+                    !matches!(
+                        a,
+                        Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_)
+                    )
+                })
+                .collect();
+            // Retrying what is held for a person goes on for ever; it is not progress.
+            let progress = actions.iter().any(|a| !matches!(a, Action::Retry(..)));
+            if !progress && (actions.is_empty() || steps > 10_000) {
+                return steps;
+            }
+            if !progress {
+                let before = self.fingerprint();
+                let retries: Vec<Action> = std::mem::take(&mut actions);
+                for retry in retries {
+                    self.apply(&retry);
+                }
+                while let Some(next) = self.enabled().into_iter().find(|a| {
+                    matches!(
+                        a,
+                        Action::Execute(..)
+                            | Action::Answer(..)
+                            | Action::ToServers(_)
+                            | Action::ToNode(_)
+                            | Action::Observe(..)
+                    )
+                }) {
+                    self.apply(&next);
+                }
+                if self.fingerprint() == before {
+                    return steps;
+                }
+                continue;
+            }
+            let i = pick(actions.len());
+            let action = actions.swap_remove(i);
+            self.apply(&action);
+        }
+        self.violation("the world does not become quiet".to_owned());
+        20_000
+    }
+}

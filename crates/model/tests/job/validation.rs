@@ -1,0 +1,228 @@
+//! Mistakes, refused features and warnings.
+
+use model::{
+    Job, unsupported,
+    validate::{self, ValidationErrors},
+};
+use serde_json::json;
+
+use crate::{job, small};
+
+fn errors(j: &Job) -> Vec<String> {
+    validate::validate(j).map_or_else(|e| e.flat(), |_| Vec::new())
+}
+
+#[test]
+fn layout_of_errors() {
+    let j = small(json!({"Priority": 900}), json!({}), json!({"Driver": ""}));
+    let e = validate::validate(&j).expect_err("two mistakes");
+    assert_eq!(
+        e.to_string(),
+        "2 errors occurred:\n\t* Job priority must be between [1, 100]\n\t* Task group app validation failed: 1 error occurred:\n\t* Task web \
+         validation failed: 1 error occurred:\n\t* Missing task driver\n\n\n\n\n\n"
+    );
+    assert_eq!(
+        ValidationErrors(vec![validate::Problem::Text("x".into())]).to_string(),
+        "1 error occurred:\n\t* x\n\n"
+    );
+}
+
+#[test]
+fn mistakes_by_name() {
+    let g = "Task group app validation failed: ";
+    let t = "Task group app validation failed: Task web validation failed: ";
+    let none = || json!({});
+    let cases: Vec<(Job, String)> = vec![
+        (job(json!({})), "Missing job ID".into()),
+        (job(json!({"ID": "x"})), "Missing job task groups".into()),
+        (small(json!({"ID": "a b"}), none(), none()), "Job ID contains a space".into()),
+        (small(json!({"Type": "cron"}), none(), none()), "Invalid job type: \"cron\"".into()),
+        (small(json!({"Priority": 101}), none(), none()), "Job priority must be between [1, 100]".into()),
+        (small(json!({"Priority": -1}), none(), none()), "Job priority must be between [1, 100]".into()),
+        (small(json!({"Datacenters": [""]}), none(), none()), "Job datacenter must be non-empty string".into()),
+        (
+            small(json!({"Constraints": [{"LTarget": "${attr.x}", "Operand": "~"}]}), none(), none()),
+            "Constraint 1 validation failed: Unknown constraint type \"~\"".into(),
+        ),
+        (
+            small(json!({"Constraints": [{"Operand": "regexp", "RTarget": "x"}]}), none(), none()),
+            "Constraint 1 validation failed: No LTarget provided but is required by constraint".into(),
+        ),
+        (
+            small(none(), json!({"Affinities": [{"LTarget": "${node.class}", "RTarget": "x", "Weight": 0}]}), none()),
+            format!("{g}Affinity 1 validation failed: Affinity weight cannot be zero"),
+        ),
+        (
+            small(none(), json!({"Spreads": [{"Attribute": "${node.datacenter}", "SpreadTarget": [{"Value": "a", "Percent": 60}, {"Value": "b", "Percent": 50}]}]}), none()),
+            format!("{g}Spread 1 validation failed: Sum of spread target percentages must not be greater than 100%; got 110%"),
+        ),
+        (small(none(), json!({"Count": -1}), none()), format!("{g}Task group count can't be negative")),
+        (small(none(), json!({"Tasks": []}), none()), format!("{g}Missing tasks for task group")),
+        (
+            small(none(), json!({"RestartPolicy": {"Attempts": 0, "Mode": "delay"}}), none()),
+            format!("{g}Restart policy \"delay\" with 0 attempts is ambiguous"),
+        ),
+        (small(none(), json!({"RestartPolicy": {"Mode": "maybe"}}), none()), format!("{g}Unsupported restart mode: \"maybe\"")),
+        (
+            small(none(), json!({"ReschedulePolicy": {"Attempts": 3, "Interval": "10m"}}), none()),
+            format!("{g}Reschedule Policy with Attempts = 3, Interval = 10m0s, and Unlimited = true is ambiguous"),
+        ),
+        (
+            small(none(), json!({"Update": {"MinHealthyTime": "6m"}}), none()),
+            format!("{g}Minimum healthy time must be less than healthy deadline: 6m0s > 5m0s"),
+        ),
+        (
+            small(json!({"Type": "batch"}), json!({"Update": {"MaxParallel": 1}}), none()),
+            format!("{g}Job type \"batch\" does not allow update block"),
+        ),
+        (
+            small(none(), json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}, {"Label": "b", "Value": 80}]}]}), none()),
+            format!("{g}Static port 80 already reserved by a"),
+        ),
+        (
+            small(none(), json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}], "DynamicPorts": [{"Label": "a"}]}]}), none()),
+            format!("{g}Port label a already in use by network"),
+        ),
+        (small(none(), none(), json!({"Name": "a/b"})), "Task group app validation failed: Task a/b validation failed: Task name cannot include slashes".into()),
+        (small(none(), none(), json!({"Resources": {"MemoryMB": 1}})), format!("{t}minimum MemoryMB value is 10; got 1")),
+        (
+            small(none(), none(), json!({"Resources": {"CPU": 100, "Cores": 1}})),
+            format!("{t}Task can only ask for 'cpu' or 'cores' resource, not both."),
+        ),
+        (
+            small(none(), none(), json!({"LogConfig": {"MaxFiles": 30, "MaxFileSizeMB": 10}})),
+            format!("{t}log storage (300 MB) must be less than requested disk capacity (300 MB)"),
+        ),
+        (
+            small(none(), none(), json!({"Lifecycle": {"Hook": "before"}})),
+            format!("{t}Lifecycle block validation failed: invalid hook: before"),
+        ),
+        (
+            small(none(), none(), json!({"Lifecycle": {"Hook": "prestart"}})),
+            format!("{g}Task group has no main task: every task has a lifecycle block"),
+        ),
+        (small(none(), none(), json!({"KillTimeout": -1})), format!("{t}KillTimeout must be a positive value")),
+        (
+            small(none(), none(), json!({"Constraints": [{"Operand": "distinct_hosts"}]})),
+            format!("{t}Constraint 1 has disallowed Operand at task level: distinct_hosts"),
+        ),
+    ];
+    for (j, expected) in cases {
+        let found = errors(&j);
+        assert!(
+            found.contains(&expected),
+            "expected {expected:?} among {found:#?}"
+        );
+    }
+    let twice = job(json!({"ID": "x", "TaskGroups": [
+        {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d", "Leader": true}, {"Name": "t", "Driver": "d", "Leader": true}]},
+        {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d"}]}
+    ]}));
+    let found = errors(&twice);
+    for expected in [
+        "Job task group 2 redefines 'a' from group 1",
+        "Task group a validation failed: Task 2 redefines 't' from task 1",
+        "Task group a validation failed: Only one task may be marked as leader",
+    ] {
+        assert!(
+            found.iter().any(|e| e == expected),
+            "expected {expected:?} among {found:#?}"
+        );
+    }
+}
+
+/// Every line of the table of refused features is reached by a job that uses the feature, and names it with its reason.
+#[test]
+fn refused_features_are_refused_by_name() {
+    let none = || json!({});
+    let jobs = vec![
+        small(json!({"Type": "system"}), none(), none()),
+        small(json!({"Type": "sysbatch"}), none(), none()),
+        small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
+        small(json!({"ParameterizedJob": {}}), none(), none()),
+        small(json!({"Multiregion": {"Regions": []}}), none(), none()),
+        small(
+            json!({"ConsulToken": "x", "VaultToken": "y"}),
+            none(),
+            none(),
+        ),
+        small(
+            none(),
+            json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}),
+            none(),
+        ),
+        small(none(), json!({"Disconnect": {"LostAfter": "1m"}}), none()),
+        small(
+            none(),
+            json!({"MaxClientDisconnect": "1m", "StopAfterClientDisconnect": "1m", "PreventRescheduleOnLost": true}),
+            none(),
+        ),
+        small(
+            none(),
+            json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}),
+            none(),
+        ),
+        small(
+            none(),
+            json!({"Volumes": {"a": {"Type": "csi"}, "b": {"Type": "host"}}}),
+            none(),
+        ),
+        small(none(), json!({"EphemeralDisk": {"Sticky": true}}), none()),
+        small(
+            none(),
+            json!({"Services": [{"Provider": "nomad"}, {"Provider": "consul"}], "Consul": {}}),
+            none(),
+        ),
+        small(
+            none(),
+            none(),
+            json!({
+                "Artifacts": [{"GetterSource": "x"}], "Templates": [{}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
+                "VolumeMounts": [{}], "Services": [{"Provider": "nomad"}, {}], "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
+                "Schedule": {}
+            }),
+        ),
+        small(
+            none(),
+            none(),
+            json!({"Resources": {
+                "Cores": 1, "MemoryMaxMB": 400, "Devices": [{"Name": "gpu"}], "NUMA": {"Affinity": "require"}, "SecretsMB": 5,
+                "Networks": [{"DynamicPorts": [{"Label": "x"}]}]
+            }}),
+        ),
+    ];
+    let found: Vec<String> = jobs.iter().flat_map(errors).collect();
+    for (place, feature, reason) in unsupported::table() {
+        let message = format!("{feature} is not supported: {reason}");
+        assert!(
+            found.iter().any(|e| e.ends_with(&message)),
+            "{place}: no job of this test is refused for {feature}; found {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn passive_blocks_are_accepted() {
+    let j = small(
+        json!({"Meta": {"a": "b"}, "UI": {"Description": "x"}}),
+        json!({"Scaling": {"Min": 1, "Max": 3, "Policy": {"cooldown": "1m"}}, "Spreads": [{"Attribute": "${node.datacenter}"}]}),
+        json!({"Actions": [{"Name": "x", "Command": "/bin/true"}], "ScalingPolicies": [{"Type": "vertical_cpu"}]}),
+    );
+    assert_eq!(errors(&j), Vec::<String>::new());
+}
+
+#[test]
+fn warnings() {
+    let j = small(
+        json!({}),
+        json!({"Networks": [{"MBits": 10}]}),
+        json!({"Resources": {"IOPS": 5}}),
+    );
+    let w = validate::validate(&j).expect("valid");
+    assert_eq!(
+        w.to_string(),
+        "2 warning(s):\n\n* Group \"app\" has warnings: mbits is deprecated and has no effect; remove it from the network block\n* Task \"web\" has \
+         warnings: iops has been deprecated and has no effect; remove it"
+    );
+    assert_eq!(validate::Warnings::default().to_string(), "");
+}
