@@ -5,6 +5,7 @@
 //! cgroup, session and marker, and leaves a result that says so. Everybody else finds that result.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -201,6 +202,30 @@ pub(crate) fn signal_executor(record: &StateRecord, signal: Signal) {
     let here = process::boot_id().is_ok_and(|boot| boot == record.boot_id);
     if let Some(pid) = Pid::from_raw(record.executor_pid).filter(|_| same && here) {
         let _ = kill_process(pid, signal);
+    }
+}
+
+/// Asks the executor that holds `state_dir` to listen there.
+pub(crate) fn ask_for_socket(state_dir: &Path) {
+    match read_record(state_dir) {
+        Ok(Some(record)) => signal_executor(&record, Signal::HUP),
+        // Just starting.
+        Ok(None) => {}
+        // The record is damaged, but the process was started with the directory's name.
+        Err(_) => {
+            let of_dir = |pid: &i32| {
+                let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let args: Vec<&[u8]> = command.split(|b| *b == 0).collect();
+                matches!(args.as_slice(), [_, b"run" | b"collect", dir, ..] if *dir == state_dir.as_os_str().as_bytes())
+            };
+            let pids = process::all()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|p| p.pid);
+            for pid in pids.filter(of_dir).filter_map(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::HUP);
+            }
+        }
     }
 }
 

@@ -86,12 +86,8 @@ impl Executor {
                     return Ok(Executor::connected(state_dir, stream, buffer, hello, None));
                 }
                 Err(Error::Io { .. }) if begun.elapsed() < ANSWER => {
-                    // Just starting, just leaving, or its socket's file is gone: then it makes a new one when told.
-                    if begun.elapsed() > Duration::from_millis(100)
-                        && let Ok(Some(record)) = contain::read_record(state_dir)
-                    {
-                        contain::signal_executor(&record, Signal::HUP);
-                    }
+                    // Just starting, just leaving, or it has not needed a socket so far.
+                    contain::ask_for_socket(state_dir);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_millis(100));
                 }
@@ -504,7 +500,10 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
                         break read;
                     }
                     // Mostly it is about to leave.
-                    Err(e) => tracing::trace!(error = %e, "reconnecting to an executor"),
+                    Err(e) => {
+                        contain::ask_for_socket(&shared.state_dir);
+                        tracing::trace!(error = %e, "reconnecting to an executor");
+                    }
                 },
                 Err(e @ (Error::Absent { .. } | Error::Damaged { .. })) => {
                     shared.outcome.send_replace(Some(Err(Arc::new(e))));

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use executor::disk::{Durability, replace};
-use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, files, reply};
-use prost::Message;
+use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, encode_frame, reply};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use crate::executor::{Executor, receive};
@@ -168,13 +167,6 @@ impl Launcher {
         if contain::read_result(state_dir)?.is_some() {
             return found(state_dir, epoch).await;
         }
-        replace(
-            state_dir,
-            files::SPEC,
-            &spec.encode_to_vec(),
-            Durability::Atomic,
-        )
-        .map_err(Error::io("write the spec into", state_dir))?;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()
             .map_err(Error::io("create a socket for", state_dir))?;
         ours.set_nonblocking(true)
@@ -182,6 +174,12 @@ impl Launcher {
         let mut ours =
             UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
+        let mut frame = Vec::new();
+        encode_frame(&spec, &mut frame);
+        drop(spec);
+        // Should the executor end early it says why, which is worth more than this error.
+        let _ = ours.write_all(&frame).await;
+        drop(frame);
         let mut buffer = Vec::new();
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
         // It has split itself in two; this half ends at once and must not stay a zombie.
@@ -211,7 +209,6 @@ impl Launcher {
                 body: Some(reply::Body::Failure(failure)),
                 ..
             }) => {
-                let _ = std::fs::remove_file(state_dir.join(files::SPEC));
                 match failure.code() {
                     // Somebody was faster, now or in an earlier life of the caller.
                     ErrorCode::Held | ErrorCode::NotRunning => found(state_dir, epoch).await,

@@ -648,6 +648,8 @@ async fn a_deleted_socket_comes_back() {
     let executor = bench.launch("t", "exec sleep 1000").await;
     let (state, pid) = (executor.state_dir().to_owned(), executor.pid());
     drop(executor);
+    // It listens as soon as nobody is connected.
+    until("there is a socket", || state.join("sock").exists()).await;
     std::fs::remove_file(state.join("sock")).unwrap();
     let again = Executor::attach(&state).await.unwrap();
     assert_eq!(again.pid(), pid);

@@ -2,8 +2,8 @@
 
 use prost::Message;
 
-/// Longest frame that either side accepts; a statistics reply of a thousand processes takes 40 KiB.
-pub const MAX_FRAME_BYTES: usize = 1 << 20;
+/// Longest frame that either side accepts: a spec holds a whole environment, for which the kernel takes 2 MiB at most.
+pub const MAX_FRAME_BYTES: usize = 4 << 20;
 
 /// Why a received frame cannot be used. The connection is of no use afterwards.
 #[derive(Debug, PartialEq, Eq)]

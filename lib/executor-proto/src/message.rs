@@ -2,7 +2,7 @@
 
 use prost::{Enumeration, Message, Oneof};
 
-/// What an executor is to run, read from [`files::SPEC`](crate::files::SPEC). Names are resolved by the controller: the
+/// What an executor is to run: the first frame on its standard input. Names are resolved by the controller: the
 /// static binary has no user database and no search path.
 #[derive(Clone, PartialEq, Message)]
 pub struct Spec {

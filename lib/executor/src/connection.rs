@@ -2,7 +2,7 @@
 
 use std::io;
 
-use executor_proto::{Reply, Request, encode_frame, split_frame};
+use executor_proto::{Reply, Request, Spec, encode_frame, split_frame};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -65,6 +65,24 @@ impl Connection {
             }
         }
         requests
+    }
+
+    /// The spec, which a controller sends before anything else. Waits for it.
+    pub(crate) fn receive_spec(&mut self) -> io::Result<Spec> {
+        let mut buffer = [0u8; 4096];
+        loop {
+            match split_frame(&mut self.received) {
+                Ok(Some(spec)) => return Ok(spec),
+                Ok(None) => {}
+                Err(e) => return Err(io::Error::new(io::ErrorKind::InvalidData, e)),
+            }
+            match rustix::net::recv(&self.fd, &mut buffer, RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, n)) => self.received.extend_from_slice(&buffer[..n]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     pub(crate) fn send(&mut self, reply: &Reply) {

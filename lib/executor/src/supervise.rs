@@ -55,13 +55,13 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         .ok()
         .filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
     let mut control = control.map(Connection::new);
-    let mut fail = |failure: Failure, lock: Option<OwnedFd>| {
+    let fail = |failure: Failure, lock: Option<OwnedFd>, control: Option<Connection>| {
         eprintln!("drover-executor: {}", failure.message);
         // Whoever hears of the failure may try again at once.
         if let Some(lock) = lock {
             let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
         }
-        if let Some(connection) = &mut control {
+        if let Some(mut connection) = control {
             connection.send(&Reply {
                 id: 0,
                 body: Some(reply::Body::Failure(failure)),
@@ -70,35 +70,26 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         ExitCode::FAILURE
     };
     // Holding the lock is being the executor of this directory; it ends with the process, whatever ends that.
-    let (lock, spec) = match take(role, state_dir) {
+    let (lock, spec) = match take(role, state_dir, control.as_mut()) {
         Ok(taken) => taken,
-        Err(failure) => return fail(failure, None),
+        Err(failure) => return fail(failure, None, control),
     };
     match sys::fork() {
         Ok(Fork::Parent) => sys::exit_now(0),
         Ok(Fork::Child) => {}
-        Err(e) => return fail(os_failure("fork", &e), Some(lock)),
+        Err(e) => return fail(os_failure("fork", &e), Some(lock), control),
     }
     let started = settle()
         .map_err(|e| os_failure("settle", &e))
-        .and_then(|signals| {
-            let started = launch(&spec)?;
-            match listen(files::SOCKET) {
-                Ok(socket) => Ok((signals, started, socket)),
-                Err(e) => {
-                    abandon(&started);
-                    Err(os_failure("create the control socket", &e))
-                }
-            }
-        });
-    let (signals, started, socket) = match started {
+        .and_then(|signals| Ok((signals, launch(&spec)?)));
+    let (signals, started) = match started {
         Ok(started) => started,
-        Err(failure) => return fail(failure, Some(lock)),
+        Err(failure) => return fail(failure, Some(lock), control),
     };
     let epoch = epoch::load(Path::new(".")).unwrap_or(u64::MAX);
     // The environment may hold secrets and is of no further use.
     drop(spec);
-    let mut executor = Executor::new(signals, socket, started, epoch, lock);
+    let mut executor = Executor::new(signals, started, epoch, lock);
     if let Some(mut connection) = control {
         let body = reply::Body::Launched(Launched {
             hello: Some(executor.hello()),
@@ -113,7 +104,11 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
 }
 
 /// Takes possession of the directory and of the spec in it.
-fn take(role: Role, state_dir: &Path) -> Result<(OwnedFd, Spec), Failure> {
+fn take(
+    role: Role,
+    state_dir: &Path,
+    control: Option<&mut Connection>,
+) -> Result<(OwnedFd, Spec), Failure> {
     let failed =
         |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
     std::env::set_current_dir(state_dir).map_err(|e| failed("change to", e))?;
@@ -150,19 +145,34 @@ fn take(role: Role, state_dir: &Path) -> Result<(OwnedFd, Spec), Failure> {
     }
     if Path::new(files::STATE).exists() {
         // Its executor was killed; what it has left must be ended before anything else happens here.
-        let message = format!("{} was left behind by a killed executor", state_dir.display());
-        return Err(Failure { code: ErrorCode::Held.into(), message, errno: 0, epoch: 0 });
+        let message = format!(
+            "{} was left behind by a killed executor",
+            state_dir.display()
+        );
+        return Err(Failure {
+            code: ErrorCode::Held.into(),
+            message,
+            errno: 0,
+            epoch: 0,
+        });
     }
-    let bytes = std::fs::read(files::SPEC).map_err(|e| failed("read the spec in", e))?;
-    std::fs::remove_file(files::SPEC).map_err(|e| failed("remove the spec in", e))?;
     let invalid = |message: String| Failure {
         code: ErrorCode::Invalid.into(),
         message,
         errno: 0,
         epoch: 0,
     };
-    let spec =
-        Spec::decode(bytes.as_slice()).map_err(|e| invalid(format!("the spec is damaged: {e}")))?;
+    let spec = match control {
+        Some(control) => control
+            .receive_spec()
+            .map_err(|e| failed("receive the spec for", e))?,
+        None => {
+            let bytes = std::fs::read(files::SPEC).map_err(|e| failed("read the spec in", e))?;
+            std::fs::remove_file(files::SPEC).map_err(|e| failed("remove the spec in", e))?;
+            Spec::decode(bytes.as_slice())
+                .map_err(|e| invalid(format!("the spec is damaged: {e}")))?
+        }
+    };
     if spec.collect.is_some() != (role == Role::Collector) {
         return Err(invalid(
             "the spec is for the other role of run and collect".into(),
@@ -204,17 +214,6 @@ fn settle() -> io::Result<OwnedFd> {
     sys::signal_fd()
 }
 
-/// Ends what was started before the executor could take it over.
-fn abandon(started: &Started) {
-    if let Some(pid) = Pid::from_raw(started.record.workload_pid) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    cgroup::kill(&started.paths);
-    while matches!(rustix::process::wait(WaitOptions::empty()), Ok(Some(_))) {}
-    let _ = cgroup::remove(&started.paths);
-    let _ = std::fs::remove_file(files::STATE);
-}
-
 /// How the workload's own process ended.
 #[derive(Clone, Copy)]
 struct Ended {
@@ -226,7 +225,8 @@ struct Ended {
 
 struct Executor {
     signals: OwnedFd,
-    socket: OwnedFd,
+    /// Listens for controllers; made when the first one is missed.
+    socket: Option<OwnedFd>,
     connections: Vec<Connection>,
     pumps: Vec<Pump>,
     record: StateRecord,
@@ -248,13 +248,7 @@ struct Executor {
 }
 
 impl Executor {
-    fn new(
-        signals: OwnedFd,
-        socket: OwnedFd,
-        started: Started,
-        epoch: u64,
-        lock: OwnedFd,
-    ) -> Executor {
+    fn new(signals: OwnedFd, started: Started, epoch: u64, lock: OwnedFd) -> Executor {
         let Started {
             record,
             paths,
@@ -262,7 +256,7 @@ impl Executor {
         } = started;
         Executor {
             signals,
-            socket,
+            socket: None,
             connections: Vec::new(),
             pumps,
             to_gather: paths.unified.is_some() && !paths.v1.is_empty(),
@@ -301,16 +295,23 @@ impl Executor {
             if self.advance(now) {
                 return self.finish();
             }
+            // The next controller will look for it; a task that ends under its first one never needs it.
+            if self.connections.is_empty() && self.socket.is_none() {
+                self.listen();
+            }
             self.wait_for_events(now);
         }
     }
 
     /// Sleeps until something happens, and takes it in.
     fn wait_for_events(&mut self, now: Instant) {
-        let mut fds = vec![
-            PollFd::new(&self.signals, PollFlags::IN),
-            PollFd::new(&self.socket, PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        fds.extend(
+            self.socket
+                .iter()
+                .map(|socket| PollFd::new(socket, PollFlags::IN)),
+        );
+        let first_connection = fds.len();
         for connection in &self.connections {
             let out = if connection.has_unsent() {
                 PollFlags::OUT
@@ -344,21 +345,20 @@ impl Executor {
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         if ready[0] && sys::take_signals(&self.signals) {
-            // A controller has found the socket's file missing and asks for a new one.
-            if let Ok(socket) = listen(files::SOCKET) {
-                self.socket = socket;
-            }
+            // A controller has found no socket and asks for one.
+            self.listen();
         }
         let mut requests = Vec::new();
         for (n, connection) in self.connections.iter_mut().enumerate() {
-            if ready[n + 2] {
+            if ready[first_connection + n] {
                 connection.flush();
                 requests.extend(connection.receive().into_iter().map(|request| (n, request)));
             }
         }
-        if ready[1]
-            && let Ok(fd) =
-                rustix::net::accept_with(&self.socket, rustix::net::SocketFlags::CLOEXEC)
+        if first_connection == 2
+            && ready[1]
+            && let Some(socket) = &self.socket
+            && let Ok(fd) = rustix::net::accept_with(socket, rustix::net::SocketFlags::CLOEXEC)
         {
             self.connections.push(Connection::new(fd));
         }
@@ -366,6 +366,14 @@ impl Executor {
             self.answer(n, request);
         }
         self.connections.retain(|connection| connection.open);
+    }
+
+    /// Makes the socket, also when one exists whose file has been removed. A failure shows as its absence: whoever needs it
+    /// asks again.
+    fn listen(&mut self) {
+        if let Ok(socket) = listen(files::SOCKET) {
+            self.socket = Some(socket);
+        }
     }
 
     fn hello(&self) -> HelloReply {
@@ -610,7 +618,9 @@ impl Executor {
                 });
             }
         }
-        let _ = rustix::fs::unlink(files::SOCKET);
+        if self.socket.is_some() {
+            let _ = rustix::fs::unlink(files::SOCKET);
+        }
         let _ = cgroup::remove(&self.paths);
         let until = Instant::now() + FAREWELL;
         while self.connections.iter().any(Connection::has_unsent) && Instant::now() < until {
