@@ -20,7 +20,7 @@ use crate::types::{Type, unify};
 use crate::value::Value;
 
 /// What a file may spend: about a byte copied or a fiftieth of an evaluation step each.
-pub const BUDGET: u64 = 256 << 20;
+pub const BUDGET: u64 = 64 << 20;
 const STEP_COST: u64 = 48;
 /// Deepest recursion of the evaluator, whatever the parser lets through.
 const DEPTH_MAX: usize = 400;
@@ -459,15 +459,13 @@ impl Evaluator<'_> {
             let value = self.eval(&f.value, &inner, depth)?;
             if f.group {
                 groups.entry(key).or_default().push(value);
-            } else if object.contains_key(&key) {
+            } else if object.insert(key.clone(), value).is_some() {
                 return Err(Diagnostic::error(
                     "Key made twice",
                     format!("two elements have the key {key:?}"),
                 )
                 .at(self.source, key_expr.span)
                 .hint("write ... after the value to collect values of equal keys in a list"));
-            } else {
-                object.insert(key, value);
             }
         }
         if f.key.is_none() {

@@ -249,13 +249,11 @@ impl Parser<'_> {
         }
         let text = &self.source.text()[start..self.at];
         let digits = text.strip_prefix('-').unwrap_or(text);
-        let well_formed = digits.starts_with(|c: char| c.is_ascii_digit())
-            && !(digits.len() > 1
-                && digits.starts_with('0')
-                && digits.as_bytes()[1].is_ascii_digit())
-            && !digits.ends_with('.')
-            && !digits.contains(".e")
-            && !digits.contains(".E");
+        let leading_zero =
+            digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
+        let bare_point = digits.ends_with('.') || digits.contains(".e") || digits.contains(".E");
+        let begins = digits.starts_with(|c: char| c.is_ascii_digit());
+        let well_formed = begins && !leading_zero && !bare_point;
         match Number::parse(text) {
             Some(number) if well_formed => Ok(number),
             _ => {

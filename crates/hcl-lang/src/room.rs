@@ -86,11 +86,7 @@ fn too_wide(text: &str) -> bool {
         let mut before: Option<Token<'_>> = None;
         for token in line {
             match token.kind {
-                Kind::Quoted | Kind::Heredoc => {
-                    if template_too_wide(token.text) {
-                        return true;
-                    }
-                }
+                Kind::Quoted | Kind::Heredoc if template_too_wide(token.text) => return true,
                 Kind::Punct => match token.text {
                     "{" => {
                         let block =

@@ -52,7 +52,6 @@ fn within_patience(name: &str, text: &str) {
     let started = Instant::now();
     swallow(text);
     let took = started.elapsed();
-    if took.as_millis() > 300 {}
     assert!(took < PATIENCE, "{name} took {took:?}");
 }
 
@@ -161,7 +160,7 @@ fn evaluation_is_bounded() {
     let cases = [
         format!("{}{}1{}", many, many, "]".repeat(2)).replacen("a in", "b in", 1),
         format!("{}1{}", many.repeat(6), "]".repeat(6)),
-        format!("setproduct({})", vec!["range(1000)"; 8].join(", ")),
+        format!("setproduct({})", ["range(1000)"; 8].join(", ")),
         "join(\"\", [for a in range(1000) : join(\"\", [for b in range(1000) : \"0123456789012345678901234567890123456789\"])])".into(),
         "format(\"%999999999d\", 1)".into(),
         "format(\"%.999999999f\", 1)".into(),
@@ -184,7 +183,6 @@ fn evaluation_is_bounded() {
         let started = Instant::now();
         let result = evaluate(&case);
         let took = started.elapsed();
-        if took.as_millis() > 300 {}
         assert!(
             took < PATIENCE,
             "{case} took {took:?}, gave {:?}",

@@ -663,7 +663,6 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
         }
     }
     // Each round evaluates those whose needs are met; a round without any means a circle.
-    let mut values: BTreeMap<String, Value> = BTreeMap::new();
     context
         .variables
         .insert("local".into(), Value::Object(BTreeMap::new()));
@@ -689,14 +688,14 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
             };
             match expression.evaluate(context) {
                 Ok(value) => {
-                    values.insert(name, value);
+                    // In place: copying all of them each time would be quadratic.
+                    if let Some(Value::Object(values)) = context.variables.get_mut("local") {
+                        values.insert(name, value);
+                    }
                 }
                 Err(e) => diagnostics.push(e),
             }
         }
-        context
-            .variables
-            .insert("local".into(), Value::Object(values.clone()));
     }
 }
 

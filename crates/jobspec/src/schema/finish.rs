@@ -29,14 +29,18 @@ fn default(fields: &mut Fields, name: &str, value: Value) {
     fields.entry(name).or_insert(value);
 }
 
-fn list<'f>(fields: &'f mut Fields, name: &str) -> &'f mut Vec<Value> {
-    let entry = fields.entry(name).or_insert_with(|| json!([]));
-    if !entry.is_array() {
-        *entry = json!([]);
+/// Takes a list out of the fields, to be changed and put back.
+fn take(fields: &mut Fields, name: &str) -> Vec<Value> {
+    match fields.remove(name) {
+        Some(Value::Array(items)) => items,
+        _ => Vec::new(),
     }
-    match entry {
-        Value::Array(items) => items,
-        _ => unreachable!("just made an array"),
+}
+
+/// Puts a list back, unless it is empty.
+fn put(fields: &mut Fields, name: &str, items: Vec<Value>) {
+    if !items.is_empty() {
+        fields.insert(name.to_owned(), Value::Array(items));
     }
 }
 
@@ -122,32 +126,21 @@ pub(super) fn change_script(fields: &mut Fields, _: &mut Place<'_>) {
 
 /// Ports with a number of their own are reserved, the others are chosen on the node.
 pub(super) fn network(fields: &mut Fields, _: &mut Place<'_>) {
-    let ports = std::mem::take(list(fields, "DynamicPorts"));
-    for port in ports {
-        let reserved = port
-            .get("Value")
-            .and_then(Value::as_i64)
-            .is_some_and(|v| v > 0);
-        let kind = if reserved {
-            "ReservedPorts"
-        } else {
-            "DynamicPorts"
-        };
-        list(fields, kind).push(port);
-    }
-    for kind in ["ReservedPorts", "DynamicPorts"] {
-        if fields.get(kind) == Some(&json!([])) {
-            fields.remove(kind);
-        }
-    }
+    let mut reserved = take(fields, "ReservedPorts");
+    let (numbered, dynamic): (Vec<_>, Vec<_>) =
+        take(fields, "DynamicPorts").into_iter().partition(|port| {
+            port.get("Value")
+                .and_then(Value::as_i64)
+                .is_some_and(|v| v > 0)
+        });
+    reserved.extend(numbered);
+    put(fields, "ReservedPorts", reserved);
+    put(fields, "DynamicPorts", dynamic);
 }
 
 /// The identity named `default`, or not named at all, is the task's own.
 pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
-    if !fields.contains_key("Identities") {
-        return;
-    }
-    let identities = list(fields, "Identities");
+    let mut identities = take(fields, "Identities");
     let own = identities.iter().position(|identity| {
         matches!(
             identity.get("Name").and_then(Value::as_str),
@@ -155,12 +148,9 @@ pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
         )
     });
     if let Some(own) = own {
-        let identity = identities.remove(own);
-        fields.insert("Identity".into(), identity);
+        fields.insert("Identity".into(), identities.remove(own));
     }
-    if fields.get("Identities") == Some(&json!([])) {
-        fields.remove("Identities");
-    }
+    put(fields, "Identities", identities);
 }
 
 /// `scaling "cpu"` and `scaling "mem"` of a task.
@@ -197,7 +187,9 @@ pub(super) fn task_scaling(fields: &mut Fields, place: &mut Place<'_>) {
 
 pub(super) fn group(fields: &mut Fields, place: &mut Place<'_>) {
     if let Some(vault) = fields.remove("#Vault") {
-        spread_vault(list(fields, "Tasks"), &vault);
+        let mut tasks = take(fields, "Tasks");
+        spread_vault(&mut tasks, &vault);
+        put(fields, "Tasks", tasks);
     }
     if let Some(Value::Object(scaling)) = fields.get_mut("Scaling") {
         match scaling.get("Type").and_then(Value::as_str) {
@@ -232,18 +224,17 @@ fn spread_vault(tasks: &mut [Value], vault: &Value) {
 
 /// A task directly under the job is a group of its own; a vault block there counts for all tasks.
 pub(super) fn job(fields: &mut Fields, _: &mut Place<'_>) {
-    if let Some(Value::Array(tasks)) = fields.remove("#Tasks") {
-        let groups = tasks
-            .into_iter()
-            .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }));
-        let groups: Vec<Value> = groups.collect();
-        list(fields, "TaskGroups").splice(0..0, groups);
-    }
+    let mut groups: Vec<Value> = take(fields, "#Tasks")
+        .into_iter()
+        .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }))
+        .collect();
+    groups.extend(take(fields, "TaskGroups"));
     if let Some(vault) = fields.remove("#Vault") {
-        for group in list(fields, "TaskGroups") {
+        for group in &mut groups {
             if let Some(Value::Array(tasks)) = group.get_mut("Tasks") {
                 spread_vault(tasks, &vault);
             }
         }
     }
+    put(fields, "TaskGroups", groups);
 }
