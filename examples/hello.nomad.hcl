@@ -9,7 +9,7 @@ variable "greeting" {
   description = "What the task says, once a second."
 
   validation {
-    condition     = length(var.greeting) > 0
+    condition     = strlen(var.greeting) > 0
     error_message = "The greeting must not be empty."
   }
 }

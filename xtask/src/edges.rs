@@ -53,9 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "api",
             "client",
-            "driver-host",
             "driver-sdk",
-            "executor-client",
             "hcl-lang",
             "jobspec",
             "mock",
@@ -63,7 +61,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "raw-exec",
             "remote-exec",
             "server",
-            "store",
         ],
     ),
     ("xtask", &[]),

@@ -1,1 +1,145 @@
-fn main() {}
+//! `drover`: the one binary. It parses, composes and prints; what it composes lives in the other crates.
+//!
+//! Begin reading at [`Command`]; each verb is one file in `commands/`, the agent is in `agent/`, the demo in `demo/`.
+
+mod agent;
+mod argv;
+mod commands;
+mod conn;
+mod demo;
+mod output;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// The agent keeps many small objects for a long time; glibc's allocator would keep an arena per thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "drover",
+    version,
+    about = "Runs workloads on a fleet of machines; remote tasks outlive the node that manages them",
+    disable_help_subcommand = true,
+    // Flags are written with one dash, as in Nomad; two dashes work as well.
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run an agent: server, node, or both
+    Agent(agent::AgentArgs),
+    /// Show this agent's own state
+    AgentInfo(commands::agent_info::Args),
+    /// Work with allocations
+    #[command(subcommand)]
+    Alloc(commands::alloc::Command),
+    /// Print a completion script for a shell
+    Completion(commands::completion::Args),
+    /// Work with agent configuration files
+    #[command(subcommand)]
+    Config(commands::config::Command),
+    /// Show the point of the project in about a minute
+    Demo(demo::DemoArgs),
+    /// End a cluster that `demo -keep` has left
+    #[command(hide = true)]
+    DemoStop(demo::StopArgs),
+    /// Work with deployments
+    #[command(subcommand)]
+    Deployment(commands::deployment::Command),
+    /// Serve a built-in driver as a plugin (started by the agent)
+    Driver(commands::driver::Args),
+    /// Work with evaluations
+    #[command(subcommand)]
+    Eval(commands::eval::Command),
+    /// Bring job files into the canonical format
+    Fmt(commands::fmt::Args),
+    /// Work with jobs
+    #[command(subcommand)]
+    Job(commands::job::Command),
+    /// Work with nodes
+    #[command(subcommand)]
+    Node(commands::node::Command),
+    /// Work with remote tasks
+    #[command(subcommand)]
+    Remote(commands::remote::Command),
+    /// Work with servers
+    #[command(subcommand)]
+    Server(commands::server::Command),
+    /// Show whatever an identifier stands for
+    Status(commands::status::Args),
+    /// Maintenance of the cluster
+    #[command(subcommand)]
+    System(commands::system::Command),
+    /// Show the version
+    Version,
+}
+
+fn main() -> ExitCode {
+    let args = argv::rewrite(std::env::args());
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are data; everything else is for people. A closed pipe is nobody's problem.
+            drop(error.print());
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{}", commands::error_text(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        // These own their runtime, or need none.
+        Command::Agent(args) => agent::run(args),
+        Command::Driver(args) => commands::driver::run(&args),
+        Command::Completion(args) => {
+            commands::completion::run(&args, &mut Cli::command());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Config(c) => commands::config::run(c),
+        Command::Fmt(args) => commands::fmt::run(&args),
+        Command::Version => {
+            output::line(&format!("Drover v{}", env!("CARGO_PKG_VERSION")));
+            Ok(ExitCode::SUCCESS)
+        }
+        other => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(async {
+                match other {
+                    Command::AgentInfo(args) => commands::agent_info::run(args).await,
+                    Command::Alloc(c) => commands::alloc::run(c).await,
+                    Command::Demo(args) => demo::run(args).await,
+                    Command::DemoStop(args) => demo::stop(args).await,
+                    Command::Deployment(c) => commands::deployment::run(c).await,
+                    Command::Eval(c) => commands::eval::run(c).await,
+                    Command::Job(c) => commands::job::run(c).await,
+                    Command::Node(c) => commands::node::run(c).await,
+                    Command::Remote(c) => commands::remote::run(c).await,
+                    Command::Server(c) => commands::server::run(c).await,
+                    Command::Status(args) => commands::status::run(args).await,
+                    Command::System(c) => commands::system::run(c).await,
+                    Command::Agent(_)
+                    | Command::Driver(_)
+                    | Command::Completion(_)
+                    | Command::Config(_)
+                    | Command::Fmt(_)
+                    | Command::Version => Ok(ExitCode::SUCCESS),
+                }
+            }),
+    }
+}

@@ -61,7 +61,8 @@ impl Agent {
         let config = match kind.name {
             "nomad" => format!(
                 "data_dir = {:?}\nports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\nserver {{\n enabled = true\n bootstrap_expect = 1\n}}\n\
-                 client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\nbind_addr = \"127.0.0.1\"\n",
+                 client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n}}\nplugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\nbind_addr = \"127.0.0.1\"\n\
+                 advertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n",
                 dir.join("data")
             ),
             _ => format!(

@@ -39,13 +39,19 @@ pub(crate) fn stamp(file: &str) -> Result<()> {
 }
 
 fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
+    // Update blocks are for services; 0 means no deployment, which would otherwise wait for health.
+    let update = if kind == "service" {
+        json!({"MaxParallel": 0})
+    } else {
+        Value::Null
+    };
     json!({"Job": {
         "ID": id, "Name": id, "Type": kind, "Datacenters": ["dc1"],
         "TaskGroups": [{
             "Name": "g", "Count": count,
             "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
             "EphemeralDisk": {"SizeMB": 10},
-            "Update": {"MaxParallel": 0},
+            "Update": update,
             "Tasks": [{
                 "Name": "t", "Driver": "raw_exec",
                 "Config": {"command": command, "args": args},

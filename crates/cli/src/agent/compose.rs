@@ -1,0 +1,204 @@
+//! Starts the parts in their order, and ends them in the opposite one.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use client::Client;
+use http::{HeaderName, HeaderValue};
+use serde_json::json;
+use server::{
+    Server,
+    http::{HttpOptions, Limits, LocalNode},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{forward, settings::Settings};
+use crate::output;
+
+/// Runs an agent until a signal ends it, or until its store can no longer be trusted.
+pub(crate) async fn run(mut settings: Settings) -> Result<ExitCode> {
+    // The address is known before anything is told to others; connections wait in the listener's queue meanwhile.
+    let listener = TcpListener::bind(settings.http).await.with_context(|| {
+        format!(
+            "could not listen for HTTP on {} (ports.http, addresses.http)",
+            settings.http
+        )
+    })?;
+    let http = listener.local_addr()?;
+    let advertised = settings
+        .http_advertise
+        .clone()
+        .unwrap_or_else(|| reachable(http).to_string());
+
+    let server = match settings.server.take() {
+        Some(mut config) => {
+            config.http_advertise.clone_from(&advertised);
+            Some(
+                Server::start(config)
+                    .await
+                    .context("could not start the server")?,
+            )
+        }
+        None => None,
+    };
+    let client = match settings.client.take() {
+        Some(mut config) => {
+            if let Some(server) = &server {
+                config.servers = vec![reachable(server.handle().rpc_addr()).to_string()];
+            }
+            config.http_addr.clone_from(&advertised);
+            Some(
+                Client::start(config)
+                    .await
+                    .context("could not start the node")?,
+            )
+        }
+        None => None,
+    };
+    let router = match (&server, &client) {
+        (Some(server), client) => server::http::router(
+            server.handle().clone(),
+            http_options(&settings, client.as_ref())?,
+        ),
+        (None, Some(client)) => forward::router(client.handle()),
+        (None, None) => anyhow::bail!("the agent is neither server nor client"),
+    };
+    let stop = CancellationToken::new();
+    let limits = Limits {
+        connections_per_client: settings.http_max_conns_per_client,
+        ..Limits::default()
+    };
+    let serving = tokio::spawn(server::http::serve(listener, router, limits, stop.clone()));
+    announce(&settings, server.as_ref(), client.as_ref(), http);
+
+    let (mut interrupt, mut terminate, mut hangup) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+    );
+    let mut code = ExitCode::SUCCESS;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => tracing::info!("interrupted"),
+            _ = terminate.recv() => tracing::info!("asked to end"),
+            // Nothing is reloaded in this release: saying so is better than ending, which is what the signal does by default.
+            _ = hangup.recv() => {
+                tracing::warn!("SIGHUP reloads nothing in this release; restart the agent, its tasks run on");
+                continue;
+            }
+            reason = failed(server.as_ref()) => {
+                tracing::error!(reason, "the store cannot be trusted any more, the agent ends");
+                eprintln!("drover agent: {reason}");
+                code = ExitCode::FAILURE;
+            }
+        }
+        break;
+    }
+    // The node first: it can still tell the servers what its tasks do.
+    if let Some(client) = client {
+        client.stop().await;
+    }
+    stop.cancel();
+    if let Some(server) = server {
+        server.shutdown().await;
+    }
+    drop(serving.await);
+    Ok(code)
+}
+
+async fn failed(server: Option<&Server>) -> String {
+    match server {
+        Some(server) => server.failed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An address that this machine can dial: the unspecified one means loopback here.
+fn reachable(mut addr: SocketAddr) -> SocketAddr {
+    if addr.ip().is_unspecified() {
+        addr.set_ip(if addr.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    addr
+}
+
+fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOptions> {
+    let mut response_headers = Vec::new();
+    for (name, value) in &settings.http_headers {
+        let header = (|| {
+            Some((
+                name.parse::<HeaderName>().ok()?,
+                value.parse::<HeaderValue>().ok()?,
+            ))
+        })();
+        response_headers.push(header.with_context(|| {
+            format!("http_api_response_headers: {name}: {value:?} is not a header")
+        })?);
+    }
+    let local = client.map(|client| {
+        let handle = client.handle();
+        LocalNode {
+            node_id: handle.node_id(),
+            router: client::http::router(handle.clone()),
+            stats: Some(Arc::new(move || handle.stats())),
+        }
+    });
+    Ok(HttpOptions {
+        local,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        agent_config: json!({
+            "Name": settings.name,
+            "DevMode": settings.dev,
+            "LogLevel": settings.log_level.to_uppercase(),
+            "LogJson": settings.log_json,
+            "BindAddr": settings.http.ip().to_string(),
+            "Client": {"Enabled": client.is_some()},
+            "Server": {"Enabled": true},
+            "ACL": {"Enabled": false},
+            "Telemetry": {"PrometheusMetrics": settings.prometheus},
+        }),
+        prometheus: settings.prometheus,
+        response_headers,
+        ..HttpOptions::default()
+    })
+}
+
+fn announce(
+    settings: &Settings,
+    server: Option<&Server>,
+    client: Option<&Client>,
+    http: SocketAddr,
+) {
+    output::line(&format!(
+        "==> Drover agent {} v{}",
+        settings.name,
+        env!("CARGO_PKG_VERSION")
+    ));
+    let mut rows = vec![("HTTP API", format!("http://{http}"))];
+    if let Some(server) = server {
+        rows.push(("Server RPC", server.handle().rpc_addr().to_string()));
+    }
+    if let Some(client) = client {
+        rows.push(("Node ID", client.handle().node_id().to_string()));
+    }
+    if settings.dev {
+        rows.push((
+            "Mode",
+            "dev: everything is gone when this process ends".to_owned(),
+        ));
+    }
+    let rows: Vec<(&str, &str)> = rows.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    output::pairs(&rows);
+    output::line("==> Running; logs go to standard error");
+}

@@ -1,0 +1,492 @@
+//! Agent configuration as people write it: Nomad's names, HCL or JSON, several files merged, flags on top.
+//!
+//! Text → tree (`file.rs`) → merged tree → typed [`AgentFile`] here → checked [`crate::agent::settings`]. Unknown names are errors; known names that this release
+//! cannot honour are refused by name with the reason (`REFUSED`), so that nothing accepted is ignored.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// An agent's configuration, all files merged. Every field is optional: defaults are applied by `settings`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AgentFile {
+    /// Region, `global`.
+    pub(crate) region: Option<String>,
+    /// Datacenter, `dc1`.
+    pub(crate) datacenter: Option<String>,
+    /// Name of this agent, the host name.
+    pub(crate) name: Option<String>,
+    /// Where state is kept.
+    pub(crate) data_dir: Option<String>,
+    /// trace, debug, info, warn, error.
+    pub(crate) log_level: Option<String>,
+    /// One JSON object per line.
+    pub(crate) log_json: Option<bool>,
+    /// Address that listeners bind to, `127.0.0.1`.
+    pub(crate) bind_addr: Option<String>,
+    /// Ports.
+    pub(crate) ports: Ports,
+    /// Bind addresses of single listeners.
+    pub(crate) addresses: Addresses,
+    /// Addresses told to others.
+    pub(crate) advertise: Addresses,
+    /// Server part.
+    pub(crate) server: Server,
+    /// Node part.
+    pub(crate) client: Client,
+    /// Plugin settings by file name.
+    pub(crate) plugin: BTreeMap<String, Plugin>,
+    /// Directory of external plugins.
+    pub(crate) plugin_dir: Option<String>,
+    /// Metrics.
+    pub(crate) telemetry: Telemetry,
+    /// Limits of the HTTP listener.
+    pub(crate) limits: Limits,
+    /// Headers put on every HTTP answer.
+    pub(crate) http_api_response_headers: BTreeMap<String, String>,
+    /// Accepted and without effect: Drover never looks for updates.
+    pub(crate) disable_update_check: Option<bool>,
+    /// Accepted and without effect: Drover sends no signature anywhere.
+    pub(crate) disable_anonymous_signature: Option<bool>,
+}
+
+/// Ports of the listeners; 0 takes a free one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Ports {
+    /// 4646.
+    pub(crate) http: Option<u16>,
+    /// 4647.
+    pub(crate) rpc: Option<u16>,
+}
+
+/// Addresses by listener.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Addresses {
+    /// HTTP.
+    pub(crate) http: Option<String>,
+    /// RPC.
+    pub(crate) rpc: Option<String>,
+}
+
+/// Server part.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Server {
+    /// This agent is a server.
+    pub(crate) enabled: Option<bool>,
+    /// Must be 1: several servers come with the etcd store.
+    pub(crate) bootstrap_expect: Option<u32>,
+    /// Where the server keeps its state; `data_dir/server`.
+    pub(crate) data_dir: Option<String>,
+    /// Parallel schedulers.
+    pub(crate) num_schedulers: Option<u32>,
+    /// How long a node may act without hearing from the servers: the lease of remote tasks.
+    pub(crate) min_heartbeat_ttl: Option<String>,
+    /// Added to the lease before a node counts as down.
+    pub(crate) heartbeat_grace: Option<String>,
+    /// Age at which ended evaluations are collected.
+    pub(crate) eval_gc_threshold: Option<String>,
+    /// Age at which dead jobs are collected.
+    pub(crate) job_gc_threshold: Option<String>,
+    /// How often jobs are looked at for collection.
+    pub(crate) job_gc_interval: Option<String>,
+    /// Age at which down nodes are collected.
+    pub(crate) node_gc_threshold: Option<String>,
+    /// Age at which ended deployments are collected.
+    pub(crate) deployment_gc_threshold: Option<String>,
+    /// Versions of a job that are kept.
+    pub(crate) job_tracked_versions: Option<u32>,
+    /// Batches kept for the event stream.
+    pub(crate) event_buffer_size: Option<u32>,
+}
+
+/// Node part.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Client {
+    /// This agent is a node.
+    pub(crate) enabled: Option<bool>,
+    /// `host:port` of servers.
+    pub(crate) servers: Vec<String>,
+    /// Another way to name servers.
+    pub(crate) server_join: Option<ServerJoin>,
+    /// Where local state is kept; `data_dir/client`.
+    pub(crate) state_dir: Option<String>,
+    /// Where allocations live; `data_dir/alloc`.
+    pub(crate) alloc_dir: Option<String>,
+    /// Class.
+    pub(crate) node_class: Option<String>,
+    /// Pool.
+    pub(crate) node_pool: Option<String>,
+    /// Free metadata.
+    pub(crate) meta: BTreeMap<String, Value>,
+    /// Options of fingerprinters and drivers (`driver.allowlist`, `driver.denylist`, `fingerprint.denylist`).
+    pub(crate) options: BTreeMap<String, Value>,
+    /// Kept from tasks.
+    pub(crate) reserved: Reserved,
+    /// Interface whose address the node has.
+    pub(crate) network_interface: Option<String>,
+    /// MHz, instead of what was found.
+    pub(crate) cpu_total_compute: Option<u64>,
+    /// MiB, instead of what was found.
+    pub(crate) memory_total_mb: Option<u64>,
+    /// MiB, instead of what was found.
+    pub(crate) disk_total_mb: Option<u64>,
+    /// Lowest dynamic port.
+    pub(crate) min_dynamic_port: Option<u16>,
+    /// Highest dynamic port.
+    pub(crate) max_dynamic_port: Option<u16>,
+    /// Upper bound of kill_timeout.
+    pub(crate) max_kill_timeout: Option<String>,
+    /// How many ended allocations are kept.
+    pub(crate) gc_max_allocs: Option<u32>,
+    /// Directories offered to jobs.
+    pub(crate) host_volume: BTreeMap<String, HostVolume>,
+    /// Networks of the host, by which jobs choose addresses.
+    pub(crate) host_network: BTreeMap<String, HostNetwork>,
+}
+
+/// A network of the host.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HostNetwork {
+    /// Only addresses inside this range.
+    pub(crate) cidr: String,
+    /// Only this interface.
+    pub(crate) interface: String,
+    /// Ports that are not given out.
+    pub(crate) reserved_ports: String,
+}
+
+/// Another way to name servers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ServerJoin {
+    /// Addresses.
+    pub(crate) retry_join: Vec<String>,
+    /// 0 = for ever, and nothing else is supported.
+    pub(crate) retry_max: Option<u32>,
+    /// Pause between two attempts.
+    pub(crate) retry_interval: Option<String>,
+}
+
+/// Kept from tasks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Reserved {
+    /// MHz.
+    pub(crate) cpu: Option<u64>,
+    /// MiB.
+    pub(crate) memory: Option<u64>,
+    /// MiB.
+    pub(crate) disk: Option<u64>,
+    /// Ranges.
+    pub(crate) reserved_ports: Option<String>,
+}
+
+/// A directory offered to jobs.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct HostVolume {
+    /// Path.
+    pub(crate) path: String,
+    /// Only readable.
+    pub(crate) read_only: bool,
+}
+
+/// Settings of a plugin.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Plugin {
+    /// Arguments of its process.
+    pub(crate) args: Vec<String>,
+    /// Its own configuration, checked by its schema.
+    pub(crate) config: Option<Value>,
+}
+
+/// Metrics.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Telemetry {
+    /// Serve `?format=prometheus`.
+    pub(crate) prometheus_metrics: Option<bool>,
+    /// Time between two samples of task statistics.
+    pub(crate) collection_interval: Option<String>,
+    /// Accepted: allocation metrics are always there.
+    pub(crate) publish_allocation_metrics: Option<bool>,
+    /// Accepted: node metrics are always there.
+    pub(crate) publish_node_metrics: Option<bool>,
+}
+
+/// Limits of the HTTP listener.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Connections of one address.
+    pub(crate) http_max_conns_per_client: Option<u32>,
+}
+
+/// Names that Nomad knows and this release refuses, with the reason that the person reads. A trailing `.` means everything below.
+pub(crate) const REFUSED: &[(&str, &str)] = &[
+    (
+        "acl.enabled",
+        "access control is not part of this release; the API listens on loopback unless told otherwise",
+    ),
+    (
+        "tls.http",
+        "TLS for the HTTP API is not part of this release; put a TLS proxy in front or stay on loopback",
+    ),
+    (
+        "tls.rpc",
+        "TLS for node RPC is not part of this release; stay on loopback or in a private network",
+    ),
+    ("audit", "audit logs are an enterprise feature of Nomad"),
+    ("sentinel", "Sentinel is an enterprise feature of Nomad"),
+    ("reporting", "Drover reports nothing to anyone"),
+    (
+        "consul",
+        "Consul is not supported; services come with Drover's own registry in a later release",
+    ),
+    ("vault", "Vault is not supported in this release"),
+    (
+        "keyring",
+        "external key management is not supported in this release",
+    ),
+    ("ui", "the web UI is not part of this release"),
+    (
+        "autopilot",
+        "there is one server, or etcd elects; autopilot has nothing to do",
+    ),
+    (
+        "log_file",
+        "logs go to standard error; let the service manager keep them",
+    ),
+    (
+        "syslog_facility",
+        "logs go to standard error; let the service manager keep them",
+    ),
+    (
+        "enable_syslog",
+        "logs go to standard error; let the service manager keep them",
+    ),
+    (
+        "enable_debug",
+        "profiling endpoints are not part of this release",
+    ),
+    (
+        "leave_on_terminate",
+        "a node that ends leaves its tasks running; drain it first to move them",
+    ),
+    (
+        "leave_on_interrupt",
+        "a node that ends leaves its tasks running; drain it first to move them",
+    ),
+    (
+        "ports.serf",
+        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
+    ),
+    (
+        "addresses.serf",
+        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
+    ),
+    (
+        "advertise.serf",
+        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
+    ),
+    ("server.encrypt", "there is no gossip to encrypt"),
+    (
+        "server.authoritative_region",
+        "one region per cluster in this release",
+    ),
+    (
+        "server.server_join",
+        "servers do not join each other; several servers share an etcd in a later release",
+    ),
+    (
+        "server.raft_protocol",
+        "there is no Raft: the store is SQLite, or etcd in a later release",
+    ),
+    (
+        "server.default_scheduler_config",
+        "set it with `drover operator api` on /v1/operator/scheduler/configuration",
+    ),
+    (
+        "client.chroot_env",
+        "chroot isolation comes with the exec driver in a later release",
+    ),
+    ("client.template", "templates are not part of this release"),
+    ("client.artifact", "artifacts are not part of this release"),
+    (
+        "client.cni_path",
+        "bridge and CNI networks are not part of this release",
+    ),
+    (
+        "client.cni_config_dir",
+        "bridge and CNI networks are not part of this release",
+    ),
+    (
+        "client.bridge_network_name",
+        "bridge and CNI networks are not part of this release",
+    ),
+    (
+        "client.drain_on_shutdown",
+        "a node that ends leaves its tasks running; drain it first to move them",
+    ),
+    (
+        "client.reserved.cores",
+        "reserved cores are not part of this release",
+    ),
+];
+
+/// A mistake in the configuration: where, and what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mistake(pub(crate) String);
+
+/// Puts `over` on top of `base`: maps are merged key by key, anything else is replaced.
+pub(crate) fn merge(base: &mut Value, over: Value) {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                match base.get_mut(&key) {
+                    Some(slot) => merge(slot, value),
+                    None => {
+                        base.insert(key, value);
+                    }
+                }
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
+
+/// What is refused in a tree, each with its reason. A refused switch that is explicitly off (`acl { enabled = false }`) is what we do anyway.
+pub(crate) fn refusals(tree: &Value) -> Vec<Mistake> {
+    REFUSED
+        .iter()
+        .filter_map(|(path, reason)| {
+            let value = path.split('.').try_fold(tree, |v, key| v.get(key))?;
+            let off = matches!(value, Value::Bool(false) | Value::Null)
+                || value.as_object().is_some_and(is_switched_off);
+            (!off).then(|| Mistake(format!("{path} is refused: {reason}")))
+        })
+        .collect()
+}
+
+/// A block that says only `enabled = false`, or nothing.
+fn is_switched_off(block: &Map<String, Value>) -> bool {
+    block
+        .iter()
+        .all(|(k, v)| k == "enabled" && *v == Value::Bool(false))
+}
+
+/// Takes the refused-but-off parts out, and types the rest.
+pub(crate) fn typed(mut tree: Value) -> Result<AgentFile, Vec<Mistake>> {
+    let mistakes = refusals(&tree);
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    for (path, _) in REFUSED {
+        remove(&mut tree, path);
+    }
+    // `acl {}` and `tls {}` are empty now, or hold names that only matter when they are on.
+    if let Some(top) = tree.as_object_mut() {
+        for block in ["acl", "tls"] {
+            top.remove(block);
+        }
+    }
+    AgentFile::deserialize(&tree).map_err(|e| vec![Mistake(locate(&tree, &e.to_string()))])
+}
+
+fn remove(tree: &mut Value, path: &str) {
+    let Some((head, rest)) = path.split_once('.') else {
+        if let Some(o) = tree.as_object_mut() {
+            o.remove(path);
+        }
+        return;
+    };
+    if let Some(inner) = tree.get_mut(head) {
+        remove(inner, rest);
+    }
+}
+
+/// serde says which field is unknown but not where: find the block that holds it.
+fn locate(tree: &Value, error: &str) -> String {
+    let Some(field) = error
+        .strip_prefix("unknown field `")
+        .and_then(|r| r.split('`').next())
+    else {
+        return error.to_owned();
+    };
+    fn find(value: &Value, field: &str, path: &str) -> Option<String> {
+        let object = value.as_object()?;
+        if object.contains_key(field) {
+            return Some(path.to_owned());
+        }
+        object.iter().find_map(|(k, v)| {
+            find(
+                v,
+                field,
+                &if path.is_empty() {
+                    k.clone()
+                } else {
+                    format!("{path}.{k}")
+                },
+            )
+        })
+    }
+    match find(tree, field, "") {
+        Some(path) if !path.is_empty() => format!("{path}: {error}"),
+        _ => error.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Mistake, merge, typed};
+
+    #[test]
+    fn later_files_win_and_maps_are_merged() {
+        let mut base =
+            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}}, "region": "eu"});
+        merge(
+            &mut base,
+            json!({"client": {"meta": {"b": "3"}, "servers": ["x:1"]}, "region": "us"}),
+        );
+        assert_eq!(
+            base,
+            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["x:1"]}, "region": "us"})
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_errors_that_say_where() {
+        let error = typed(json!({"client": {"enabeld": true}})).expect_err("a misspelt name");
+        assert!(
+            error[0].0.starts_with("client: unknown field `enabeld`"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
+        let error =
+            typed(json!({"acl": {"enabled": true}, "ports": {"serf": 4648}})).expect_err("refused");
+        assert_eq!(error.len(), 2, "{error:?}");
+        assert!(
+            error[0].0.starts_with("acl.enabled is refused: "),
+            "{error:?}"
+        );
+        typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}}))
+            .expect("off is what we do");
+        assert_eq!(typed(json!({"plugin_dir": 3})).expect_err("type").len(), 1);
+        let _: Mistake = typed(json!({"server": {"encrypt": "x"}}))
+            .expect_err("refused")
+            .remove(0);
+    }
+}

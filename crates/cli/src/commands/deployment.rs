@@ -1,0 +1,146 @@
+//! `drover deployment list|status`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use model::Deployment;
+
+use super::{ApiArgs, Shape, eval::lower, find_by_prefix};
+use crate::{
+    conn::Conn,
+    output::{self, Table},
+};
+
+/// Verbs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List deployments
+    List {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Show one deployment
+    Status {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Follow it until it has ended
+        #[arg(long)]
+        monitor: bool,
+        /// The deployment; without one, all are listed
+        id: Option<String>,
+    },
+}
+
+/// Runs a verb.
+pub(crate) async fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::List { api, shape }
+        | Command::Status {
+            api,
+            shape,
+            id: None,
+            ..
+        } => list(&api.conn()?, &shape).await,
+        Command::Status {
+            api,
+            shape,
+            id: Some(id),
+            monitor,
+        } => {
+            let conn = api.conn()?;
+            let found = find(&conn, &id).await?;
+            if monitor {
+                return super::monitor::follow_deployment(&conn, found.id, &shape).await;
+            }
+            let path = format!("/v1/deployment/{}", found.id);
+            if shape.json {
+                return conn.print(&path).await;
+            }
+            show(&conn.get::<Deployment>(&path).await?, &shape);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The deployment that begins with a prefix.
+pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
+    find_by_prefix(
+        conn,
+        "/v1/deployments",
+        prefix,
+        "deployment",
+        |d: &Deployment| d.id.to_string(),
+        |d| format!("{} {}", d.job_id, lower(&d.status)),
+    )
+    .await
+}
+
+async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
+    if shape.json {
+        return conn.print("/v1/deployments").await;
+    }
+    let all: Vec<Deployment> = conn.get("/v1/deployments").await?;
+    let mut table = Table::new([
+        "ID",
+        "Namespace",
+        "Job ID",
+        "Job Version",
+        "Status",
+        "Description",
+    ]);
+    for d in &all {
+        table.row([
+            shape.id(d.id),
+            d.namespace.to_string(),
+            d.job_id.to_string(),
+            d.job_version.to_string(),
+            lower(&d.status),
+            d.status_description.clone(),
+        ]);
+    }
+    if table.is_empty() {
+        output::line("No deployments found")
+    } else {
+        table.print()
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a deployment with its groups.
+pub(crate) fn show(d: &Deployment, shape: &Shape) {
+    output::pairs(&[
+        ("ID", shape.id(d.id)),
+        ("Job ID", d.job_id.to_string()),
+        ("Job Version", d.job_version.to_string()),
+        ("Status", lower(&d.status)),
+        ("Description", d.status_description.clone()),
+    ]);
+    output::heading("Deployed");
+    let mut table = Table::new([
+        "Task Group",
+        "Desired",
+        "Placed",
+        "Healthy",
+        "Unhealthy",
+        "Progress Deadline",
+    ]);
+    for (name, g) in &d.groups {
+        table.row([
+            name.to_string(),
+            g.desired_total.to_string(),
+            g.placed_allocs.to_string(),
+            g.healthy_allocs.to_string(),
+            g.unhealthy_allocs.to_string(),
+            if g.require_progress_by.is_empty() {
+                "N/A".to_owned()
+            } else {
+                g.require_progress_by.clone()
+            },
+        ]);
+    }
+    table.print();
+}

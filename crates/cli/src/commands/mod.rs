@@ -1,0 +1,151 @@
+//! One file per verb. What they share is here: flags of the connection, looking identifiers up by prefix, errors for people.
+
+pub(crate) mod agent_info;
+pub(crate) mod alloc;
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod deployment;
+pub(crate) mod driver;
+pub(crate) mod eval;
+pub(crate) mod fmt;
+pub(crate) mod job;
+pub(crate) mod job_file;
+pub(crate) mod monitor;
+pub(crate) mod node;
+pub(crate) mod remote;
+pub(crate) mod server;
+pub(crate) mod status;
+pub(crate) mod system;
+
+use anyhow::{Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::conn::Conn;
+
+/// How to reach the API. Flags win over `DROVER_*`, which win over `NOMAD_*`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ApiArgs {
+    /// Address of the agent [env: DROVER_ADDR, NOMAD_ADDR] [default: http://127.0.0.1:4646]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) address: Option<String>,
+    /// Region to ask [env: DROVER_REGION, NOMAD_REGION]
+    #[arg(long, global = true)]
+    pub(crate) region: Option<String>,
+    /// Namespace to ask, `*` for all where a list is asked for [env: DROVER_NAMESPACE, NOMAD_NAMESPACE]
+    #[arg(long, global = true)]
+    pub(crate) namespace: Option<String>,
+    /// Secret of a token [env: DROVER_TOKEN, NOMAD_TOKEN]
+    #[arg(long, global = true)]
+    pub(crate) token: Option<String>,
+    /// No colours
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+}
+
+impl ApiArgs {
+    /// Opens the connection (nothing is sent yet).
+    ///
+    /// # Errors
+    /// When the address cannot be understood.
+    pub(crate) fn conn(&self) -> Result<Conn> {
+        Conn::open(self)
+    }
+}
+
+/// What is shown of an object: `-json`, or text.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Shape {
+    /// Print the object as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print identifiers in full and more details
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+impl Shape {
+    /// An identifier as it is shown.
+    pub(crate) fn id(&self, id: impl std::fmt::Display) -> String {
+        let text = id.to_string();
+        if self.verbose {
+            text
+        } else {
+            text.chars().take(8).collect()
+        }
+    }
+}
+
+/// The error with its chain, each cause once.
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !parts.last().is_some_and(|p| p.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+/// A short identifier as the API's lists take it: UUID prefixes need an even number of digits.
+pub(crate) fn id_prefix(text: &str) -> Result<String> {
+    let clean = text.trim_end_matches('*').to_ascii_lowercase();
+    if clean.len() < 2 || !clean.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
+        bail!("{text:?} is not an identifier: give at least two hexadecimal digits of it");
+    }
+    let digits = clean.chars().filter(|c| *c != '-').count();
+    let keep = if digits % 2 == 1 && clean.len() < 36 {
+        clean.len() - 1
+    } else {
+        clean.len()
+    };
+    Ok(clean[..keep].to_owned())
+}
+
+/// The only object of a list whose identifier begins with a prefix.
+pub(crate) async fn find_by_prefix<T: DeserializeOwned + Clone>(
+    conn: &Conn,
+    list: &str,
+    prefix: &str,
+    what: &str,
+    id: impl Fn(&T) -> String,
+    describe: impl Fn(&T) -> String,
+) -> Result<T> {
+    let asked = id_prefix(prefix)?;
+    let all: Vec<T> = conn
+        .get(&format!("{list}?prefix={asked}&namespace=*"))
+        .await?;
+    let wanted = prefix.trim_end_matches('*').to_ascii_lowercase();
+    let found: Vec<T> = all
+        .into_iter()
+        .filter(|o| id(o).starts_with(&wanted))
+        .collect();
+    match found.as_slice() {
+        [] => bail!("no {what} begins with {prefix:?}"),
+        [one] => Ok(one.clone()),
+        many => {
+            let list: Vec<String> = many
+                .iter()
+                .map(|o| format!("  {}  {}", id(o), describe(o)))
+                .collect();
+            bail!(
+                "{} {what}s begin with {prefix:?}, give more of the identifier:\n{}",
+                many.len(),
+                list.join("\n")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::id_prefix;
+
+    #[test]
+    fn prefixes_have_an_even_number_of_digits() {
+        assert_eq!(id_prefix("abcde").expect("hex"), "abcd");
+        assert_eq!(id_prefix("ABCD").expect("hex"), "abcd");
+        assert!(id_prefix("x").is_err());
+        assert!(id_prefix("web").is_err());
+    }
+}

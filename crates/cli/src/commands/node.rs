@@ -1,0 +1,430 @@
+//! `drover node status|drain|eligibility`.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use model::{Allocation, Eligibility, GoDuration, Node, NodeStatus};
+use serde_json::{Value, json};
+
+use super::{ApiArgs, Shape, alloc, eval::lower, find_by_prefix};
+use crate::{
+    conn::Conn,
+    output::{self, Table},
+    when,
+};
+
+/// Verbs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Move everything off a node, or stop doing so
+    Drain(Drain),
+    /// Let the scheduler place on a node, or not
+    Eligibility(EligibilityArgs),
+    /// List nodes, or show one
+    Status(Status),
+}
+
+/// Arguments of `node drain`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// Start the drain
+    #[arg(long, conflicts_with = "disable")]
+    enable: bool,
+    /// Stop the drain
+    #[arg(long)]
+    disable: bool,
+    /// Time after which the rest is stopped
+    #[arg(long, default_value = "1h")]
+    deadline: GoDuration,
+    /// Stop everything at once
+    #[arg(long, conflicts_with = "deadline")]
+    force: bool,
+    /// Let the drain take as long as it takes
+    #[arg(long, conflicts_with_all = ["deadline", "force"])]
+    no_deadline: bool,
+    /// Leave system jobs where they are
+    #[arg(long)]
+    ignore_system: bool,
+    /// With -disable: the node stays ineligible
+    #[arg(long)]
+    keep_ineligible: bool,
+    /// Do not follow the drain
+    #[arg(long)]
+    detach: bool,
+    /// Why, kept with the node
+    #[arg(short, long, value_name = "TEXT")]
+    message: Option<String>,
+    /// The node that this agent is
+    #[arg(long = "self")]
+    this: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// The node
+    id: Option<String>,
+}
+
+/// Arguments of `node eligibility`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EligibilityArgs {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// The scheduler may place on it
+    #[arg(long, conflicts_with = "disable", required_unless_present = "disable")]
+    enable: bool,
+    /// The scheduler may not
+    #[arg(long)]
+    disable: bool,
+    /// The node that this agent is
+    #[arg(long = "self")]
+    this: bool,
+    /// The node
+    id: Option<String>,
+}
+
+/// Arguments of `node status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    api: ApiArgs,
+    #[command(flatten)]
+    shape: Shape,
+    /// The node that this agent is
+    #[arg(long = "self")]
+    this: bool,
+    /// Only one line each
+    #[arg(long)]
+    short: bool,
+    /// Also show the host's use of resources
+    #[arg(long)]
+    stats: bool,
+    /// Count the allocations of each listed node
+    #[arg(long)]
+    allocs: bool,
+    /// The node
+    id: Option<String>,
+}
+
+/// Runs a verb.
+pub(crate) async fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Drain(args) => drain(args).await,
+        Command::Eligibility(args) => eligibility(args).await,
+        Command::Status(args) => status(args).await,
+    }
+}
+
+/// The node that begins with a prefix, or the agent's own.
+pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<Node> {
+    let id = match (id, this) {
+        (Some(id), _) => id.to_owned(),
+        (None, true) => {
+            let me: Value = conn.get("/v1/agent/self").await?;
+            match me["stats"]["client"]["node_id"].as_str() {
+                Some(id) if !id.is_empty() => id.to_owned(),
+                _ => bail!("this agent is not a node"),
+            }
+        }
+        (None, false) => bail!("name a node, or use -self for the one that this agent is"),
+    };
+    let stub: Node = find_by_prefix(
+        conn,
+        "/v1/nodes",
+        &id,
+        "node",
+        |n: &Node| n.id.to_string(),
+        |n| n.name.to_string(),
+    )
+    .await?;
+    conn.get(&format!("/v1/node/{}", stub.id)).await
+}
+
+async fn drain(args: Drain) -> Result<ExitCode> {
+    if !args.enable && !args.disable {
+        bail!("say -enable or -disable");
+    }
+    let conn = args.api.conn()?;
+    let node = find(&conn, args.id.as_deref(), args.this).await?;
+    if args.enable
+        && !args.yes
+        && !confirm(&format!("Drain node {} ({})?", node.id.short(), node.name))?
+    {
+        output::line("Not drained");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let deadline = if args.force {
+        GoDuration(-1)
+    } else if args.no_deadline {
+        GoDuration::ZERO
+    } else {
+        args.deadline
+    };
+    let meta = args.message.as_ref().map(|m| json!({"message": m}));
+    let body = if args.enable {
+        json!({"DrainSpec": {"Deadline": deadline.nanos(), "IgnoreSystemJobs": args.ignore_system}, "MarkEligible": false, "Meta": meta})
+    } else {
+        json!({"DrainSpec": null, "MarkEligible": !args.keep_ineligible, "Meta": meta})
+    };
+    let _: Value = conn
+        .put(&format!("/v1/node/{}/drain", node.id), &body)
+        .await?;
+    output::line(&format!(
+        "Node {} ({}): drain {}",
+        node.id.short(),
+        node.name,
+        if args.enable { "started" } else { "stopped" }
+    ));
+    if args.enable && !args.detach {
+        follow_drain(&conn, &node).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks on a terminal; where there is none, the answer is an instruction.
+fn confirm(question: &str) -> Result<bool> {
+    use std::io::{BufRead, IsTerminal, Write};
+    if !std::io::stdin().is_terminal() {
+        bail!("{question} There is no terminal to ask on: say -yes");
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+async fn follow_drain(conn: &Conn, node: &Node) -> Result<()> {
+    let mut known: std::collections::BTreeMap<model::AllocId, String> =
+        std::collections::BTreeMap::new();
+    let mut index = 0;
+    loop {
+        let (now, next): (Node, u64) = conn.get_at(&format!("/v1/node/{}", node.id), index).await?;
+        index = next;
+        let allocs: Vec<Allocation> = conn
+            .get(&format!("/v1/node/{}/allocations", node.id))
+            .await?;
+        for a in allocs {
+            let text = format!(
+                "{} ({}): wanted {}, is {}",
+                a.id.short(),
+                a.name,
+                lower(&a.desired_status),
+                lower(&a.client_status)
+            );
+            if known
+                .insert(a.id, text.clone())
+                .is_none_or(|old| old != text)
+            {
+                output::line(&format!("Allocation {text}"));
+            }
+        }
+        if now.drain.is_none() {
+            output::line(&format!(
+                "Node {} ({}): drain complete",
+                node.id.short(),
+                node.name
+            ));
+            return Ok(());
+        }
+    }
+}
+
+async fn eligibility(args: EligibilityArgs) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    let node = find(&conn, args.id.as_deref(), args.this).await?;
+    let wanted = if args.enable {
+        "eligible"
+    } else {
+        "ineligible"
+    };
+    let _: Value = conn
+        .put(
+            &format!("/v1/node/{}/eligibility", node.id),
+            &json!({"NodeID": node.id, "Eligibility": wanted}),
+        )
+        .await?;
+    output::line(&format!(
+        "Node {} ({}) is {wanted}",
+        node.id.short(),
+        node.name
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(args: Status) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    if args.id.is_some() || args.this {
+        let node = find(&conn, args.id.as_deref(), args.this).await?;
+        return show(&conn, &node, &args).await;
+    }
+    if args.shape.json {
+        return conn.print("/v1/nodes").await;
+    }
+    let nodes: Vec<Node> = conn.get("/v1/nodes").await?;
+    if nodes.is_empty() {
+        output::line("No nodes registered");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut header = vec![
+        "ID",
+        "Node Pool",
+        "DC",
+        "Name",
+        "Class",
+        "Drain",
+        "Eligibility",
+        "Status",
+    ];
+    if args.allocs {
+        header.push("Running Allocs");
+    }
+    let mut table = Table::new(header);
+    for n in &nodes {
+        let mut row = vec![
+            args.shape.id(n.id),
+            n.pool.clone(),
+            n.datacenter.clone(),
+            n.name.to_string(),
+            n.class.clone(),
+            n.drain.is_some().to_string(),
+            lower(&n.eligibility),
+            lower(&n.status),
+        ];
+        if args.allocs {
+            let allocs: Vec<Allocation> =
+                conn.get(&format!("/v1/node/{}/allocations", n.id)).await?;
+            row.push(
+                allocs
+                    .iter()
+                    .filter(|a| a.client_status == model::ClientStatus::Running)
+                    .count()
+                    .to_string(),
+            );
+        }
+        table.row(row);
+    }
+    table.print();
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
+    if args.shape.json {
+        return conn.print(&format!("/v1/node/{}", node.id)).await;
+    }
+    output::pairs(&[
+        ("ID", node.id.to_string()),
+        ("Name", node.name.to_string()),
+        ("Node Pool", node.pool.clone()),
+        ("Class", node.class.clone()),
+        ("DC", node.datacenter.clone()),
+        ("Drain", node.drain.is_some().to_string()),
+        ("Eligibility", lower(&node.eligibility)),
+        ("Status", lower(&node.status)),
+        ("Status Description", node.status_description.clone()),
+    ]);
+    if node.eligibility == Eligibility::Ineligible
+        && node.status == NodeStatus::Ready
+        && node.drain.is_none()
+    {
+        output::line(
+            "The scheduler does not place on this node: `drover node eligibility -enable` changes that.",
+        );
+    }
+    output::heading("Drivers");
+    let mut table = Table::new([
+        "Driver",
+        "Detected",
+        "Healthy",
+        "Message",
+        "Remote Provider",
+    ]);
+    for (name, d) in &node.drivers {
+        table.row([
+            name.clone(),
+            d.detected.to_string(),
+            d.healthy.to_string(),
+            d.health_description.clone(),
+            d.remote
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |r| r.provider.clone()),
+        ]);
+    }
+    table.print();
+    if !node.events.is_empty() && !args.short {
+        output::heading("Node Events");
+        let mut table = Table::new(["Time", "Subsystem", "Message"]);
+        for e in node.events.iter().rev() {
+            table.row([e.timestamp.clone(), e.subsystem.clone(), e.message.clone()]);
+        }
+        table.print();
+    }
+    let allocs: Vec<Allocation> = conn
+        .get(&format!("/v1/node/{}/allocations", node.id))
+        .await?;
+    output::heading("Allocated Resources");
+    let used = allocs
+        .iter()
+        .filter(|a| a.occupies())
+        .map(|a| a.resources.usage())
+        .fold((0, 0, 0), |s, u| {
+            (s.0 + u.cpu, s.1 + u.memory_mb, s.2 + u.disk_mb)
+        });
+    let mut table = Table::new(["CPU", "Memory", "Disk"]);
+    table.row([
+        format!("{}/{} MHz", used.0, node.resources.cpu.cpu_shares),
+        format!("{}/{} MiB", used.1, node.resources.memory.memory_mb),
+        format!("{}/{} MiB", used.2, node.resources.disk.disk_mb),
+    ]);
+    table.print();
+    if args.stats {
+        let stats: Value = conn
+            .get(&format!("/v1/client/stats?node_id={}", node.id))
+            .await?;
+        output::heading("Host Resource Use");
+        output::json(&stats)?;
+    }
+    if !args.short {
+        output::heading("Allocations");
+        let table = alloc::table(&allocs, &args.shape);
+        if table.is_empty() {
+            output::line("No allocations placed")
+        } else {
+            table.print()
+        }
+    }
+    if args.shape.verbose {
+        output::heading("Attributes");
+        for (k, v) in &node.attributes {
+            output::line(&format!("{k} = {v}"));
+        }
+        output::heading("Meta");
+        for (k, v) in &node.meta {
+            output::line(&format!("{k} = {v}"));
+        }
+    }
+    if let Some(drain) = &node.drain {
+        output::heading("Drain");
+        output::pairs(&[
+            ("Started", drain.started_at.clone()),
+            ("Force Deadline", when::stamp(drain.force_deadline_ns)),
+        ]);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Command {
+    /// `node status ID`, for `drover status`.
+    pub(crate) fn for_status(api: ApiArgs, shape: Shape, id: String) -> Self {
+        Self::Status(Status {
+            api,
+            shape,
+            this: false,
+            short: false,
+            stats: false,
+            allocs: false,
+            id: Some(id),
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! The demo's cluster: a server and nodes, each a process of this binary with its own directory and log.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use model::{GoDuration, RemoteTask};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::sweep;
+use crate::conn::Conn;
+
+/// File that marks a directory as a demo's.
+pub(crate) const MARKER: &str = "drover-demo";
+
+/// A running demo cluster.
+pub(crate) struct Cluster {
+    dir: PathBuf,
+    lease: GoDuration,
+    http_port: u16,
+    rpc_port: u16,
+    agents: BTreeMap<String, Child>,
+    keep: bool,
+    torn_down: bool,
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|l| l.local_addr())
+        .context("no free port on 127.0.0.1")?
+        .port())
+}
+
+impl Cluster {
+    /// Makes the directory; nothing runs yet.
+    pub(crate) fn new(lease: GoDuration) -> Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("drover-demo-")
+            .tempdir()
+            .context("could not make a directory for the demo")?
+            .keep();
+        fs::write(
+            dir.join(MARKER),
+            "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n",
+        )?;
+        Ok(Self {
+            dir,
+            lease,
+            http_port: free_port()?,
+            rpc_port: free_port()?,
+            agents: BTreeMap::new(),
+            keep: false,
+            torn_down: false,
+        })
+    }
+    /// Where everything lives.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// The server's HTTP API.
+    pub(crate) fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http_port)
+    }
+    /// A connection to the server.
+    pub(crate) fn conn(&self) -> Result<Conn> {
+        Conn::to(&self.address())
+    }
+    /// Nothing is ended when this value goes.
+    pub(crate) fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    fn spawn(&mut self, name: &str, config: &str) -> Result<()> {
+        let home = self.dir.join(name);
+        fs::create_dir_all(&home)?;
+        let file = home.join("agent.hcl");
+        fs::write(&file, config)?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(home.join("agent.log"))?;
+        let program = std::env::current_exe().context("could not find this program's own file")?;
+        let child = Command::new(program)
+            .args(["agent", "-config"])
+            .arg(&file)
+            .env(sweep::MARK, &self.dir)
+            // The demo is not steered by the environment of the person's own cluster.
+            .env_remove("NOMAD_ADDR")
+            .env_remove("DROVER_ADDR")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("could not start {name}"))?;
+        self.agents.insert(name.to_owned(), child);
+        Ok(())
+    }
+
+    /// Starts the server.
+    pub(crate) fn start_server(&mut self) -> Result<()> {
+        let config = format!(
+            "data_dir = {:?}\nname = \"server\"\nlog_level = \"info\"\nports {{\n  http = {}\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  \
+             min_heartbeat_ttl = \"{}\"\n  heartbeat_grace = \"{}\"\n}}\n",
+            self.dir.join("server/data"),
+            self.http_port,
+            self.rpc_port,
+            self.lease,
+            GoDuration(self.lease.nanos() / 10),
+        );
+        self.spawn("server", &config)
+    }
+
+    /// Starts a node.
+    pub(crate) fn start_node(&mut self, name: &str) -> Result<()> {
+        let config = format!(
+            "data_dir = {:?}\nname = {name:?}\nlog_level = \"info\"\nports {{\n  http = 0\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}\n\
+             plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n",
+            self.dir.join(name).join("data"),
+            self.rpc_port,
+            self.dir.join("runtime"),
+        );
+        self.spawn(name, &config)
+    }
+
+    /// Sends a signal to an agent and waits for its end.
+    pub(crate) async fn end_agent(&mut self, name: &str, signal: Signal) -> Result<()> {
+        let child = self
+            .agents
+            .get_mut(name)
+            .with_context(|| format!("{name} does not run"))?;
+        let pid = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a pid")?;
+        kill_process(pid, signal).with_context(|| format!("could not signal {name}"))?;
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                bail!("{name} did not end within 15 s of {signal:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.agents.remove(name);
+        Ok(())
+    }
+
+    /// Pids of the plugin processes of a driver that belong to a node: children of its agent that serve the driver.
+    pub(crate) fn plugin_pids(&self, node: &str, driver: &str) -> Vec<i32> {
+        let Some(agent) = self.agents.get(node) else {
+            return Vec::new();
+        };
+        let wanted = format!("driver {driver}");
+        sweep::processes_of(&self.dir)
+            .into_iter()
+            .filter(|(pid, command)| {
+                command.ends_with(&wanted) && parent_of(*pid) == i32::try_from(agent.id()).ok()
+            })
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
+    /// The record of the only remote task.
+    pub(crate) async fn remote_task(&self) -> Result<RemoteTask> {
+        let tasks: Vec<RemoteTask> = self.conn()?.get("/v1/remote/tasks").await?;
+        tasks
+            .into_iter()
+            .next()
+            .context("the server knows no remote task")
+    }
+
+    /// The last lines of each agent's log, on standard error.
+    pub(crate) fn print_logs(&self, lines: usize) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let Ok(text) = fs::read_to_string(entry.path().join("agent.log")) else {
+                continue;
+            };
+            eprintln!("\n--- log of {}", entry.file_name().to_string_lossy());
+            let all: Vec<&str> = text.lines().collect();
+            for line in &all[all.len().saturating_sub(lines)..] {
+                eprintln!("{line}");
+            }
+        }
+    }
+
+    /// Ends every process of the demo and removes its directory; returns what could not be ended.
+    pub(crate) async fn tear_down(&mut self) -> BTreeMap<i32, String> {
+        self.torn_down = true;
+        // Agents first, and reaped: a dead child would otherwise stay as a zombie.
+        for child in self.agents.values_mut() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+        let left = sweep::end_everything_of(&self.dir).await;
+        if left.is_empty()
+            && let Err(error) = fs::remove_dir_all(&self.dir)
+        {
+            eprintln!(
+                "drover demo: could not remove {}: {error}",
+                self.dir.display()
+            );
+        }
+        left
+    }
+}
+
+impl Drop for Cluster {
+    /// The last net, for panics: no grace, only an end.
+    fn drop(&mut self) {
+        if self.keep || self.torn_down {
+            return;
+        }
+        for child in self.agents.values_mut() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+        for pid in sweep::processes_of(&self.dir)
+            .keys()
+            .filter_map(|p| Pid::from_raw(*p))
+        {
+            drop(kill_process(pid, Signal::KILL));
+        }
+        drop(fs::remove_dir_all(&self.dir));
+    }
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold spaces and parentheses: fields are counted from the last one.
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}

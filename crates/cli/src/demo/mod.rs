@@ -1,0 +1,119 @@
+//! `drover demo`: the point of the project in one minute, on this machine, with nothing else installed.
+//!
+//! It starts a server and nodes as processes of this same binary, runs a local job and a remote one from `examples/`, and then does to the nodes what
+//! operators and machines do to them: drain, SIGKILL, removal, late replacement, a killed driver plugin. A timeline shows what happens; at the end a
+//! table says what held. Exit code 0 only if everything held. Whatever happens, nothing is left running (unless `-keep`).
+
+mod cluster;
+mod counter;
+mod story;
+mod sweep;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::output;
+
+/// Options of the demo.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Leave the cluster running at the end and say what to try.
+    #[arg(long)]
+    keep: bool,
+    /// How long a node may act without hearing from the server; the hand-over after a SIGKILL takes about that long.
+    #[arg(long, default_value = "2s", value_name = "DURATION")]
+    lease: model::GoDuration,
+    /// Show the agents' logs on standard error at the end when something did not hold.
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// The whole demo may take this long; a story that hangs is a failure, not a wait.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Runs the demo.
+///
+/// # Errors
+/// When the cluster could not be set up at all.
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
+    let mut cluster = cluster::Cluster::new(args.lease)?;
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let outcome = tokio::select! {
+        outcome = tokio::time::timeout(LIMIT, story::tell(&mut cluster)) => match outcome {
+            Ok(outcome) => outcome,
+            Err(_) => Err(anyhow::anyhow!("the demo did not finish within {} seconds", LIMIT.as_secs())),
+        },
+        _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted")),
+        _ = terminate.recv() => Err(anyhow::anyhow!("terminated")),
+    };
+    let code = match &outcome {
+        Ok(report) => {
+            report.print();
+            if report.all_held() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => {
+            eprintln!("\ndrover demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    };
+    if code != ExitCode::SUCCESS {
+        cluster.print_logs(if args.verbose { usize::MAX } else { 12 });
+    }
+    if args.keep && outcome.is_ok() {
+        cluster.keep();
+        output::line("");
+        output::line("The cluster is still running. Try:");
+        output::line(&format!("  export DROVER_ADDR={}", cluster.address()));
+        for hint in [
+            "drover node status",
+            "drover remote status counter",
+            "drover alloc logs -f -job counter",
+            "drover job status hello",
+            "drover node drain -enable -yes NODE_ID",
+        ] {
+            output::line(&format!("  {hint}"));
+        }
+        output::line(&format!(
+            "Everything lives in {}; to end it: drover demo-stop {}",
+            cluster.dir().display(),
+            cluster.dir().display()
+        ));
+    } else {
+        let left = cluster.tear_down().await;
+        if !left.is_empty() {
+            eprintln!("drover demo: could not end these processes: {left:?}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(code)
+}
+
+/// Options of `demo-stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// The directory that `drover demo -keep` named.
+    dir: std::path::PathBuf,
+}
+
+/// Ends a cluster that `-keep` has left.
+///
+/// # Errors
+/// When the directory is not a demo's.
+pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
+    anyhow::ensure!(
+        args.dir.join(cluster::MARKER).is_file(),
+        "{} is not the directory of a demo",
+        args.dir.display()
+    );
+    let left = sweep::end_everything_of(&args.dir).await;
+    anyhow::ensure!(left.is_empty(), "could not end these processes: {left:?}");
+    std::fs::remove_dir_all(&args.dir)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,158 @@
+//! What people and scripts read: columns, key-value lists, JSON. stdout is data, stderr is for people.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Writes a line to standard output. A closed pipe (`drover … | head`) ends the program quietly instead of with a panic.
+pub(crate) fn line(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        if e.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("drover: could not write to standard output: {e}");
+        std::process::exit(1);
+    }
+}
+
+/// Writes bytes to standard output, as they are.
+pub(crate) fn bytes(data: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if let Err(e) = out.write_all(data).and_then(|()| out.flush()) {
+        std::process::exit(i32::from(e.kind() != std::io::ErrorKind::BrokenPipe));
+    }
+}
+
+/// Prints a value as indented JSON.
+///
+/// # Errors
+/// When the value has no JSON form.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
+    let mut buffer = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(
+        &mut buffer,
+        serde_json::ser::PrettyFormatter::with_indent(b"    "),
+    );
+    value.serialize(&mut serializer)?;
+    buffer.push(b'\n');
+    bytes(&buffer);
+    Ok(())
+}
+
+/// Whether standard output may carry colours: a terminal, and nobody said no (NO_COLOR, TERM=dumb).
+pub(crate) fn colour() -> bool {
+    std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none()
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// Bold on a terminal.
+pub(crate) fn bold(text: &str) -> String {
+    if colour() {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A heading above a table.
+pub(crate) fn heading(text: &str) {
+    line("");
+    line(&bold(text));
+}
+
+/// Columns, two spaces apart, as wide as their widest cell; the last column is not padded. An empty cell shows as `<none>`.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with its header.
+    pub(crate) fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            rows: vec![header.into_iter().map(Into::into).collect()],
+        }
+    }
+    /// One more row.
+    pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        self.rows.push(
+            cells
+                .into_iter()
+                .map(Into::into)
+                .map(|c: String| if c.is_empty() { "<none>".to_owned() } else { c })
+                .collect(),
+        );
+    }
+    /// No rows but the header.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() < 2
+    }
+    /// The lines.
+    pub(crate) fn render(&self) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns)
+            .map(|c| {
+                self.rows
+                    .iter()
+                    .filter_map(|r| r.get(c))
+                    .map(|s| s.chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        self.rows
+            .iter()
+            .map(|row| {
+                let mut text = String::new();
+                for (i, cell) in row.iter().enumerate() {
+                    text.push_str(cell);
+                    if i + 1 < row.len() {
+                        text.extend(std::iter::repeat_n(
+                            ' ',
+                            widths[i] - cell.chars().count() + 2,
+                        ));
+                    }
+                }
+                text
+            })
+            .collect()
+    }
+    /// Prints it, the header bold on a terminal.
+    pub(crate) fn print(&self) {
+        for (i, text) in self.render().iter().enumerate() {
+            line(&if i == 0 { bold(text) } else { text.clone() });
+        }
+    }
+}
+
+/// `name = value` lines with the equal signs in one column.
+pub(crate) fn pairs<S: AsRef<str>>(rows: &[(&str, S)]) {
+    let width = rows
+        .iter()
+        .map(|(k, _)| k.chars().count())
+        .max()
+        .unwrap_or(0);
+    for (key, value) in rows {
+        let value = value.as_ref();
+        let value = if value.is_empty() { "<none>" } else { value };
+        line(&format!("{key:width$} = {value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+
+    #[test]
+    fn columns_are_aligned_and_empty_cells_are_named() {
+        let mut t = Table::new(["ID", "Status"]);
+        t.row(["abcdef", "running"]);
+        t.row(["x", ""]);
+        assert_eq!(
+            t.render(),
+            ["ID      Status", "abcdef  running", "x       <none>"]
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! The real binary, from the outside: agents as processes, jobs from `examples/`, faults by signal. Nothing is left behind: every agent lives in a
+//! directory of its own, and whatever names that directory is ended with it.
+
+mod agent;
+mod commands;
+mod demo;
+mod examples;
+mod faults;
