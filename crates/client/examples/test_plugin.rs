@@ -1,10 +1,12 @@
-//! The drivers that the tests of this crate run, as plugin processes: `test_plugin mock`, `test_plugin raw_exec`.
+//! The drivers that the tests of this crate run, as plugin processes: `test_plugin mock` and so on.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("mock") => driver_sdk::block_on(mock::serve()),
+        Some("raw_exec") => driver_sdk::block_on(raw_exec::serve()),
+        Some("remote_exec") => driver_sdk::block_on(remote_exec::serve()),
         _ => ExitCode::from(2),
     }
 }

@@ -301,6 +301,13 @@ impl ClientHandle {
             .collect()
     }
 
+    /// Whether a local task runs and its driver has it.
+    #[must_use]
+    pub fn running(&self, alloc: AllocId, task: &str) -> bool {
+        node::handle(&self.inner.allocs, alloc)
+            .is_some_and(|h| h.view.borrow().runs.contains_key(task))
+    }
+
     /// What the servers are told about an allocation.
     #[must_use]
     pub fn alloc_update(&self, alloc: AllocId) -> Option<Arc<model::AllocClientUpdate>> {

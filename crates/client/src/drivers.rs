@@ -238,7 +238,11 @@ fn builtin(plugin: &PluginCommand, config: &ClientConfig) -> PluginSpec {
         args,
         config: settings.and_then(|s| s.config.clone()),
         builtin: true,
-        env: BTreeMap::new(),
+        // One copy of the executor for drivers and log collectors; it outlives all of them.
+        env: BTreeMap::from([(
+            "DROVER_EXECUTOR_DIR".to_owned(),
+            config.state_dir.join("bin").display().to_string(),
+        )]),
     }
 }
 

@@ -1,8 +1,32 @@
-//! Executors that drivers written for Nomad have left behind: found by their command line, which names a log file inside the task directory.
+//! Processes that drivers have left behind. Our own executors are found by their state directories below the task directory, those of drivers
+//! written for Nomad by their command line, which names a log file inside it.
 
 use std::{fs, path::Path, time::Duration};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Ends the executors, with their workloads, whose state lies in a task directory, but for the one of the run that is to be kept.
+pub(crate) async fn end_own_executors(task_dir: &Path, keep: Option<&str>) {
+    let parent = task_dir.join("private/executor");
+    for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
+        if keep.is_some_and(|k| entry.file_name().to_str() == Some(k)) {
+            continue;
+        }
+        if let Err(error) = executor_client::destroy(&entry.path()).await {
+            tracing::warn!(state_dir = %entry.path().display(), %error, "an executor that was left behind stays");
+        }
+    }
+    // Only an empty one goes.
+    let _ = fs::remove_dir(&parent);
+}
+
+/// Ends everything that is known to run for an allocation, by its directory.
+pub(crate) async fn end_all(alloc_root: &Path) {
+    for entry in fs::read_dir(alloc_root).into_iter().flatten().flatten() {
+        end_own_executors(&entry.path(), None).await;
+    }
+    end_executors_below(alloc_root).await;
+}
 
 /// Processes of the form `[binary] executor {"LogFile":"<below dir>/…"}`.
 fn executors_below(dir: &Path) -> Vec<i32> {

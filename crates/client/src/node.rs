@@ -480,7 +480,7 @@ pub(crate) async fn sweep(
             continue;
         }
         let dirs = crate::dirs::AllocDirs::new(&ctx.config.alloc_dir, id);
-        crate::leftovers::end_executors_below(&dirs.root).await;
+        crate::leftovers::end_all(&dirs.root).await;
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || dirs.destroy()).await {
             tracing::warn!(alloc = name, %error, "an unclaimed allocation directory stays");
         }

@@ -117,9 +117,11 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
             true,
         ));
     }
+    let begin = std::time::Instant::now();
     let capabilities = driver.capabilities().unwrap_or_default();
     let cgroup = subject.cgroup();
     prepare(subject, task, cgroup.clone()).await?;
+    let prepared = begin.elapsed();
     let node = ctx.node();
     let (config, _vars) = task_config::build(&task_config::Input {
         config: &ctx.config,
@@ -143,13 +145,17 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
                 recoverable: true,
             })?;
     }
+    let built = begin.elapsed();
     // One more attempt after each death of the plugin, on a clean table.
     let mut attempts = 0;
     loop {
         attempts += 1;
         let generation = driver.generation();
         match driver.start_task(config.clone()).await {
-            Ok(started) => return Ok(handle_to_bytes(&started.handle)),
+            Ok(started) => {
+                tracing::debug!(run, ?prepared, ?built, started = ?begin.elapsed(), "task started");
+                return Ok(handle_to_bytes(&started.handle));
+            }
             Err(e)
                 if (e.is_plugin_gone() || matches!(e, CallError::Timeout { .. }))
                     && attempts < 3 =>
@@ -433,6 +439,12 @@ pub(crate) async fn free(subject: &Subject, run: &str, handle: Option<&[u8]>, mu
         }
     }
     kill_members(subject).await;
+    // A start that was never confirmed may have got as far as a workload that no driver process knows.
+    if handle.is_none() {
+        let task_dir = subject.dirs().task(&subject.task).root;
+        crate::leftovers::end_own_executors(&task_dir, None).await;
+        crate::leftovers::end_executors_below(&task_dir).await;
+    }
 }
 
 /// Ends what a driver has left in the cgroups that were made for the task.
@@ -506,6 +518,7 @@ pub(crate) async fn end_collector(state_dir: &Path) -> Result<(), String> {
 /// Directories of the allocation go.
 pub(crate) async fn destroy(subject: &Subject) {
     let dirs = subject.dirs();
+    crate::leftovers::end_all(&dirs.root).await;
     match tokio::task::spawn_blocking(move || dirs.destroy()).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => {

@@ -2,6 +2,8 @@
 
 pub(crate) mod effects;
 pub(crate) mod machine;
+#[cfg(test)]
+mod machine_tests;
 pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod task_config;

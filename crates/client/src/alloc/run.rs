@@ -253,6 +253,7 @@ impl AllocLoop {
 
     /// Writes what has changed, tells the servers, then does what was decided. Without the write nothing is done; it is tried again.
     async fn settle(&mut self) {
+        let begin = std::time::Instant::now();
         let writes = self.changes();
         if !writes.is_empty() {
             if let Err(error) = self.ctx.store.commit(writes).await {
@@ -266,6 +267,7 @@ impl AllocLoop {
                 .map(|(n, r)| (n.clone(), r.clone()))
                 .collect();
         }
+        tracing::trace!(alloc = %self.machine.id(), took = ?begin.elapsed(), "records written");
         self.publish();
         for effect in std::mem::take(&mut self.held) {
             self.perform(effect).await;

@@ -98,7 +98,9 @@ fn trouble(error: RemoteError) -> Answer {
         RemoteError::Gone(_) => Answer::Absent,
         RemoteError::CouldNotAsk(why) => Answer::CouldNotAsk(why),
         RemoteError::WrongRequest(why) => Answer::WrongRequest(why),
-        RemoteError::StaleEpoch { .. } => Answer::StaleEpoch,
+        RemoteError::StaleEpoch { accepted, .. } => Answer::StaleEpoch {
+            accepted: accepted.unwrap_or(0),
+        },
     }
 }
 

@@ -226,19 +226,17 @@ impl RemoteLoop {
                 }
             }
         }
-        for text in released {
-            let found: Vec<SlotKey> = self
+        if !released.is_empty() {
+            let by_name: HashMap<String, SlotKey> = self
                 .entries
                 .keys()
                 .chain(self.interests.keys())
-                .filter(|k| k.to_string() == *text)
-                .take(1)
-                .cloned()
+                .map(|k| (k.to_string(), k.clone()))
                 .collect();
-            for slot in found {
-                if self.entries.contains_key(&slot) {
-                    events.push((slot, Event::Released));
-                } else if let Some(interests) = self.interests.get(&slot) {
+            for slot in released.iter().filter_map(|text| by_name.get(text)) {
+                if self.entries.contains_key(slot) {
+                    events.push((slot.clone(), Event::Released));
+                } else if let Some(interests) = self.interests.get(slot) {
                     tell_released(interests.iter());
                 }
             }

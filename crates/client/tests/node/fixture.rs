@@ -13,7 +13,7 @@ use api::node_rpc::{
     UpdatesStored, Welcome,
     node_service_server::{NodeService, NodeServiceServer},
 };
-use client::{Client, ClientConfig, PluginCommand};
+use client::{Client, ClientConfig, PluginCommand, PluginSettings};
 use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, Job, Node,
     RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
@@ -74,7 +74,8 @@ impl FakeServer {
         });
         let stop = CancellationToken::new();
         let service = NodeServiceServer::new(Service(shared.clone()));
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let incoming =
+            tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let ended = stop.clone();
         tokio::spawn(async move {
             let served = tonic::transport::Server::builder()
@@ -151,6 +152,52 @@ impl FakeServer {
     pub(crate) async fn status(&self, id: AllocId, status: ClientStatus) -> AllocClientUpdate {
         self.alloc(id, &format!("client status {status:?}"), |u| {
             u.client_status == status
+        })
+        .await
+    }
+
+    /// Gives an order about a slot.
+    pub(crate) fn order(&self, order: &RemoteOrder) {
+        self.desired()
+            .orders
+            .insert(order.slot.to_string(), order.clone());
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
+            full: false,
+            orders_json: vec![node_rpc::to_json(order)],
+            released: Vec::new(),
+        }));
+    }
+
+    /// What the next session is told about a slot.
+    pub(crate) fn set_order(&self, order: &RemoteOrder) {
+        self.desired()
+            .orders
+            .insert(order.slot.to_string(), order.clone());
+    }
+
+    /// Waits for new reports from here on.
+    pub(crate) fn forget_reports(&self) {
+        self.shared.heard.send_modify(|h| h.reports.clear());
+    }
+
+    /// Takes a slot from the node.
+    pub(crate) fn release(&self, slot: &str) {
+        self.desired().orders.remove(slot);
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
+            released: vec![slot.to_owned()],
+            ..RemoteOrders::default()
+        }));
+    }
+
+    /// The newest report on a slot that fits.
+    pub(crate) async fn report(
+        &self,
+        slot: &str,
+        what: &str,
+        fits: impl Fn(&RemoteReport) -> bool,
+    ) -> RemoteReport {
+        self.heard(what, |h| {
+            h.reports.get(slot)?.last().filter(|r| fits(r)).cloned()
         })
         .await
     }
@@ -312,7 +359,7 @@ impl Rig {
         let mut config = ClientConfig::new(self.dir.path(), "n1");
         config.network_interface = "lo".into();
         config.servers = vec![self.server.addr.to_string()];
-        config.builtin_drivers = ["mock", "raw_exec"]
+        config.builtin_drivers = ["mock", "raw_exec", "remote_exec"]
             .into_iter()
             .map(|name| PluginCommand {
                 name: name.into(),
@@ -320,6 +367,14 @@ impl Rig {
                 args: vec![name.into()],
             })
             .collect();
+        let runtime = serde_json::json!({"root": self.dir.path().join("runtime")});
+        config.plugins.insert(
+            "remote_exec".into(),
+            PluginSettings {
+                args: Vec::new(),
+                config: Some(runtime),
+            },
+        );
         config
     }
 

@@ -4,4 +4,6 @@ mod faults;
 mod fixture;
 mod http;
 mod order;
+mod processes;
+mod remote;
 mod tasks;

@@ -1,0 +1,323 @@
+//! Real processes with `raw_exec`: output, exits while nobody looks, killed executors, and nothing left behind.
+
+use std::time::Instant;
+
+use axum::{body::Body, http::Request};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http_body_util::BodyExt;
+use model::{AllocId, ClientStatus, Task, TaskRunState};
+use serde_json::json;
+use tower::ServiceExt;
+
+use crate::fixture::{Rig, alloc, eventually, kinds, restarts, task};
+
+fn sh(name: &str, script: &str) -> Task {
+    task(
+        name,
+        "raw_exec",
+        json!({"command": "/bin/sh", "args": ["-c", script]}),
+    )
+}
+
+/// Processes that have anything to do with the rig's directory.
+pub(crate) fn left(rig: &Rig) -> Vec<String> {
+    let marker = rig.dir.path().display().to_string();
+    let me = std::process::id();
+    std::fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != me)
+        .filter_map(|pid| {
+            let read =
+                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let has = |bytes: &[u8]| bytes.windows(marker.len()).any(|w| w == marker.as_bytes());
+            let line = read("cmdline");
+            (has(&line) || has(&read("environ"))).then(|| {
+                format!(
+                    "{pid}: {}",
+                    String::from_utf8_lossy(&line).replace('\0', " ")
+                )
+            })
+        })
+        .collect()
+}
+
+pub(crate) async fn nothing_left(rig: &Rig) {
+    eventually(&format!("all processes to end: {:?}", left(rig)), || {
+        left(rig).is_empty()
+    })
+    .await;
+}
+
+fn pid_file(rig: &Rig, id: AllocId) -> Option<i32> {
+    std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/pid"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_is_followed_line_by_line_and_ends_with_the_task() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh(
+        "t",
+        "echo $GREETING; for i in 1 2 3 4 5 6 7 8 9 10; do date +%s%N; sleep 0.05; done; exit 4",
+    );
+    t.env.insert(
+        "GREETING".into(),
+        "hello ${NOMAD_TASK_NAME} on ${node.unique.name}".into(),
+    );
+    let (a, job) = alloc("batch", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let path = format!(
+        "/v1/client/fs/logs/{}?task=t&type=stdout&follow=true&plain=true",
+        a.id
+    );
+    let router = client::http::router(node.handle());
+    let response = router
+        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
+        .await
+        .expect("infallible");
+    let mut body = response.into_body();
+    let (mut seen, mut lags) = (String::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.expect("frame");
+        let text = String::from_utf8_lossy(frame.data_ref().map_or(&[], |d| &d[..])).into_owned();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("clock")
+            .as_nanos();
+        lags.extend(
+            text.lines()
+                .filter_map(|l| l.parse::<u128>().ok())
+                .map(|written| now.saturating_sub(written) / 1_000),
+        );
+        seen.push_str(&text);
+    }
+    assert_eq!(seen.lines().next(), Some("hello t on n1"));
+    assert_eq!(seen.lines().count(), 11, "{seen}");
+    lags.sort_unstable();
+    println!(
+        "lag of a followed line: median {} µs, worst {} µs",
+        lags[lags.len() / 2],
+        lags[lags.len() - 1]
+    );
+    let update = rig.server.status(a.id, ClientStatus::Failed).await;
+    let ended = update.task_states["t"]
+        .events
+        .iter()
+        .find(|e| e.kind == "Terminated")
+        .expect("terminated");
+    assert_eq!(ended.exit_code, 4);
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let (a, job_a) = alloc(
+        "service",
+        vec![sh(
+            "t",
+            "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600",
+        )],
+    );
+    let (b, job_b) = alloc(
+        "batch",
+        vec![sh(
+            "t",
+            "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9",
+        )],
+    );
+    rig.server.place(&a, &job_a);
+    rig.server.place(&b, &job_b);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    rig.server.status(b.id, ClientStatus::Running).await;
+    eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
+    let pid = pid_file(&rig, a.id).expect("pid");
+    // As after a SIGKILL of the agent: nothing is said to anybody, the plugins live on.
+    drop(node);
+    std::fs::write(rig.alloc_dir(b.id).join("alloc/data/go"), "").expect("go");
+    let node = loop {
+        // The loops of the dropped node let go of the directory a moment later.
+        match client::Client::start(rig.config()).await {
+            Ok(node) => break node,
+            Err(client::StartError::InUse { .. }) => {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await
+            }
+            Err(e) => panic!("{e}"),
+        }
+    };
+    let update = rig.server.status(b.id, ClientStatus::Failed).await;
+    let codes: Vec<i32> = update.task_states["t"]
+        .events
+        .iter()
+        .filter(|e| e.kind == "Terminated")
+        .map(|e| e.exit_code)
+        .collect();
+    assert_eq!(codes, [9]);
+    eventually("the service to be recovered", || {
+        node.handle()
+            .alloc_update(a.id)
+            .is_some_and(|u| u.client_status == ClientStatus::Running)
+    })
+    .await;
+    assert!(alive(pid));
+    assert_eq!(pid_file(&rig, a.id), Some(pid));
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    assert!(!alive(pid));
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_executor_ends_its_workload_which_is_started_again() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh("t", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600");
+    t.restart = Some(restarts(1));
+    let (a, job) = alloc("service", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
+    let workload = pid_file(&rig, a.id).expect("pid");
+    let stat = std::fs::read_to_string(format!("/proc/{workload}/stat")).expect("stat");
+    let executor: i32 = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|r| r.split(' ').nth(1))
+        .and_then(|p| p.parse().ok())
+        .expect("parent");
+    let begin = Instant::now();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(executor).expect("pid"),
+        rustix::process::Signal::KILL,
+    )
+    .expect("kill");
+    let update = rig
+        .server
+        .alloc(a.id, "a second start", |u| {
+            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
+        })
+        .await;
+    println!("executor killed to running again: {:?}", begin.elapsed());
+    assert!(!alive(workload), "the first workload is gone");
+    assert_eq!(
+        kinds(&update.task_states["t"])
+            .iter()
+            .filter(|k| **k == "Started")
+            .count(),
+        2
+    );
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    rig.server.collect(a.id);
+    eventually("the directory to go", || !rig.alloc_dir(a.id).exists()).await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_tasks_start_and_are_found_again() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let placed: Vec<_> = (0..200)
+        .map(|_| alloc("service", vec![sh("t", "exec sleep 600")]))
+        .collect();
+    let begin = Instant::now();
+    for (a, job) in &placed {
+        rig.server.place(a, job);
+    }
+    for (a, _) in &placed {
+        rig.server.status(a.id, ClientStatus::Running).await;
+    }
+    println!("200 raw_exec tasks running: {:?}", begin.elapsed());
+    node.stop().await;
+    let begin = Instant::now();
+    let node = rig.node().await;
+    let handle = node.handle();
+    eventually("200 recovered tasks", || {
+        placed.iter().all(|(a, _)| handle.running(a.id, "t"))
+    })
+    .await;
+    println!("200 tasks found again: {:?}", begin.elapsed());
+    let begin = Instant::now();
+    for (a, _) in &placed {
+        rig.server.stop_alloc(a.id);
+    }
+    for (a, _) in &placed {
+        rig.server.status(a.id, ClientStatus::Complete).await;
+    }
+    println!("200 tasks stopped: {:?}", begin.elapsed());
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_of_a_rotated_log_have_absolute_offsets() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh("t", "head -c 2500000 /dev/zero | tr '\\0' 'x'");
+    t.logs = Some(model::task::LogConfig {
+        max_files: Some(2),
+        max_file_size_mb: Some(1),
+        ..model::task::LogConfig::default()
+    });
+    let (a, job) = alloc("batch", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout", a.id);
+    let router = client::http::router(node.handle());
+    let response = router
+        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
+        .await
+        .expect("infallible");
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .expect("body")
+        .to_bytes();
+    let frames: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes)
+        .into_iter()
+        .map(|v| v.expect("frame"))
+        .collect();
+    let mut at = None;
+    for frame in &frames {
+        let data = BASE64_STANDARD
+            .decode(frame["Data"].as_str().expect("data"))
+            .expect("base64");
+        let end = frame["Offset"].as_u64().expect("offset");
+        if let Some(at) = at {
+            assert_eq!(
+                end - data.len() as u64,
+                at,
+                "no byte is missing or comes twice"
+            );
+        }
+        at = Some(end);
+    }
+    assert_eq!(
+        at,
+        Some(2_500_000),
+        "offsets count what rotation has dropped"
+    );
+    node.stop().await;
+    nothing_left(&rig).await;
+}

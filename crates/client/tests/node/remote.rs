@@ -1,0 +1,170 @@
+//! Remote tasks: the node does what the orders say, and nothing when nobody orders.
+
+use std::sync::Arc;
+
+use axum::{body::Body, http::Request};
+use client::Client;
+use http_body_util::BodyExt;
+use model::{
+    Allocation, ClientStatus, DesiredRemote, GoDuration, IncarnationId, Job, Observed, RemoteOrder,
+    TaskRunState,
+    remote::{RemoteRole, slot_of},
+};
+use serde_json::json;
+use tower::ServiceExt;
+
+use crate::{
+    fixture::{Rig, alloc, eventually, task},
+    processes::nothing_left,
+};
+
+fn remote_alloc() -> (Allocation, Job, RemoteOrder) {
+    let script = "echo begin; i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done";
+    let (mut a, job) = alloc(
+        "service",
+        vec![task(
+            "t",
+            "remote_exec",
+            json!({"command": "/bin/sh", "args": ["-c", script]}),
+        )],
+    );
+    let incarnation = IncarnationId(uuid::Uuid::new_v4());
+    a.remote.insert("t".into(), incarnation);
+    let order = RemoteOrder {
+        slot: slot_of(&a, &Arc::from("t")),
+        role: RemoteRole::Manage,
+        incarnation,
+        epoch: 1,
+        driver: "remote_exec".into(),
+        alloc_id: a.id,
+        kill_timeout: GoDuration::from_secs(2),
+        ..RemoteOrder::default()
+    };
+    (a, job, order)
+}
+
+fn running(r: &model::RemoteReport) -> bool {
+    r.observed == Observed::Running && r.handle.is_some()
+}
+
+async fn log(node: &Client, a: &Allocation) -> Vec<String> {
+    let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
+    let response = client::http::router(node.handle())
+        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
+        .await
+        .expect("infallible");
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .expect("body")
+        .to_bytes();
+    String::from_utf8_lossy(&bytes)
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    let slot = order.slot.to_string();
+    // The order may come before the allocation that it is for.
+    rig.server.order(&order);
+    rig.server.place(&a, &job);
+    let first = rig
+        .server
+        .report(&slot, "a running instance", running)
+        .await;
+    assert_eq!((first.epoch, first.incarnation), (1, order.incarnation));
+    let update = rig.server.status(a.id, ClientStatus::Running).await;
+    assert_eq!(update.task_states["t"].state, TaskRunState::Running);
+    let pid = first.attributes.get("pid").cloned().expect("pid");
+
+    // The agent goes and comes back: the same instance, adopted.
+    node.stop().await;
+    rig.server.forget_reports();
+    let mut adopt = order.clone();
+    adopt.adopt = true;
+    adopt.handle.clone_from(&first.handle);
+    rig.server.set_order(&adopt);
+    let node = rig.node().await;
+    let again = rig
+        .server
+        .report(&slot, "the adopted instance", running)
+        .await;
+    assert_eq!(again.attributes.get("pid"), Some(&pid));
+    let lines = log(&node, &a).await;
+    assert_eq!(lines.first().map(String::as_str), Some("begin"));
+    let numbers: Vec<u64> = lines[1..]
+        .iter()
+        .map(|l| l.parse().expect("number"))
+        .collect();
+    assert!(
+        numbers.windows(2).all(|w| w[1] == w[0] + 1),
+        "no line is missing or doubled"
+    );
+
+    // Let go: the allocation ends, the instance does not.
+    rig.server.release(&slot);
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    rig.server.collect(a.id);
+    eventually("the allocation to go", || !node.handle().has_alloc(a.id)).await;
+    assert!(
+        std::path::Path::new(&format!("/proc/{pid}")).exists(),
+        "the instance was not touched"
+    );
+
+    // A bare stop under a new epoch, without handle and without allocation.
+    rig.server.forget_reports();
+    let mut stop = order.clone();
+    stop.role = RemoteRole::Stop;
+    stop.desired = DesiredRemote::Stop;
+    stop.epoch = 2;
+    stop.adopt = true;
+    stop.alloc_id = model::AllocId::NIL;
+    rig.server.order(&stop);
+    let ended = rig
+        .server
+        .report(&slot, "the end", |r| r.observed.ended())
+        .await;
+    assert_eq!(ended.epoch, 2);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    stop.acknowledge = true;
+    stop.handle = ended.handle;
+    rig.server.order(&stop);
+    rig.server
+        .report(&slot, "that it is forgotten", |r| r.forgotten)
+        .await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (mut a, mut job, order) = remote_alloc();
+    job.task_groups[0].tasks[0].config = json!({"no_such_key": 1})
+        .as_object()
+        .expect("object")
+        .clone();
+    a.job_version = 1;
+    job.version = 1;
+    rig.server.order(&order);
+    rig.server.place(&a, &job);
+    let report = rig
+        .server
+        .report(&order.slot.to_string(), "a refusal", |r| {
+            !r.refused.is_empty()
+        })
+        .await;
+    assert!(report.refused.contains("no_such_key"), "{}", report.refused);
+    node.stop().await;
+    nothing_left(&rig).await;
+}
