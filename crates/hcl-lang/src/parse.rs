@@ -1,5 +1,6 @@
 //! Native syntax: text → tree. The parser is `hcl-edit`; everything that depends on its tree is in this file.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hcl_edit::Span as _;
@@ -28,8 +29,43 @@ pub fn parse_body(source: &Source) -> Result<NativeBody, Diagnostic> {
 }
 
 fn body_in_place(source: &Source) -> Result<NativeBody, Diagnostic> {
-    let body = hcl_edit::parser::parse_body(source.text()).map_err(|e| syntax_error(source, &e))?;
+    let text = without_empty_heredocs(source.text());
+    let body = hcl_edit::parser::parse_body(&text).map_err(|e| syntax_error(source, &e))?;
     Lower::native(source).body(&body, Span::new(0, source.text().len()))
+}
+
+/// The parser overlooks the end of an empty heredoc, and reads on to the next of the same word. Such a one
+/// is shown to it as an empty string of the same length, so that all places stay right.
+fn without_empty_heredocs(text: &str) -> Cow<'_, str> {
+    let mut out = Cow::Borrowed(text);
+    if !text.contains("<<") {
+        return out;
+    }
+    for token in crate::lexer::lines(text).into_iter().flatten() {
+        let Some((_, body)) = token
+            .text
+            .split_once('\n')
+            .filter(|_| token.kind == Kind::Heredoc)
+        else {
+            continue;
+        };
+        if body.contains('\n') {
+            continue;
+        }
+        let blank: String = token
+            .text
+            .char_indices()
+            .map(|(i, c)| match (i, c) {
+                (0 | 1, _) => "\"".to_owned(),
+                (_, '\n') => "\n".to_owned(),
+                (_, c) => " ".repeat(c.len_utf8()),
+            })
+            .collect();
+        let at = token.text.as_ptr() as usize - text.as_ptr() as usize;
+        out.to_mut()
+            .replace_range(at..at + token.text.len(), &blank);
+    }
+    out
 }
 
 /// Parses a single expression, such as the value of `-var`.
@@ -436,9 +472,13 @@ impl<'a> Lower<'a> {
         let before = self.text.get(..range.start).unwrap_or("");
         let after = self.text.get(range.end..).unwrap_or("");
         let lead = before.trim_end_matches(' ');
-        if lead.ends_with("${") && after.trim_start_matches(' ').starts_with('}') {
+        if lead.ends_with("${") {
             let spaces_before = &before[lead.len()..];
-            let spaces_after = &after[..after.len() - after.trim_start_matches(' ').len()];
+            let trimmed = after.trim_start_matches(' ');
+            let spaces_after = match trimmed.starts_with('}') {
+                true => &after[..after.len() - trimmed.len()],
+                false => "",
+            };
             return format!("${{{spaces_before}{text}{spaces_after}}}");
         }
         format!("${{{text}}}")

@@ -113,6 +113,24 @@ fn heredocs_keep_or_lose_their_indentation() {
 }
 
 #[test]
+fn an_empty_heredoc_ends_where_it_ends() {
+    let text = "a = <<EOT\nEOT\nb = <<-EOT\n  EOT\nc = [<<E\nE\n, 1]\nd = <<EOT\nx\nEOT\n";
+    let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");
+    let values: Vec<String> = file
+        .just_attributes(&mut Vec::new())
+        .iter()
+        .map(|a| {
+            json::encode(
+                &a.expression
+                    .evaluate(&context(Undefined::Error))
+                    .expect("evaluates"),
+            )
+        })
+        .collect();
+    assert_eq!(values, ["\"\"", "\"\"", "[\"\",1]", "\"x\\n\""]);
+}
+
+#[test]
 fn errors_name_line_column_and_what_to_do() {
     for (text, expected) in [
         (
