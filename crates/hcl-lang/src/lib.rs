@@ -35,6 +35,7 @@ mod parse;
 mod room;
 mod source;
 mod suggest;
+mod template;
 mod types;
 mod value;
 mod vars;

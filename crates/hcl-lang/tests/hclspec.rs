@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hcl_lang::hclspec::{Spec, decode, to_msgpack};
 use hcl_lang::{Vars, render};
+use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 fn text(json: &Json, key: &str) -> String {
@@ -204,5 +205,134 @@ fn the_default_environment_is_reachable_by_name_and_through_env() {
     ] {
         let value = decode(&attr("a", "string"), &json!({ "a": template }), &env).expect(template);
         assert_eq!(value.as_str(), Some(expected), "{template}");
+    }
+}
+
+fn any_spec() -> impl Strategy<Value = Spec> {
+    let name = || prop::sample::select(vec!["", "a", "b", "c"]).prop_map(str::to_owned);
+    let ty = || {
+        prop::sample::select(vec![
+            "string",
+            "number",
+            "bool",
+            "any",
+            "list(string)",
+            "map(number)",
+            "list(map(string))",
+            "set(any)",
+            "oops",
+            "",
+        ])
+        .prop_map(str::to_owned)
+    };
+    let literal = prop::sample::select(vec![
+        "1",
+        "\"x\"",
+        "null",
+        "[1, \"a\"]",
+        "1 +",
+        "upper(\"x\")",
+    ]);
+    let leaf = prop_oneof![
+        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::Attr {
+            name,
+            ty,
+            required
+        }),
+        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::BlockAttrs {
+            name,
+            ty,
+            required
+        }),
+        literal.prop_map(|text| Spec::Literal(text.to_owned())),
+    ];
+    leaf.prop_recursive(4, 24, 4, move |inner| {
+        let nested = prop::option::of(inner.clone().prop_map(Box::new));
+        prop_oneof![
+            prop::collection::btree_map(name(), inner.clone(), 0..4).prop_map(Spec::Object),
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Spec::Array),
+            (name(), any::<bool>(), nested.clone()).prop_map(|(name, required, nested)| {
+                Spec::Block {
+                    name,
+                    required,
+                    nested,
+                }
+            }),
+            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| {
+                Spec::BlockList {
+                    name,
+                    min,
+                    max,
+                    nested,
+                }
+            }),
+            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| {
+                Spec::BlockSet {
+                    name,
+                    min,
+                    max,
+                    nested,
+                }
+            }),
+            (name(), prop::collection::vec(name(), 0..3), nested.clone()).prop_map(
+                |(name, labels, nested)| Spec::BlockMap {
+                    name,
+                    labels,
+                    nested
+                }
+            ),
+            (nested.clone(), nested)
+                .prop_map(|(primary, default)| Spec::Default { primary, default }),
+        ]
+    })
+}
+
+fn any_config() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(Json::Null),
+        any::<bool>().prop_map(Json::from),
+        any::<i64>().prop_map(Json::from),
+        any::<f64>().prop_map(Json::from),
+        prop::sample::select(vec![
+            "x",
+            "${FOO}",
+            "${",
+            "%{if}",
+            "5",
+            "true",
+            "${env[\"FOO\"]}",
+            "${[1][4]}"
+        ])
+        .prop_map(Json::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
+            prop::collection::btree_map(
+                prop::sample::select(vec!["a", "b", "c", "//", "${FOO}"]).prop_map(str::to_owned),
+                inner,
+                0..4
+            )
+            .prop_map(|m| Json::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_schema_and_any_configuration_are_decoded_or_refused(spec in any_spec(), config in any_config()) {
+        let vars = vars(&json!({"FOO": "foo"}));
+        match decode(&spec, &config, &vars) {
+            Ok(value) => {
+                let bytes = to_msgpack(&value);
+                // A decoder that is not ours takes the bytes, and takes all of them.
+                let mut rest = bytes.as_slice();
+                prop_assert!(rmpv::decode::read_value(&mut rest).is_ok());
+                prop_assert!(rest.is_empty());
+            }
+            Err(errors) => prop_assert!(!errors.is_empty() && !render(&errors, false).is_empty()),
+        }
     }
 }
