@@ -3,21 +3,13 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-#[allow(
-    clippy::all,
-    missing_docs,
-    rust_2018_idioms,
-    unreachable_pub,
-    reason = "generated code"
-)]
+#[allow(clippy::all, missing_docs, rust_2018_idioms, unreachable_pub, reason = "generated code")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/node_rpc.rs"));
 }
 
 pub use generated::drover::node::v1::*;
-pub use generated::drover::node::v1::{
-    from_node::Message as FromNodeMessage, to_node::Message as ToNodeMessage,
-};
+pub use generated::drover::node::v1::{from_node::Message as FromNodeMessage, to_node::Message as ToNodeMessage};
 
 /// Version of the protocol that this build speaks, for `Hello.protocol`.
 pub const PROTOCOL: u32 = 1;
@@ -27,9 +19,7 @@ pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 /// A part of a message that could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "reading {what} from the peer failed: {source}; the peer probably runs an incompatible release"
-)]
+#[error("reading {what} from the peer failed: {source}; the peer probably runs an incompatible release")]
 pub struct Unreadable {
     /// Which part.
     pub what: &'static str,
@@ -55,16 +45,12 @@ pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Resul
 
 impl From<FromNodeMessage> for FromNode {
     fn from(message: FromNodeMessage) -> Self {
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }
 
 impl From<ToNodeMessage> for ToNode {
     fn from(message: ToNodeMessage) -> Self {
-        Self {
-            message: Some(message),
-        }
+        Self { message: Some(message) }
     }
 }

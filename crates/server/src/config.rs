@@ -17,6 +17,8 @@ pub struct ServerConfig {
     pub rpc_bind: SocketAddr,
     /// Address that nodes are told; None = the one that it listens on.
     pub rpc_advertise: Option<SocketAddr>,
+    /// Where the HTTP API of this server is reached, `host:port`; nodes forward to it. Empty = not told.
+    pub http_advertise: String,
     /// How long a node may act without hearing from the servers.
     pub lease: Duration,
     /// How much longer than the lease the servers wait before they give management away: clocks may drift, the network may hold a message.
@@ -83,6 +85,7 @@ impl Default for ServerConfig {
             datacenter: "dc1".to_owned(),
             rpc_bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             rpc_advertise: None,
+            http_advertise: String::new(),
             lease,
             lease_margin: Duration::from_secs(1),
             heartbeat_interval: lease / 3,

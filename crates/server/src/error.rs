@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{JobKey, StoreIndex};
+use model::{JobKey, StoreIndex, validate::ValidationErrors};
 
 /// What a request asked for and did not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,10 @@ pub enum ServerError {
         name: String,
     },
     /// The job breaks rules.
-    #[error("{}", problem_list(.0))]
+    #[error("{0}")]
     InvalidJob(
         /// Each rule that it breaks.
-        Vec<String>,
+        ValidationErrors,
     ),
     /// An argument breaks a rule.
     #[error("{0}")]
@@ -159,20 +159,6 @@ impl ServerError {
             Self::Store(_) | Self::Internal { .. } => ErrorClass::Internal,
         }
     }
-}
-
-/// Several problems in the layout that API clients know.
-fn problem_list(problems: &[String]) -> String {
-    use fmt::Write as _;
-    let mut text = match problems.len() {
-        1 => "1 error occurred:\n".to_owned(),
-        n => format!("{n} errors occurred:\n"),
-    };
-    for problem in problems {
-        let _ = writeln!(text, "\t* {problem}");
-    }
-    text.push('\n');
-    text
 }
 
 fn enforce_text(expected: StoreIndex, actual: Option<StoreIndex>) -> String {

@@ -6,8 +6,11 @@ use std::{
 };
 
 use model::{Namespace, StoreIndex};
+use state::{Cause, Changed, Object};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::commit::Commit;
 
 /// One event, as `/v1/event/stream` shows it.
 #[derive(Clone, Debug)]
@@ -191,4 +194,50 @@ impl EventSubscription {
             }
         }
     }
+}
+
+impl EventLog {
+    /// Adds what a published commit has changed.
+    pub(crate) fn follow(&self, commit: &Commit) {
+        let index = commit.applied.index;
+        let events = commit.applied.changes.iter().filter_map(|change| event_of(change, index)).collect();
+        self.push(EventBatch { index, events });
+    }
+}
+
+/// The event of a change; None for what merely follows from another change and for what was collected.
+fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
+    if matches!(change.cause, Cause::Derived | Cause::Collected) {
+        return None;
+    }
+    let text = |value: &dyn std::fmt::Display| Arc::<str>::from(value.to_string());
+    let (topic, key, namespace, filter_keys, payload) = match &change.object {
+        Object::Job(job) => (Topic::Job, job.id.0.clone(), job.namespace.clone(), vec![], Payload::Job(job.clone())),
+        Object::Eval(eval) => {
+            let keys = vec![eval.job_id.0.clone(), text(&eval.deployment_id)];
+            (Topic::Evaluation, text(&eval.id), eval.namespace.clone(), keys, Payload::Evaluation(eval.clone()))
+        }
+        Object::Alloc(alloc) => {
+            let keys = vec![alloc.job_id.0.clone(), text(&alloc.deployment_id)];
+            (Topic::Allocation, text(&alloc.id), alloc.namespace.clone(), keys, Payload::Allocation(alloc.clone()))
+        }
+        Object::Deployment(d) => {
+            (Topic::Deployment, text(&d.id), d.namespace.clone(), vec![d.job_id.0.clone()], Payload::Deployment(d.clone()))
+        }
+        Object::Node(node) => (Topic::Node, text(&node.id), Namespace::default(), vec![], Payload::Node(node.clone())),
+        Object::RemoteTask(record) => {
+            let keys = vec![record.slot.job_id.0.clone(), text(&record.incarnation)];
+            (Topic::RemoteTask, text(&record.slot), record.slot.namespace.clone(), keys, Payload::RemoteTask(record.clone()))
+        }
+        Object::JobVersion(_)
+        | Object::RetainedJob(_)
+        | Object::Submission(_)
+        | Object::Summary(_)
+        | Object::Namespace(_)
+        | Object::NodePool(_)
+        | Object::SchedulerConfig(_)
+        | Object::ClusterMeta(_) => return None,
+    };
+    let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
+    Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     AllocId, AllocMetric, DeploymentId, DrainSpec, EvalId, Evaluation, Job, JobKey, NodeId, SchedulerConfig, StoreIndex, TimestampNs,
-    plan::DesiredUpdates,
+    diff::JobDiff, plan::DesiredUpdates,
 };
 
 /// Registers a job or a new version of it.
@@ -90,8 +90,8 @@ pub struct PlanPreview {
     pub job_modify_index: StoreIndex,
     /// Evaluations that would follow.
     pub created_evals: Vec<Evaluation>,
-    /// The difference, when it was asked for, as the API shows it.
-    pub diff: Option<serde_json::Value>,
+    /// The difference, when it was asked for.
+    pub diff: Option<JobDiff>,
     /// Things that work but deserve a look.
     pub warnings: Vec<String>,
     /// Index of the snapshot that was looked at.
@@ -103,8 +103,10 @@ pub struct PlanPreview {
 pub struct JobVerdict {
     /// The job with every default filled in.
     pub job: Job,
-    /// Each rule that it breaks.
+    /// Each rule that it breaks, one to a line.
     pub errors: Vec<String>,
+    /// The same as one text; empty when it is valid.
+    pub error: String,
     /// Things that work but deserve a look.
     pub warnings: Vec<String>,
 }

@@ -72,7 +72,8 @@ pub(crate) fn admit(fence: Fence, base: u64, newest: u64, actual: u64) -> Result
 impl Store for MemoryStore {
     fn load(&self) -> Result<Contents, StoreError> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = inner.rows.iter().map(|((table, key), value)| Row { table: *table, key: key.clone(), value: Some(value.clone()) }).collect();
+        let rows =
+            inner.rows.iter().map(|((table, key), value)| Row { table: *table, key: key.clone(), value: Some(value.clone()) }).collect();
         Ok(Contents { index: inner.index, rows })
     }
 

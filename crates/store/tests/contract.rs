@@ -89,9 +89,8 @@ fn suite(store: &dyn Store) {
 
 fn watching(store: &dyn Store, fence: Fence) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let next = |watch: &mut store::Watch| {
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch moves") })
-    };
+    let next =
+        |watch: &mut store::Watch| runtime.block_on(async { tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch moves") });
     let mut watch = store.watch(201).unwrap();
     commit(store, fence, 201, 202, vec![put("w", "1")]).unwrap();
     commit(store, fence, 202, 203, vec![delete("w")]).unwrap();
@@ -226,10 +225,13 @@ fn victim() {
         for base in start.. {
             let tx = tx.clone();
             let rows = Box::new(move || vec![put(&format!("{:06}", base + 1), "acknowledged")]);
-            writer.submit(Batch { fence, base, index: base + 1, rows }, Box::new(move |result| {
-                result.unwrap();
-                drop(tx.send(base + 1));
-            }));
+            writer.submit(
+                Batch { fence, base, index: base + 1, rows },
+                Box::new(move |result| {
+                    result.unwrap();
+                    drop(tx.send(base + 1));
+                }),
+            );
             // Bounded, so that the queue does not fill the memory.
             while writer.stats().batches + 256 < base - start {
                 std::thread::yield_now();

@@ -1,0 +1,368 @@
+//! The evaluation broker: hands evaluations to workers, the most urgent first, one per job at a time.
+//!
+//! ```text
+//!            ┌─ waiting (wait_until) ─┐
+//! pending ───┼────────────────────────┼─► ready ─► held by a worker ─► (its commit makes it terminal: forgotten)
+//!            └─ behind one of its job ┘     ▲              │ nack, too slow
+//!                                           └──────────────┘ … too often: failed, with a follow-up
+//! ```
+//!
+//! The broker holds no truth of its own: it follows the applied commits and is filled again from a snapshot after a start or a reset. An
+//! evaluation that a worker has finished leaves it because its record has become terminal.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use model::{EvalId, EvalStatus, Evaluation, JobKey, StoreIndex, TimestampNs};
+use state::State;
+
+use crate::{clock, requests::ServerStats};
+
+/// Order in which evaluations are handed out: priority first, then age.
+type Rank = (Reverse<i32>, StoreIndex, EvalId);
+
+fn rank(eval: &Evaluation) -> Rank {
+    (Reverse(eval.priority), eval.create_index, eval.id)
+}
+
+/// An evaluation in a worker's hands.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) eval: Arc<Evaluation>,
+    /// Which delivery it is: an answer to an older one counts for nothing.
+    pub(crate) token: u64,
+}
+
+/// What is to be committed because of evaluations that nobody should work on any more.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Chores {
+    /// Superseded by a newer one of the same job.
+    pub(crate) superseded: Vec<EvalId>,
+    /// Delivered too often.
+    pub(crate) exhausted: Vec<EvalId>,
+}
+
+#[derive(Debug)]
+struct Held {
+    eval: Arc<Evaluation>,
+    token: u64,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    ready: BTreeMap<Rank, Arc<Evaluation>>,
+    /// What is ready or held, by job.
+    turn: HashMap<JobKey, EvalId>,
+    behind: HashMap<JobKey, BTreeMap<Rank, Arc<Evaluation>>>,
+    waiting: BinaryHeap<Reverse<(TimestampNs, EvalId)>>,
+    waiting_evals: HashMap<EvalId, Arc<Evaluation>>,
+    held: HashMap<EvalId, Held>,
+    deliveries: HashMap<EvalId, u32>,
+    chores: Chores,
+    /// Chores that were handed out and have not shown up in the state yet.
+    dismissed: BTreeSet<EvalId>,
+    tokens: u64,
+    paused: bool,
+    closed: bool,
+}
+
+/// The broker.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    inner: Mutex<Inner>,
+    ready: Condvar,
+    /// Told when there are chores or an earlier time to wake at.
+    pub(crate) chore: tokio::sync::Notify,
+    nack_timeout: Duration,
+    delivery_limit: u32,
+}
+
+impl Broker {
+    pub(crate) fn new(nack_timeout: Duration, delivery_limit: u32) -> Self {
+        Self {
+            inner: Mutex::default(),
+            ready: Condvar::new(),
+            chore: tokio::sync::Notify::new(),
+            nack_timeout,
+            delivery_limit: delivery_limit.max(1),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets everything and starts again from a snapshot. What workers hold is void.
+    pub(crate) fn fill(&self, state: &State) {
+        let mut inner = self.lock();
+        let (tokens, closed) = (inner.tokens, inner.closed);
+        *inner = Inner { tokens, closed, paused: state.scheduler_config().pause_eval_broker, ..Inner::default() };
+        for eval in state.evals().filter(|eval| eval.status == EvalStatus::Pending) {
+            inner.admit(eval, clock::now_ns());
+        }
+        drop(inner);
+        self.ready.notify_all();
+        self.chore.notify_one();
+    }
+
+    /// Follows changed evaluations.
+    pub(crate) fn follow<'a>(&self, evals: impl Iterator<Item = (&'a Arc<Evaluation>, bool)>) {
+        let mut inner = self.lock();
+        let (mut work, mut chores) = (false, false);
+        let now = clock::now_ns();
+        for (eval, deleted) in evals {
+            if deleted || eval.status != EvalStatus::Pending {
+                work |= inner.release(eval);
+            } else {
+                work = true;
+                chores |= eval.wait_until > now;
+                inner.admit(eval, now);
+            }
+        }
+        chores |= inner.chores != Chores::default();
+        drop(inner);
+        if work {
+            self.ready.notify_all();
+        }
+        if chores {
+            self.chore.notify_one();
+        }
+    }
+
+    /// Stops or resumes handing out.
+    pub(crate) fn pause(&self, paused: bool) {
+        self.lock().paused = paused;
+        self.ready.notify_all();
+    }
+
+    /// No worker gets anything any more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.ready.notify_all();
+    }
+
+    /// Waits for the next evaluation; None when the broker is closed.
+    pub(crate) fn next(&self) -> Option<Delivery> {
+        let mut inner = self.lock();
+        loop {
+            if inner.closed {
+                return None;
+            }
+            if !inner.paused
+                && let Some((_, eval)) = inner.ready.pop_first()
+            {
+                inner.tokens += 1;
+                let token = inner.tokens;
+                *inner.deliveries.entry(eval.id).or_default() += 1;
+                inner.held.insert(eval.id, Held { eval: eval.clone(), token, until: Instant::now() + self.nack_timeout });
+                return Some(Delivery { eval, token });
+            }
+            inner = self.ready.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// May the holder of this delivery still answer?
+    pub(crate) fn holds(&self, delivery: &Delivery) -> bool {
+        self.lock().held.get(&delivery.eval.id).is_some_and(|held| held.token == delivery.token)
+    }
+
+    /// The worker could not do it: it is handed out again, or given up after too many times.
+    pub(crate) fn nack(&self, delivery: &Delivery) {
+        let mut inner = self.lock();
+        if inner.held.get(&delivery.eval.id).is_some_and(|held| held.token == delivery.token) {
+            inner.redeliver(delivery.eval.id, self.delivery_limit);
+        }
+        drop(inner);
+        self.ready.notify_all();
+        self.chore.notify_one();
+    }
+
+    /// Moves on what has waited long enough or was held too long. Returns what is to be committed and when to look again.
+    pub(crate) fn tick(&self, now: TimestampNs) -> (Chores, Option<Duration>) {
+        let mut inner = self.lock();
+        while let Some(Reverse((at, id))) = inner.waiting.peek().copied() {
+            if at > now {
+                break;
+            }
+            inner.waiting.pop();
+            if let Some(eval) = inner.waiting_evals.remove(&id) {
+                inner.line_up(&eval);
+            }
+        }
+        let instant = Instant::now();
+        let late: Vec<EvalId> = inner.held.iter().filter(|(_, held)| held.until <= instant).map(|(id, _)| *id).collect();
+        for id in late {
+            tracing::warn!(eval = %id, "an evaluation was held for too long and is handed out again");
+            inner.redeliver(id, self.delivery_limit);
+        }
+        let due = inner.waiting.peek().map(|Reverse((at, _))| Duration::from_nanos(u64::try_from(at - now).unwrap_or(0)));
+        let held = inner.held.values().map(|held| held.until.saturating_duration_since(instant)).min();
+        let next = [due, held].into_iter().flatten().min();
+        let chores = std::mem::take(&mut inner.chores);
+        let given: Vec<EvalId> = chores.superseded.iter().chain(&chores.exhausted).copied().collect();
+        inner.dismissed.extend(given);
+        drop(inner);
+        self.ready.notify_all();
+        (chores, next)
+    }
+
+    /// Adds its numbers.
+    pub(crate) fn stats(&self, stats: &mut ServerStats) {
+        let inner = self.lock();
+        for eval in inner.ready.values() {
+            *stats.broker_ready.entry(eval.kind.clone()).or_default() += 1;
+        }
+        stats.broker_unacked = inner.held.len();
+        stats.broker_pending = inner.behind.values().map(BTreeMap::len).sum();
+        stats.broker_waiting = inner.waiting_evals.len();
+    }
+}
+
+impl Inner {
+    fn admit(&mut self, eval: &Arc<Evaluation>, now: TimestampNs) {
+        if self.held.contains_key(&eval.id) || self.dismissed.contains(&eval.id) {
+            return;
+        }
+        if eval.wait_until > now {
+            self.waiting.push(Reverse((eval.wait_until, eval.id)));
+            self.waiting_evals.insert(eval.id, eval.clone());
+            return;
+        }
+        self.line_up(eval);
+    }
+
+    fn line_up(&mut self, eval: &Arc<Evaluation>) {
+        let key = eval.job_key();
+        match self.turn.get(&key) {
+            Some(id) if *id != eval.id => {
+                self.behind.entry(key).or_default().insert(rank(eval), eval.clone());
+            }
+            _ => {
+                self.turn.insert(key, eval.id);
+                self.ready.insert(rank(eval), eval.clone());
+            }
+        }
+    }
+
+    /// The evaluation is no longer pending. True when another one of its job may go.
+    fn release(&mut self, eval: &Evaluation) -> bool {
+        let key = eval.job_key();
+        self.held.remove(&eval.id);
+        self.deliveries.remove(&eval.id);
+        self.dismissed.remove(&eval.id);
+        self.waiting_evals.remove(&eval.id);
+        self.ready.remove(&rank(eval));
+        if let Some(behind) = self.behind.get_mut(&key) {
+            behind.remove(&rank(eval));
+        }
+        if self.turn.get(&key) != Some(&eval.id) {
+            return false;
+        }
+        self.turn.remove(&key);
+        // Each evaluation looks at the whole job: of those that have queued up meanwhile the newest of the most urgent does for all.
+        let Some(mut behind) = self.behind.remove(&key) else { return false };
+        let Some(best) = behind.keys().map(|(priority, ..)| *priority).min() else { return false };
+        let chosen = behind.iter().filter(|((priority, ..), _)| *priority == best).next_back().map(|(rank, _)| *rank);
+        let Some(eval) = chosen.and_then(|rank| behind.remove(&rank)) else { return false };
+        self.chores.superseded.extend(behind.values().map(|eval| eval.id));
+        self.turn.insert(key, eval.id);
+        self.ready.insert(rank(&eval), eval);
+        true
+    }
+
+    fn redeliver(&mut self, id: EvalId, limit: u32) {
+        let Some(held) = self.held.remove(&id) else { return };
+        if self.deliveries.get(&id).copied().unwrap_or(0) >= limit {
+            // Its turn ends when its record says failed.
+            self.chores.exhausted.push(id);
+        } else {
+            self.ready.insert(rank(&held.eval), held.eval);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn eval(id: u128, job: &str, priority: i32, index: u64) -> Arc<Evaluation> {
+        Arc::new(Evaluation {
+            id: EvalId(Uuid::from_u128(id)),
+            namespace: "default".into(),
+            job_id: job.into(),
+            priority,
+            create_index: index,
+            ..Evaluation::default()
+        })
+    }
+    fn done(eval: &Arc<Evaluation>) -> Arc<Evaluation> {
+        Arc::new(Evaluation { status: EvalStatus::Complete, ..(**eval).clone() })
+    }
+    fn broker() -> Broker {
+        Broker::new(Duration::from_secs(60), 2)
+    }
+    fn add(broker: &Broker, evals: &[&Arc<Evaluation>]) {
+        broker.follow(evals.iter().map(|e| (*e, false)));
+    }
+    fn next_id(broker: &Broker) -> u128 {
+        broker.next().map(|d| d.eval.id.0.as_u128()).unwrap()
+    }
+
+    #[test]
+    fn hands_out_by_priority_then_age() {
+        let broker = broker();
+        add(&broker, &[&eval(1, "a", 50, 5), &eval(2, "b", 50, 4), &eval(3, "c", 80, 9)]);
+        assert_eq!([next_id(&broker), next_id(&broker), next_id(&broker)], [3, 2, 1]);
+    }
+
+    #[test]
+    fn one_evaluation_per_job_at_a_time_and_the_newest_supersedes() {
+        let broker = broker();
+        let (a, b, c) = (eval(1, "a", 50, 1), eval(2, "a", 50, 2), eval(3, "a", 50, 3));
+        add(&broker, &[&a, &b, &c]);
+        let first = broker.next().unwrap();
+        assert!(broker.lock().ready.is_empty());
+        add(&broker, &[&done(&first.eval)]);
+        assert_eq!(next_id(&broker), 3);
+        assert_eq!(broker.tick(0).0.superseded, [b.id]);
+        // A superseded one that is still pending in the state is not handed out again.
+        add(&broker, &[&b]);
+        add(&broker, &[&done(&c)]);
+        assert!(broker.lock().ready.is_empty());
+    }
+
+    #[test]
+    fn an_evaluation_that_fails_too_often_is_given_up() {
+        let broker = broker();
+        let a = eval(1, "a", 50, 1);
+        add(&broker, &[&a]);
+        let first = broker.next().unwrap();
+        broker.nack(&first);
+        assert!(!broker.holds(&first));
+        let second = broker.next().unwrap();
+        broker.nack(&first);
+        assert!(broker.holds(&second), "an answer to the first delivery must not count for the second");
+        broker.nack(&second);
+        assert_eq!(broker.tick(0).0.exhausted, [a.id]);
+        assert!(broker.lock().ready.is_empty());
+    }
+
+    #[test]
+    fn waiting_evaluations_become_ready_at_their_time() {
+        let broker = broker();
+        let at = clock::now_ns() + 3_600_000_000_000;
+        let a = Arc::new(Evaluation { wait_until: at, ..(*eval(1, "a", 50, 1)).clone() });
+        add(&broker, &[&a]);
+        let (_, next) = broker.tick(at - 5);
+        assert_eq!(next, Some(Duration::from_nanos(5)));
+        assert!(broker.lock().ready.is_empty());
+        broker.tick(at);
+        assert_eq!(next_id(&broker), 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! Commands on deployments: hold, fail, set health by hand.
+
+use model::{AllocId, DeploymentId, DeploymentStatus, plan::DeploymentUpdate};
+use state::{Batch, Change, State};
+
+use crate::{
+    commit::{Decided, Stamp},
+    deployments::eval,
+    error::{Kind, ServerError},
+    handle::ServerHandle,
+    requests::{DeploymentChanged, SetHealth},
+};
+
+/// The deployment, if it can still change.
+fn active<'a>(state: &'a State, id: DeploymentId, verb: &'static str) -> Result<&'a model::Deployment, ServerError> {
+    let d = state.deployment(id).ok_or_else(|| ServerError::not_found(Kind::Deployment, id))?;
+    if d.status.active() { Ok(d) } else { Err(ServerError::TerminalDeployment { verb }) }
+}
+
+fn changed(state: &State, d: &model::Deployment, mut batch: Batch, evaluate: bool, stamp: Stamp) -> Decided<DeploymentChanged> {
+    let mut answer = DeploymentChanged { deployment_modify_index: stamp.index, index: stamp.index, ..DeploymentChanged::default() };
+    if evaluate && let Some(eval) = eval(state, d, stamp) {
+        answer.eval_id = eval.id;
+        answer.eval_create_index = stamp.index;
+        batch.push(Change::UpsertEvals(vec![eval]));
+    }
+    Decided { batch, answer }
+}
+
+impl ServerHandle {
+    /// Holds a deployment or lets it go on.
+    ///
+    /// # Errors
+    /// When there is no such deployment or it has ended.
+    pub async fn pause_deployment(&self, id: DeploymentId, pause: bool) -> Result<DeploymentChanged, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let d = active(state, id, if pause { "pause" } else { "resume" })?;
+                let (status, description) = if pause {
+                    (DeploymentStatus::Paused, "Deployment is paused")
+                } else {
+                    (DeploymentStatus::Running, "Deployment is running")
+                };
+                let mut batch = Batch::default();
+                batch.push(Change::DeploymentStatus(DeploymentUpdate { id, status, description: description.to_owned() }));
+                if !pause && let Some(deadline) = d.groups.values().map(|g| g.progress_deadline.nanos()).filter(|ns| *ns > 0).max() {
+                    // The time of the pause does not count.
+                    batch.push(Change::DeploymentProgress { id, require_progress_by: stamp.now + deadline });
+                }
+                Ok(changed(state, d, batch, !pause, stamp))
+            })
+            .await
+    }
+
+    /// Fails a deployment.
+    ///
+    /// # Errors
+    /// When there is no such deployment or it has ended.
+    pub async fn fail_deployment(&self, id: DeploymentId) -> Result<DeploymentChanged, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let d = active(state, id, "fail")?;
+                let update =
+                    DeploymentUpdate { id, status: DeploymentStatus::Failed, description: "Deployment marked as failed".to_owned() };
+                Ok(changed(state, d, Change::DeploymentStatus(update).into(), true, stamp))
+            })
+            .await
+    }
+
+    /// Promotes canaries: refused, canaries come with a later release.
+    ///
+    /// # Errors
+    /// Always; which one says whether the deployment exists and can still change.
+    pub async fn promote_deployment(&self, id: DeploymentId) -> Result<DeploymentChanged, ServerError> {
+        active(&self.snapshot(), id, "promote")?;
+        Err(ServerError::Conflict("no canaries to promote: jobs with canaries are refused by this release".to_owned()))
+    }
+
+    /// Sets the health of allocations by hand.
+    ///
+    /// # Errors
+    /// When there is no such deployment, it has ended, or an allocation is not part of it.
+    pub async fn set_deployment_health(&self, request: SetHealth) -> Result<DeploymentChanged, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let SetHealth { deployment_id: id, healthy, unhealthy } = request;
+                let d = active(state, id, "set health of allocations for a")?;
+                if healthy.is_empty() && unhealthy.is_empty() {
+                    return Err(ServerError::InvalidArgument("must specify at least one healthy/unhealthy allocation ID".to_owned()));
+                }
+                let foreign = |alloc: &&AllocId| state.alloc(**alloc).is_none_or(|a| a.deployment_id != id);
+                if let Some(alloc) = healthy.iter().chain(&unhealthy).find(foreign) {
+                    return Err(ServerError::InvalidArgument(format!("allocation {alloc} is not part of deployment {id}")));
+                }
+                let batch = Change::DeploymentHealth { id, healthy, unhealthy }.into();
+                Ok(changed(state, d, batch, true, stamp))
+            })
+            .await
+    }
+}

@@ -1,0 +1,394 @@
+//! Commands on jobs: register, stop, evaluate, scale, revert, mark as stable.
+
+use model::{
+    Constraint, DesiredTransition, Job, JobKey, StoreIndex, Trigger,
+    job::{job_status, job_type},
+};
+use state::{ALL_NODE_POOL, Batch, Change, State};
+
+use super::{created, eval_of, job_of};
+use crate::{
+    commit::{Decided, Stamp},
+    config::ServerConfig,
+    error::{Kind, ServerError},
+    handle::ServerHandle,
+    requests::{DeregisterJob, EvalCreated, JobVerdict, RegisterJob, ScaleJob},
+};
+
+/// Largest specification and source text: every server keeps them in memory, for several versions.
+const MAX_JOB_BYTES: usize = 8 * 1024 * 1024;
+const MAX_SUBMISSION_BYTES: usize = 1024 * 1024;
+
+/// A job that may be registered, with what deserves a look.
+pub(super) struct Admitted {
+    pub(super) job: Job,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Fills in the defaults, adds what follows from what the job uses, and checks it on its own.
+pub(super) fn admit(mut job: Job, config: &ServerConfig) -> Result<Admitted, ServerError> {
+    // These belong to the servers, whatever a client sends.
+    job.status = job_status::PENDING.to_owned();
+    job.status_description.clear();
+    job.stable = false;
+    job.version = 0;
+    job.create_index = 0;
+    job.modify_index = 0;
+    job.job_modify_index = 0;
+    job.submit_time = 0;
+    job.version_tag = None;
+    job.canonicalize();
+    if job.region != config.region {
+        return Err(ServerError::InvalidArgument(format!(
+            "job {} is for region {:?}, this cluster is {:?}: change the job's region or send it to that cluster",
+            job.id, job.region, config.region
+        )));
+    }
+    add_implied_constraints(&mut job);
+    let warnings = model::validate::validate(&job).map_err(ServerError::InvalidJob)?.0;
+    if job.priority > config.job_max_priority {
+        return Err(ServerError::InvalidArgument(format!(
+            "job {} has priority {}, the highest that this cluster allows is {}",
+            job.id, job.priority, config.job_max_priority
+        )));
+    }
+    let bytes = serde_json::to_vec(&job).map_or(0, |json| json.len());
+    if bytes > MAX_JOB_BYTES {
+        return Err(ServerError::InvalidArgument(format!(
+            "job {} has {bytes} bytes, at most {MAX_JOB_BYTES} are allowed: fetch large files as artifacts instead of embedding them",
+            job.id
+        )));
+    }
+    Ok(Admitted { job, warnings })
+}
+
+/// A task that asks for a signal needs a node that knows it.
+fn add_implied_constraints(job: &mut Job) {
+    for group in &mut job.task_groups {
+        let mut signals: Vec<&str> = Vec::new();
+        for task in &group.tasks {
+            signals.extend(Some(&*task.kill_signal).filter(|signal| !signal.is_empty()));
+            let of_templates = task.templates.iter().filter(|template| template.change_mode.as_deref() == Some("signal"));
+            signals.extend(of_templates.filter_map(|template| template.change_signal.as_deref()).filter(|signal| !signal.is_empty()));
+        }
+        if signals.is_empty() {
+            continue;
+        }
+        signals.sort_unstable();
+        signals.dedup();
+        let implied = Constraint { left: "${attr.os.signals}".to_owned(), right: signals.join(","), operator: "set_contains".to_owned() };
+        if !group.constraints.contains(&implied) {
+            group.constraints.push(implied);
+        }
+    }
+}
+
+/// Checks what a job refers to in the cluster.
+pub(super) fn check_references(state: &State, job: &Job) -> Result<(), ServerError> {
+    if state.namespace(&job.namespace).is_none() {
+        return Err(ServerError::InvalidArgument(format!("job {:?} is in nonexistent namespace {:?}", job.id, job.namespace)));
+    }
+    if state.node_pool(&job.node_pool).is_none() && job.node_pool != ALL_NODE_POOL {
+        return Err(ServerError::InvalidArgument(format!("job {:?} is in nonexistent node pool {:?}", job.id, job.node_pool)));
+    }
+    let capabilities = state.namespace(&job.namespace).and_then(|namespace| namespace.capabilities.as_ref());
+    if let Some(capabilities) = capabilities {
+        let allowed = |driver: &String| {
+            (capabilities.enabled_task_drivers.is_empty() || capabilities.enabled_task_drivers.contains(driver))
+                && !capabilities.disabled_task_drivers.contains(driver)
+        };
+        let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
+        let refused: Vec<&str> = tasks.filter(|task| !allowed(&task.driver)).map(|task| &*task.driver).collect();
+        if !refused.is_empty() {
+            return Err(ServerError::InvalidArgument(format!(
+                "job {:?} uses drivers that the namespace {:?} does not allow: {}",
+                job.id,
+                job.namespace,
+                refused.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Does the request demand another index of the job?
+fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>) -> Result<(), ServerError> {
+    let Some(expected) = expected else { return Ok(()) };
+    let actual = state.job(key).map(|job| job.job_modify_index);
+    match actual {
+        None if expected == 0 => Ok(()),
+        Some(actual) if actual == expected && expected != 0 => Ok(()),
+        actual => Err(ServerError::EnforceIndex { expected, actual }),
+    }
+}
+
+/// Registers an admitted job: what a registration, a scaling and a revert have in common.
+fn register(
+    state: &State,
+    job: Job,
+    trigger: Trigger,
+    priority: Option<i32>,
+    submission: Option<Box<state::Submission>>,
+    stamp: Stamp,
+) -> Result<Decided<EvalCreated>, ServerError> {
+    check_references(state, &job)?;
+    let known = state.job(&job.key());
+    if let Some(known) = known
+        && known.kind != job.kind
+    {
+        return Err(ServerError::Conflict(format!(
+            "cannot update job {} from type {:?} to {:?}: register it under another id, or purge it first",
+            job.id, known.kind, job.kind
+        )));
+    }
+    let unchanged = known.is_some_and(|known| !model::updates::specification_changed(known, &job));
+    let job_modify_index = known.filter(|_| unchanged).map_or(stamp.index, |known| known.job_modify_index);
+    // Also without a change: what is missing is placed, what was stopped by hand comes back.
+    let mut eval = eval_of(&job, trigger, priority, stamp);
+    eval.job_modify_index = job_modify_index;
+    let answer = created(&eval, job_modify_index, stamp);
+    let job = match known {
+        // The same specification must not look different for what clients leave out.
+        Some(known) if unchanged => Job::clone(known),
+        _ => job,
+    };
+    let batch = Batch::new(vec![Change::UpsertJob { job: Box::new(job), submission }, Change::UpsertEvals(vec![eval])]);
+    Ok(Decided { batch, answer })
+}
+
+/// Every call answers after its commit is durable.
+impl ServerHandle {
+    /// Registers a job or a new version of it.
+    ///
+    /// # Errors
+    /// When the job is invalid, uses what this release refuses, or the state is not as the request demands; nothing was changed then.
+    pub async fn register_job(&self, request: RegisterJob) -> Result<EvalCreated, ServerError> {
+        let RegisterJob { job, enforce_index, preserve_counts, eval_priority, submission } = request;
+        let config = self.config();
+        let Admitted { job, mut warnings } = admit(job, config)?;
+        if let Some(priority) = eval_priority
+            && !(1..=config.job_max_priority).contains(&priority)
+        {
+            return Err(ServerError::InvalidArgument(format!(
+                "evaluation priority {priority} is not between 1 and {}",
+                config.job_max_priority
+            )));
+        }
+        let submission = submission.map(Box::new).filter(|submission| {
+            let kept = submission.source.len() + submission.variables.len() <= MAX_SUBMISSION_BYTES;
+            if !kept {
+                warnings.push(format!("the source text is not kept: it has more than {MAX_SUBMISSION_BYTES} bytes"));
+            }
+            kept
+        });
+        let mut answer = self
+            .shared
+            .queue()
+            .commit(move |state, stamp| {
+                let key = job.key();
+                if state.scheduler_config().reject_job_registration {
+                    return Err(ServerError::RegistrationDisabled(key));
+                }
+                enforce(state, &key, enforce_index)?;
+                let mut job = job;
+                if preserve_counts && let Some(known) = state.job(&key) {
+                    for group in &mut job.task_groups {
+                        if let Some(before) = known.group(&group.name) {
+                            group.count = before.count;
+                        }
+                    }
+                }
+                register(state, job, Trigger::JobRegister, eval_priority, submission, stamp)
+            })
+            .await?;
+        answer.warnings = warnings;
+        Ok(answer)
+    }
+
+    /// Checks a job without registering it; never fails for an invalid job.
+    ///
+    /// # Errors
+    /// When the job is for another cluster.
+    pub async fn validate_job(&self, job: Job) -> Result<JobVerdict, ServerError> {
+        let mut canonical = job.clone();
+        canonical.canonicalize();
+        let mut verdict = JobVerdict { job: canonical, ..JobVerdict::default() };
+        match admit(job, self.config()).and_then(|admitted| check_references(&self.snapshot(), &admitted.job).map(|()| admitted)) {
+            Ok(Admitted { job, warnings }) => {
+                verdict.job = job;
+                verdict.warnings = warnings;
+            }
+            Err(ServerError::InvalidJob(errors)) => {
+                verdict.errors = errors.flat();
+                verdict.error = errors.to_string();
+            }
+            Err(error) => {
+                verdict.errors = vec![error.to_string()];
+                verdict.error = error.to_string();
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Stops a job, and forgets it when purged.
+    ///
+    /// # Errors
+    /// When there is no such job.
+    pub async fn deregister_job(&self, request: DeregisterJob) -> Result<EvalCreated, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let DeregisterJob { key, purge, eval_priority, no_shutdown_delay } = request;
+                let Some(job) = state.job(&key) else {
+                    // Stopping what is not there is done already; clients repeat it after a lost answer.
+                    let answer = EvalCreated { index: state.latest_index(), ..EvalCreated::default() };
+                    return Ok(Decided { batch: Batch::default(), answer });
+                };
+                let mut batch = Batch::default();
+                if no_shutdown_delay {
+                    let hurry = DesiredTransition { no_shutdown_delay: Some(true), ..DesiredTransition::default() };
+                    let live = state.allocs_by_job(&key).filter(|alloc| !alloc.client_terminal());
+                    batch.push(Change::AllocTransitions(live.map(|alloc| (alloc.id, hurry.clone())).collect()));
+                }
+                let eval = eval_of(job, Trigger::JobDeregister, eval_priority, stamp);
+                let answer = created(&eval, stamp.index, stamp);
+                batch.push(if purge { Change::DeleteJob(key) } else { Change::StopJob(key) });
+                batch.push(Change::UpsertEvals(vec![eval]));
+                Ok(Decided { batch, answer })
+            })
+            .await
+    }
+
+    /// Schedules a job again; `force_reschedule` also replaces failed allocations whose policy has given up.
+    ///
+    /// # Errors
+    /// When there is no such job, or it is one that is never scheduled itself.
+    pub async fn evaluate_job(&self, key: JobKey, force_reschedule: bool) -> Result<EvalCreated, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let job = job_of(state, &key)?;
+                if job.periodic.is_some() || (job.parameterized_job.is_some() && !job.dispatched) {
+                    return Err(ServerError::InvalidArgument(format!("job {key} is a template: evaluate the jobs made from it")));
+                }
+                let mut batch = Batch::default();
+                if force_reschedule {
+                    let force = DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() };
+                    let failed = state
+                        .allocs_by_job(&key)
+                        .filter(|alloc| alloc.client_status == model::ClientStatus::Failed && alloc.next_allocation.is_nil());
+                    batch.push(Change::AllocTransitions(failed.map(|alloc| (alloc.id, force.clone())).collect()));
+                }
+                let mut eval = eval_of(job, Trigger::JobRegister, None, stamp);
+                eval.job_modify_index = job.job_modify_index;
+                let answer = created(&eval, job.job_modify_index, stamp);
+                batch.push(Change::UpsertEvals(vec![eval]));
+                Ok(Decided { batch, answer })
+            })
+            .await
+    }
+
+    /// Changes the count of a group.
+    ///
+    /// # Errors
+    /// When there is no such job or group, the job is stopped, of a kind without counts, or rolling out a version.
+    pub async fn scale_job(&self, request: ScaleJob) -> Result<EvalCreated, ServerError> {
+        if request.error && request.count.is_some() {
+            return Err(ServerError::InvalidArgument("scaling action should not contain count if error is true".to_owned()));
+        }
+        let config = self.config().clone();
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let key = &request.key;
+                let job = job_of(state, key)?;
+                let group =
+                    job.group(&request.group).ok_or_else(|| ServerError::not_found(Kind::Group, format!("{key}/{}", request.group)))?;
+                let Some(count) = request.count else {
+                    let answer =
+                        EvalCreated { job_modify_index: job.job_modify_index, index: state.latest_index(), ..EvalCreated::default() };
+                    return Ok(Decided { batch: Batch::default(), answer });
+                };
+                if job.kind == job_type::SYSTEM || job.kind == job_type::SYSBATCH {
+                    return Err(ServerError::InvalidArgument(format!(
+                        "cannot scale jobs of type {:?}: they run once on every node",
+                        job.kind
+                    )));
+                }
+                let out_of_bounds = group
+                    .scaling
+                    .as_ref()
+                    .is_some_and(|scaling| scaling.min.is_some_and(|min| count < min) || scaling.max.is_some_and(|max| count > max));
+                if out_of_bounds {
+                    return Err(ServerError::InvalidArgument(format!(
+                        "group {:?} may be scaled between {} and {}, not to {count}",
+                        request.group,
+                        group.scaling.as_ref().and_then(|s| s.min).unwrap_or(0),
+                        group.scaling.as_ref().and_then(|s| s.max).map_or_else(|| "any count".to_owned(), |max| max.to_string()),
+                    )));
+                }
+                let Some(count) = i32::try_from(count).ok().filter(|count| *count >= 0) else {
+                    return Err(ServerError::InvalidArgument(format!("count {count} is not between 0 and {}", i32::MAX)));
+                };
+                if state.latest_deployment(key).is_some_and(|d| d.status.active()) {
+                    return Err(ServerError::Conflict("job scaling blocked due to active deployment".to_owned()));
+                }
+                let mut job = Job::clone(job);
+                for group in &mut job.task_groups {
+                    if *group.name == *request.group {
+                        group.count = Some(count);
+                    }
+                }
+                let Admitted { job, .. } = admit(job, &config)?;
+                register(state, job, Trigger::JobScaling, None, None, stamp)
+            })
+            .await
+    }
+
+    /// Registers an older version again as the newest one.
+    ///
+    /// # Errors
+    /// When there is no such job or version, it is the current one, or the current one is not the enforced one.
+    pub async fn revert_job(&self, key: JobKey, version: u64, enforce_prior_version: Option<u64>) -> Result<EvalCreated, ServerError> {
+        let config = self.config().clone();
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let current = job_of(state, &key)?;
+                if let Some(expected) = enforce_prior_version
+                    && current.version != expected
+                {
+                    return Err(ServerError::EnforceVersion { expected, actual: current.version });
+                }
+                if current.version == version {
+                    return Err(ServerError::InvalidArgument(format!("can't revert to current version of job {key}: {version}")));
+                }
+                let old = state
+                    .job_version(&key, version)
+                    .ok_or_else(|| ServerError::not_found(Kind::JobVersion, format!("{key} version {version}")))?;
+                let mut job = Job::clone(old);
+                job.stop = false;
+                let submission = state.job_submission(&key, version).map(|s| Box::new(state::Submission::clone(s)));
+                let Admitted { job, .. } = admit(job, &config)?;
+                register(state, job, Trigger::JobRegister, None, submission, stamp)
+            })
+            .await
+    }
+
+    /// Marks a version as stable or not.
+    ///
+    /// # Errors
+    /// When there is no such job or version.
+    pub async fn set_job_stability(&self, key: JobKey, version: u64, stable: bool) -> Result<StoreIndex, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                job_of(state, &key)?;
+                if state.job_version(&key, version).is_none() {
+                    return Err(ServerError::not_found(Kind::JobVersion, format!("{key} version {version}")));
+                }
+                Ok(Decided { batch: Change::JobStability { key, version, stable }.into(), answer: stamp.index })
+            })
+            .await
+    }
+}

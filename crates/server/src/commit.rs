@@ -1,0 +1,317 @@
+//! The commit pipeline: the only way in which state changes.
+//!
+//! ```text
+//! decide on the newest state ─► apply ─► (next decision builds on it at once)
+//!                                  └─► store: durable, in order ─► publish ─► answer, events, loops
+//! ```
+//!
+//! One thread decides and applies; what it has applied is *newest*, what is durable is *published*. Decisions do not wait for the disk of those
+//! before them, so that throughput is not one fsync per decision, yet nothing is seen outside, answered or acted upon by a node before it is
+//! durable. Only the scheduling side reads *newest*: what it decides is built upon it and fails with it.
+//!
+//! When the store refuses a batch, everything that was built on it is refused too (its base is wrong), *newest* returns to *published* and the
+//! broker is filled again from there.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use arc_swap::ArcSwap;
+use model::{StoreIndex, TimestampNs};
+use state::{AppliedSet, Batch, State};
+use store::{Fence, Store, StoreError};
+use tokio::sync::oneshot;
+
+use crate::{clock::now_ns, error::ServerError};
+
+/// Changes that may wait for the disk. Beyond it the decisions wait: a slow disk must not fill the memory.
+const MAX_IN_FLIGHT: usize = 50_000;
+
+/// Index and time of the commit that is being decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) index: StoreIndex,
+    pub(crate) now: TimestampNs,
+}
+
+/// A decision: what to commit, and what to answer when it is done.
+pub(crate) struct Decided<R> {
+    pub(crate) batch: Batch,
+    pub(crate) answer: R,
+}
+
+/// A commit that has been applied, with the state that it led to.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    /// What it was built on.
+    pub(crate) before: Arc<State>,
+    pub(crate) state: Arc<State>,
+    pub(crate) applied: AppliedSet,
+}
+
+/// Who hears of commits.
+pub(crate) trait Observer: Send + Sync {
+    /// Applied, not durable yet. Runs on the deciding thread.
+    fn applied(&self, commit: &Commit);
+    /// Durable. Runs on the store's thread, in order: keep it short.
+    fn published(&self, commit: Arc<Commit>);
+    /// What was applied since this state is void.
+    fn reset(&self, state: &Arc<State>);
+    /// The store can no longer be trusted: the process must end.
+    fn fatal(&self, error: &StoreError);
+}
+
+/// The two moments at which a commit answers.
+struct Answers<R> {
+    /// Once it is applied.
+    applied: Option<oneshot::Sender<Result<R, ServerError>>>,
+    /// Once it is durable.
+    durable: Option<oneshot::Sender<Result<R, ServerError>>>,
+}
+
+type Work = Box<dyn FnOnce(&mut Committer) + Send>;
+
+/// Where decisions are queued. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct CommitQueue {
+    queue: mpsc::Sender<Work>,
+    newest: Arc<ArcSwap<State>>,
+}
+
+impl fmt::Debug for CommitQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CommitQueue")
+    }
+}
+
+impl CommitQueue {
+    /// The newest state, which may not be durable yet. For the scheduling side only.
+    pub(crate) fn newest(&self) -> Arc<State> {
+        self.newest.load_full()
+    }
+
+    /// Decides on the newest state, and answers when the decision is durable.
+    pub(crate) async fn commit<R: Send + 'static>(
+        &self,
+        decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
+    ) -> Result<R, ServerError> {
+        self.queue_commit(decide).await.map_err(|_| ServerError::ShuttingDown)?
+    }
+
+    /// Queues a decision before it returns: whatever is queued later is decided later. The answer comes when it is durable.
+    pub(crate) fn queue_commit<R: Send + 'static>(
+        &self,
+        decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
+    ) -> oneshot::Receiver<Result<R, ServerError>> {
+        let (tx, rx) = oneshot::channel();
+        // A closed queue drops the sender, which the receiver sees.
+        let _ = self.queue.send(Box::new(move |committer| committer.decide(decide, Answers { applied: None, durable: Some(tx) })));
+        rx
+    }
+
+    /// Decides on the newest state and waits only until it is applied: for the scheduling side, whose work is void when the disk refuses it.
+    pub(crate) fn commit_applied<R: Send + 'static>(
+        &self,
+        decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError> + Send + 'static,
+    ) -> Result<R, ServerError> {
+        let (tx, rx) = oneshot::channel();
+        let _ = self.queue.send(Box::new(move |committer| committer.decide(decide, Answers { applied: Some(tx), durable: None })));
+        rx.blocking_recv().map_err(|_| ServerError::ShuttingDown)?
+    }
+}
+
+/// How many changes wait for the disk.
+#[derive(Debug, Default)]
+struct InFlight {
+    changes: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl InFlight {
+    fn add(&self, changes: usize) {
+        let mut now = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        while *now > 0 && *now + changes > MAX_IN_FLIGHT {
+            now = self.fewer.wait(now).unwrap_or_else(PoisonError::into_inner);
+        }
+        *now += changes;
+    }
+    fn remove(&self, changes: usize) {
+        *self.changes.lock().unwrap_or_else(PoisonError::into_inner) -= changes;
+        self.fewer.notify_one();
+    }
+}
+
+struct Committer {
+    store: Arc<dyn Store>,
+    fence: Fence,
+    newest: Arc<ArcSwap<State>>,
+    published: Arc<ArcSwap<State>>,
+    observer: Arc<dyn Observer>,
+    queue: mpsc::Sender<Work>,
+    in_flight: Arc<InFlight>,
+    /// Raised with each reset: failures of batches from before it are old news.
+    generation: u64,
+    last_now: TimestampNs,
+    /// Index of the newest batch that was handed to the store.
+    tip: StoreIndex,
+    /// Index of the newest batch that is durable.
+    durable: Arc<AtomicU64>,
+}
+
+impl Committer {
+    fn decide<R: Send + 'static>(
+        &mut self,
+        decide: impl FnOnce(&Arc<State>, Stamp) -> Result<Decided<R>, ServerError>,
+        answers: Answers<R>,
+    ) {
+        let state = self.newest.load_full();
+        let base = self.tip;
+        // A clock that is set back must not make later things look earlier.
+        self.last_now = self.last_now.max(now_ns());
+        let stamp = Stamp { index: state.latest_index().max(base) + 1, now: self.last_now };
+        let refuse = |answers: Answers<R>, error: ServerError| {
+            if let Some(tx) = answers.applied.or(answers.durable) {
+                let _ = tx.send(Err(error));
+            }
+        };
+        let decided = match decide(&state, stamp) {
+            Ok(decided) => decided,
+            Err(error) => return refuse(answers, error),
+        };
+        if decided.batch.is_empty() && decided.batch.expect.is_empty() {
+            if let Some(tx) = answers.applied.or(answers.durable) {
+                let _ = tx.send(Ok(decided.answer));
+            }
+            return;
+        }
+        let mut next = State::clone(&state);
+        let applied = match next.apply(stamp.index, stamp.now, &decided.batch) {
+            Ok(applied) => applied,
+            Err(error) => return refuse(answers, ServerError::Conflict(error.to_string())),
+        };
+        let next = Arc::new(next);
+        let commit = Arc::new(Commit { before: state, state: next.clone(), applied });
+        let changes = commit.applied.changes.len();
+        self.in_flight.add(changes);
+        self.newest.store(next);
+        self.tip = stamp.index;
+        self.observer.applied(&commit);
+        let (mut early, late) = (answers.applied, answers.durable);
+        let mut answer = Some(decided.answer);
+        if let Some(tx) = early.take()
+            && let Some(answer) = answer.take()
+        {
+            let _ = tx.send(Ok(answer));
+        }
+        let rows = {
+            let commit = commit.clone();
+            Box::new(move || commit.applied.rows(&commit.state))
+        };
+        let (published, observer, queue, in_flight, generation) =
+            (self.published.clone(), self.observer.clone(), self.queue.clone(), self.in_flight.clone(), self.generation);
+        let durable = self.durable.clone();
+        self.store.submit(
+            store::Batch { fence: self.fence, base, index: stamp.index, rows },
+            Box::new(move |result| {
+                in_flight.remove(changes);
+                let result = match result {
+                    Ok(()) => {
+                        durable.store(stamp.index, Ordering::Release);
+                        published.store(commit.state.clone());
+                        observer.published(commit);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        if error.fatal() {
+                            observer.fatal(&error);
+                        }
+                        let _ = queue.send(Box::new(move |committer| committer.reset(generation)));
+                        Err(ServerError::Store(error.to_string()))
+                    }
+                };
+                if let (Some(tx), Some(answer)) = (late, answer) {
+                    let _ = tx.send(result.map(|()| answer));
+                }
+            }),
+        );
+    }
+
+    fn reset(&mut self, generation: u64) {
+        if generation != self.generation {
+            return;
+        }
+        self.generation += 1;
+        self.tip = self.durable.load(Ordering::Acquire);
+        let state = self.published.load_full();
+        tracing::warn!(index = state.latest_index(), "the store has refused a batch; what was built on it is void");
+        self.newest.store(state.clone());
+        self.observer.reset(&state);
+    }
+}
+
+/// What the pipeline starts from.
+pub(crate) struct Start {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) fence: Fence,
+    pub(crate) state: Arc<State>,
+    /// Index of the store.
+    pub(crate) tip: StoreIndex,
+    pub(crate) published: Arc<ArcSwap<State>>,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+/// Starts the deciding thread, which ends when the last queue handle outside of it is gone and the given guard is dropped.
+pub(crate) fn start(start: Start) -> std::io::Result<(CommitQueue, CommitThread)> {
+    let (tx, rx) = mpsc::channel::<Work>();
+    let newest = Arc::new(ArcSwap::new(start.state));
+    let mut committer = Committer {
+        store: start.store,
+        fence: start.fence,
+        newest: newest.clone(),
+        published: start.published,
+        observer: start.observer,
+        queue: tx.clone(),
+        in_flight: Arc::default(),
+        generation: 0,
+        last_now: 0,
+        tip: start.tip,
+        durable: Arc::new(AtomicU64::new(start.tip)),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = thread::Builder::new().name("commit".to_owned()).spawn(move || {
+        while let Ok(work) = rx.recv() {
+            if stopped.load(Ordering::Acquire) {
+                break;
+            }
+            work(&mut committer);
+        }
+    })?;
+    Ok((CommitQueue { queue: tx.clone(), newest }, CommitThread { stop, wake: tx, thread: Some(thread) }))
+}
+
+/// The deciding thread; dropping it ends the thread after the decision at hand.
+#[derive(Debug)]
+pub(crate) struct CommitThread {
+    stop: Arc<AtomicBool>,
+    wake: mpsc::Sender<Work>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for CommitThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = self.wake.send(Box::new(|_| {}));
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the deciding thread has panicked");
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Supervision of remote tasks: carries the pure transition function of `lifecycle::remote` over the snapshot.
+//!
+//! A slot is looked at when something that it depends on has changed (its record, an allocation of it, its job, a node that has to do with it,
+//! the time of a restart). What is seen becomes events, events become changes of the record, and the sessions of the nodes derive their orders
+//! from the published record: nothing here is remembered that a restart could lose. Everything that is only remembered for speed (which slots to
+//! look at, when to wake) is filled again from the snapshot.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use lifecycle::remote::{
+    Context, Effect, Event, Step,
+    reconcile::{SlotFacts, events_for, needs_executor, slot_covered},
+    transition, wake_at,
+};
+use model::{
+    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteReport, RemoteTask,
+    RemoteWanted, SlotKey, TimestampNs, Trigger,
+    remote::{Manager, RemotePolicy, slot_of},
+};
+use state::{Batch, Change, Object, State};
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    clock::{new_id, now_ns},
+    commit::{Commit, Decided, Stamp},
+    error::{Kind, ServerError},
+    shared::Shared,
+};
+
+/// After a refused commit everything is looked at again this much later.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What is to be looked at.
+#[derive(Debug, Default)]
+struct Dirty {
+    all: bool,
+    slots: BTreeSet<SlotKey>,
+    jobs: BTreeSet<JobKey>,
+    nodes: BTreeSet<NodeId>,
+}
+
+/// The signals of the loop.
+#[derive(Debug, Default)]
+pub(crate) struct Supervision {
+    dirty: Mutex<Dirty>,
+    wake: Notify,
+}
+
+/// Does this node run the task in a remote runtime?
+fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a str> {
+    node?.drivers.get(driver)?.remote.as_ref().map(|remote| &*remote.provider)
+}
+
+/// The slots of an allocation's remote tasks.
+pub(crate) fn slots_of<'a>(state: &'a State, alloc: &'a Allocation) -> impl Iterator<Item = SlotKey> + 'a {
+    let node = state.node(alloc.node_id);
+    let tasks = alloc.job.as_deref().and_then(|job| job.group(&alloc.task_group)).map(|group| &*group.tasks).unwrap_or_default();
+    tasks.iter().filter_map(move |task| {
+        let slot = slot_of(alloc, &task.name);
+        (provider_of(node, &task.driver).is_some() || state.remote_task(&slot).is_some()).then_some(slot)
+    })
+}
+
+/// Are all tasks of the allocation remote? Then moving it touches nothing but its management.
+pub(crate) fn only_remote(state: &State, alloc: &Allocation) -> bool {
+    let node = state.node(alloc.node_id);
+    alloc
+        .job
+        .as_deref()
+        .and_then(|job| job.group(&alloc.task_group))
+        .is_some_and(|group| !group.tasks.is_empty() && group.tasks.iter().all(|task| provider_of(node, &task.driver).is_some()))
+}
+
+impl Supervision {
+    fn lock(&self) -> MutexGuard<'_, Dirty> {
+        self.dirty.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at everything again.
+    pub(crate) fn fill(&self) {
+        self.lock().all = true;
+        self.wake.notify_one();
+    }
+
+    /// Follows an applied commit.
+    pub(crate) fn follow(&self, commit: &Commit) {
+        let mut dirty = self.lock();
+        let mut some = false;
+        for change in &commit.applied.changes {
+            match &change.object {
+                Object::RemoteTask(record) => some |= dirty.slots.insert(record.slot.clone()),
+                Object::Alloc(alloc) => {
+                    for slot in slots_of(&commit.state, alloc) {
+                        some |= dirty.slots.insert(slot);
+                    }
+                }
+                Object::Job(job) => {
+                    let key = job.key();
+                    if commit.state.remote_tasks_by_job(&key).next().is_some() {
+                        some |= dirty.jobs.insert(key);
+                    }
+                }
+                Object::Eval(eval) if eval.status == EvalStatus::Blocked => {
+                    let key = eval.job_key();
+                    if commit.state.remote_tasks_by_job(&key).next().is_some() {
+                        some |= dirty.jobs.insert(key);
+                    }
+                }
+                Object::Node(node) => some |= dirty.nodes.insert(node.id),
+                _ => {}
+            }
+        }
+        drop(dirty);
+        if some {
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Dirty {
+    /// The slots behind the signals.
+    fn resolve(self, state: &State) -> BTreeSet<SlotKey> {
+        let mut slots = self.slots;
+        if self.all {
+            slots.extend(state.remote_tasks().map(|record| record.slot.clone()));
+            slots.extend(state.allocs().filter(|alloc| !alloc.terminal()).flat_map(|alloc| slots_of(state, alloc)));
+            return slots;
+        }
+        for key in &self.jobs {
+            slots.extend(state.remote_tasks_by_job(key).map(|record| record.slot.clone()));
+        }
+        for id in &self.nodes {
+            slots.extend(state.remote_tasks_by_node(*id).map(|record| record.slot.clone()));
+            let Some(node) = state.node(*id) else { continue };
+            if node.drivers.values().any(|driver| driver.remote.is_some()) {
+                slots.extend(state.allocs_by_node(*id).filter(|alloc| !alloc.terminal()).flat_map(|alloc| slots_of(state, alloc)));
+                // It may be the one that tombstones have waited for.
+                slots.extend(state.remote_tasks().filter(|record| needs_executor(record)).map(|record| record.slot.clone()));
+            }
+        }
+        slots
+    }
+}
+
+/// The loop: wakes on signals and at the times of restarts.
+pub(crate) async fn supervision_loop(shared: Arc<Shared>) {
+    let mut timers: BTreeMap<SlotKey, TimestampNs> = BTreeMap::new();
+    loop {
+        let next = timers.values().min().map(|at| Duration::from_nanos(u64::try_from(at - now_ns()).unwrap_or(0)));
+        let timer = async {
+            match next {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shared.remote.wake.notified() => {}
+            () = timer => {}
+            () = shared.stopping.cancelled() => return,
+        }
+        let state = shared.queue().newest();
+        let now = now_ns();
+        let mut slots = std::mem::take(&mut *shared.remote.lock()).resolve(&state);
+        slots.extend(timers.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| slot.clone()));
+        if slots.is_empty() {
+            continue;
+        }
+        let looked_at = slots.clone();
+        // Decided on the newest state at that moment, which may be newer than the one that the slots came from: then it wakes us again.
+        let result = shared.queue().commit(move |state, stamp| Ok(Decided { batch: reconcile(state, slots, stamp), answer: () })).await;
+        if let Err(error) = result {
+            tracing::error!(error = %error, "supervising remote tasks failed; trying again");
+            tokio::time::sleep(RETRY).await;
+            shared.remote.fill();
+        }
+        let state = shared.queue().newest();
+        for slot in looked_at {
+            match state.remote_task(&slot).and_then(|record| wake_at(record)) {
+                Some(at) => timers.insert(slot, at),
+                None => timers.remove(&slot),
+            };
+        }
+    }
+}
+
+/// Records as they become while several events are fed, with what follows for jobs.
+struct Feeder<'a> {
+    state: &'a State,
+    stamp: Stamp,
+    records: BTreeMap<SlotKey, Option<RemoteTask>>,
+    evaluate: BTreeMap<JobKey, bool>,
+}
+
+impl<'a> Feeder<'a> {
+    fn new(state: &'a State, stamp: Stamp) -> Self {
+        Self { state, stamp, records: BTreeMap::new(), evaluate: BTreeMap::new() }
+    }
+
+    fn record(&self, slot: &SlotKey) -> Option<&RemoteTask> {
+        match self.records.get(slot) {
+            Some(record) => record.as_ref(),
+            None => self.state.remote_task(slot).map(|record| &**record),
+        }
+    }
+
+    fn feed(&mut self, slot: &SlotKey, event: &Event) -> Step {
+        let context = Context { now: self.stamp.now, fresh: new_id() };
+        let step = transition(slot, self.record(slot), event, context);
+        let mut changed = false;
+        for effect in &step.effects {
+            match effect {
+                Effect::Commit(record) => {
+                    changed = true;
+                    self.records.insert(slot.clone(), Some((**record).clone()));
+                }
+                Effect::Delete(slot) => {
+                    changed = true;
+                    self.records.insert(slot.clone(), None);
+                }
+                Effect::Evaluate { job, why } => {
+                    tracing::debug!(job = %job, why, "a remote task asks for an evaluation");
+                    *self.evaluate.entry(job.clone()).or_default() |= changed;
+                }
+                // Sessions derive both from the published record.
+                Effect::Order { .. } | Effect::Release { .. } => {}
+            }
+        }
+        if changed {
+            tracing::debug!(slot = %slot, reasons = ?step.reasons, "remote task changed");
+        }
+        step
+    }
+
+    fn into_batch(self) -> Batch {
+        let mut batch = Batch::default();
+        for (slot, record) in self.records {
+            match record {
+                Some(record) if self.state.remote_task(&slot).is_some_and(|before| **before == record) => {}
+                Some(record) => {
+                    batch.push(Change::PutRemoteTask(Box::new(record)));
+                }
+                None => {
+                    batch.push(Change::DeleteRemoteTask(slot));
+                }
+            }
+        }
+        let evals: Vec<Evaluation> = self
+            .evaluate
+            .into_iter()
+            .filter_map(|(key, changed)| {
+                let job = self.state.job(&key).filter(|job| !job.stopped())?;
+                // One that is still to be worked on sees this change; one that is blocked is woken by room, not by asking again.
+                let open = |status| self.state.evals_by_job(&key).any(|eval| eval.status == status && eval.wait_until <= self.stamp.now);
+                if open(EvalStatus::Pending) || (!changed && open(EvalStatus::Blocked)) {
+                    return None;
+                }
+                Some(Evaluation {
+                    id: new_id(),
+                    namespace: job.namespace.clone(),
+                    priority: job.priority,
+                    kind: job.kind.clone(),
+                    trigger: Trigger::RemoteTask,
+                    job_id: job.id.clone(),
+                    job_modify_index: job.modify_index,
+                    status: EvalStatus::Pending,
+                    create_time: self.stamp.now,
+                    modify_time: self.stamp.now,
+                    ..Evaluation::default()
+                })
+            })
+            .collect();
+        if !evals.is_empty() {
+            batch.push(Change::UpsertEvals(evals));
+        }
+        batch
+    }
+}
+
+/// What the snapshot asks of these slots.
+pub(crate) fn reconcile(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp) -> Batch {
+    let mut feeder = Feeder::new(state, stamp);
+    let mut jobs: BTreeMap<JobKey, Vec<SlotKey>> = BTreeMap::new();
+    for slot in slots {
+        jobs.entry(slot.job()).or_default().push(slot);
+    }
+    for (key, slots) in jobs {
+        reconcile_job(&mut feeder, &key, &slots);
+    }
+    feeder.into_batch()
+}
+
+fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
+    let (state, now) = (feeder.state, feeder.stamp.now);
+    let job = state.job(key);
+    // The newest live allocation of each place; one pass over the job for all of its slots.
+    let mut live: HashMap<(Arc<str>, u32), &Arc<Allocation>> = HashMap::new();
+    for alloc in state.allocs_by_job(key).filter(|alloc| !alloc.terminal()) {
+        let newest = live.entry((alloc.task_group.clone(), alloc.index())).or_insert(alloc);
+        if (alloc.create_index, alloc.create_time) > (newest.create_index, newest.create_time) {
+            *newest = alloc;
+        }
+    }
+    let no_room: BTreeSet<&Arc<str>> = state
+        .evals_by_job(key)
+        .filter(|eval| eval.status == EvalStatus::Blocked)
+        .flat_map(|eval| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(group, _)| group))
+        .collect();
+    let mut hashes: HashMap<(u64, u64, Arc<str>, Arc<str>), String> = HashMap::new();
+    let leased = |node: NodeId| state.node(node).is_some_and(|node| node.status == NodeStatus::Ready);
+    let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
+    for slot in slots {
+        let draining = |node: NodeId| {
+            let drain = state.node(node)?.drain.as_ref()?;
+            Some((drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now) || no_room.contains(&slot.group))
+        };
+        let wanted = live
+            .get(&(slot.group.clone(), slot.index))
+            .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
+            .and_then(|alloc| wanted_by(state, alloc, slot, &mut hashes));
+        let facts = SlotFacts {
+            wanted,
+            covered: slot_covered(job.map(|job| &**job), slot),
+            leased: &leased,
+            draining: &draining,
+            alloc_live: &alloc_live,
+        };
+        for event in events_for(feeder.record(slot), &facts, now) {
+            feeder.feed(slot, &event);
+        }
+        if let Some(record) = feeder.record(slot)
+            && needs_executor(record)
+            && let Some((node, provider)) = capable_node(state, record)
+        {
+            feeder.feed(slot, &Event::CapableNode { node, provider });
+        }
+    }
+}
+
+/// What an allocation wants of a slot; None when its node does not run the task remotely.
+fn wanted_by(
+    state: &State,
+    alloc: &Allocation,
+    slot: &SlotKey,
+    hashes: &mut HashMap<(u64, u64, Arc<str>, Arc<str>), String>,
+) -> Option<RemoteWanted> {
+    let job: &Job = alloc.job.as_deref()?;
+    let group = job.group(&alloc.task_group)?;
+    let task = group.task(&slot.task)?;
+    let provider = provider_of(state.node(alloc.node_id), &task.driver)?;
+    let spec_hash = hashes
+        .entry((job.create_index, job.version, group.name.clone(), task.name.clone()))
+        .or_insert_with(|| model::updates::spec_hash(job, group, task))
+        .clone();
+    let previous_ended = state.alloc(alloc.previous_allocation).is_some_and(|previous| ended_by_itself(previous, alloc));
+    Some(RemoteWanted {
+        job_version: job.version,
+        spec_hash,
+        driver: task.driver.clone(),
+        provider: provider.to_owned(),
+        policy: RemotePolicy::of(job, task),
+        manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
+        previous_ended,
+        keep_counters: false,
+    })
+}
+
+/// Has the previous allocation ended by itself? A scheduler marks a failed one as stopped when it replaces it, which is told apart from a stop
+/// that came first by the record of the attempt.
+fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
+    match previous.client_status {
+        ClientStatus::Complete => previous.desired_status == DesiredStatus::Run,
+        ClientStatus::Failed => {
+            previous.desired_status == DesiredStatus::Run
+                || alloc.reschedule_tracker.as_ref().is_some_and(|t| t.events.iter().any(|e| e.prev_alloc_id == previous.id))
+        }
+        ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
+    }
+}
+
+/// The node that is to execute a stop that nobody else executes: one that reaches the provider, preferably not draining, with the fewest slots.
+fn capable_node(state: &State, record: &RemoteTask) -> Option<(NodeId, String)> {
+    state
+        .nodes()
+        .filter(|node| node.status == NodeStatus::Ready)
+        .filter_map(|node| {
+            let driver = node.drivers.get(&record.driver).filter(|driver| driver.healthy)?;
+            let remote = driver.remote.as_ref()?;
+            (record.provider.is_empty() || remote.provider == record.provider).then_some((node, remote))
+        })
+        .min_by_key(|(node, _)| (node.drain.is_some(), state.remote_tasks_by_node(node.id).count(), node.id))
+        .map(|(node, remote)| (node.id, remote.provider.clone()))
+}
+
+/// Stores what a node reports about remote tasks: queued when this returns. The second part names the slots whose order (or release) the node is
+/// to be told again.
+pub(crate) fn store_reports(
+    shared: &Arc<Shared>,
+    from: NodeId,
+    reports: Vec<RemoteReport>,
+) -> (impl Future<Output = Result<(), ServerError>> + Send + 'static, oneshot::Receiver<Vec<SlotKey>>) {
+    let (tx, resend) = oneshot::channel();
+    let stored = shared.queue().queue_commit(move |state, stamp| {
+        let mut feeder = Feeder::new(state, stamp);
+        let mut again = Vec::new();
+        for report in reports {
+            let slot = report.slot.clone();
+            let step = feeder.feed(&slot, &Event::Report { from, report: Box::new(report) });
+            let changed = step.effects.iter().any(|effect| matches!(effect, Effect::Commit(_) | Effect::Delete(_)));
+            let told = step.effects.iter().any(|effect| match effect {
+                Effect::Order { node, .. } | Effect::Release { node, .. } => *node == from,
+                Effect::Commit(_) | Effect::Delete(_) | Effect::Evaluate { .. } => false,
+            });
+            // With a changed record the session sees the difference itself.
+            if told && !changed {
+                again.push(slot);
+            }
+        }
+        let _ = tx.send(again);
+        Ok(Decided { batch: feeder.into_batch(), answer: () })
+    });
+    (async move { stored.await.map_err(|_| ServerError::ShuttingDown)? }, resend)
+}
+
+/// What a person orders for a slot.
+pub(crate) async fn order(shared: &Arc<Shared>, slot: SlotKey, event: Event) -> Result<model::StoreIndex, ServerError> {
+    shared
+        .queue()
+        .commit(move |state, stamp| {
+            if state.remote_task(&slot).is_none() {
+                return Err(ServerError::not_found(Kind::RemoteTask, &slot));
+            }
+            let mut feeder = Feeder::new(state, stamp);
+            let step = feeder.feed(&slot, &event);
+            let batch = feeder.into_batch();
+            if batch.is_empty() {
+                return Err(ServerError::Conflict(format!("remote task {slot}: {}", step.reasons.join("; "))));
+            }
+            Ok(Decided { batch, answer: stamp.index })
+        })
+        .await
+}

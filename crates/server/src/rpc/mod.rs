@@ -1,0 +1,166 @@
+//! The node RPC: the service that nodes connect to, and the registry of their sessions.
+
+mod session;
+mod updates;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use api::node_rpc::{FromNode, MAX_MESSAGE_BYTES, ToNode, node_service_server::NodeService, node_service_server::NodeServiceServer};
+use futures::Stream;
+use model::{NodeId, SlotKey};
+use state::Object;
+use tokio::{net::TcpListener, sync::Notify};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{commit::Commit, shared::Shared};
+pub(crate) use updates::ClientUpdates;
+
+/// Messages to a node that may wait for its connection. A node that does not read gets its changes later, in larger pieces.
+const QUEUED_MESSAGES: usize = 16;
+
+/// What the rest of the server knows of an open session.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionEntry {
+    serial: u64,
+    /// Allocations or orders of the node may have changed.
+    wake: Arc<Notify>,
+    /// Slots whose order the node is to be told again.
+    resend: Arc<Mutex<BTreeSet<SlotKey>>>,
+    /// Ends the session; the reason goes to the node.
+    end: CancellationToken,
+}
+
+/// The open sessions, one per node.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    open: Mutex<HashMap<NodeId, SessionEntry>>,
+    serials: AtomicU64,
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, SessionEntry>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a session and ends an older one of the same node.
+    fn open(&self, node: NodeId) -> SessionEntry {
+        let entry = SessionEntry {
+            serial: self.serials.fetch_add(1, Ordering::Relaxed),
+            wake: Arc::default(),
+            resend: Arc::default(),
+            end: CancellationToken::new(),
+        };
+        if let Some(old) = self.lock().insert(node, entry.clone()) {
+            old.end.cancel();
+        }
+        entry
+    }
+
+    fn close(&self, node: NodeId, serial: u64) {
+        let mut open = self.lock();
+        if open.get(&node).is_some_and(|entry| entry.serial == serial) {
+            open.remove(&node);
+        }
+    }
+
+    /// Ends the session of a node, if it has one.
+    pub(crate) fn end(&self, node: NodeId) {
+        if let Some(entry) = self.lock().get(&node) {
+            entry.end.cancel();
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Wakes the sessions that a published commit concerns.
+    pub(crate) fn follow(&self, commit: &Commit) {
+        let mut wake: BTreeSet<NodeId> = BTreeSet::new();
+        let mut end: Vec<NodeId> = Vec::new();
+        for change in &commit.applied.changes {
+            match &change.object {
+                // What a node has reported itself is no news to it.
+                Object::Alloc(alloc) if change.deleted || alloc.alloc_modify_index == commit.applied.index => {
+                    wake.insert(alloc.node_id);
+                }
+                Object::RemoteTask(now) => {
+                    let before = commit.before.remote_task(&now.slot);
+                    let managers = [before, Some(now).filter(|_| !change.deleted)];
+                    wake.extend(managers.into_iter().flatten().flat_map(|r| [r.manager, r.successor]).flatten().map(|m| m.node_id));
+                }
+                Object::Node(node) if change.deleted => end.push(node.id),
+                _ => {}
+            }
+        }
+        if wake.is_empty() && end.is_empty() {
+            return;
+        }
+        let open = self.lock();
+        for node in wake {
+            if let Some(entry) = open.get(&node) {
+                entry.wake.notify_one();
+            }
+        }
+        for node in end {
+            if let Some(entry) = open.get(&node) {
+                entry.end.cancel();
+            }
+        }
+    }
+}
+
+/// The service.
+#[derive(Debug)]
+struct Service {
+    shared: Arc<Shared>,
+}
+
+#[tonic::async_trait]
+impl NodeService for Service {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<ToNode, Status>> + Send>>;
+
+    async fn session(&self, request: Request<Streaming<FromNode>>) -> Result<Response<Self::SessionStream>, Status> {
+        let (tx, rx) = tokio::sync::mpsc::channel(QUEUED_MESSAGES);
+        let peer = request.remote_addr();
+        let shared = self.shared.clone();
+        shared.tasks.spawn(session::run(shared.clone(), request.into_inner(), tx, peer));
+        Ok(Response::new(Box::pin(ReceiverStream::new(rx))))
+    }
+}
+
+/// Serves the node RPC until the server stops.
+pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
+    let stopping = shared.stopping.clone();
+    let service = NodeServiceServer::new(Service { shared })
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    // Accepted sockets keep Nagle's algorithm unless told otherwise, and an allocation must not wait for an acknowledgement.
+    let incoming = tokio_stream::StreamExt::map(TcpListenerStream::new(listener), |socket| {
+        if let Ok(socket) = &socket
+            && let Err(error) = socket.set_nodelay(true)
+        {
+            tracing::debug!(error = %error, "a node's socket keeps Nagle's algorithm");
+        }
+        socket
+    });
+    let served = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
+        .http2_keepalive_timeout(Some(std::time::Duration::from_secs(10)))
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, stopping.cancelled())
+        .await;
+    if let Err(error) = served {
+        tracing::error!(error = %error, "serving the node rpc failed");
+    }
+}

@@ -1,0 +1,369 @@
+//! One node's session: registration, lease, allocations, orders, reports.
+//!
+//! ```text
+//! Hello ─► identity checked, node registered and ready ─► Welcome (lease) ─► Allocs full ─► RemoteOrders full ─► changes …
+//!                                                              ▲ Heartbeat renews the lease; without one the node goes down, session or not
+//! ```
+//!
+//! The session owns what it has sent; everything else it reads from the published snapshot when it is woken. Reports are queued in the order in
+//! which they came and acknowledged once they are durable, without holding up heartbeats meanwhile.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use api::node_rpc::{
+    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, PROTOCOL, RemoteOrders, ToNode, ToNodeMessage,
+    UpdatesStored, Welcome, from_json, to_json,
+};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use model::{AllocClientUpdate, AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteReport, SlotKey, StoreIndex};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use super::SessionEntry;
+use crate::{error::ServerError, nodes, shared::Shared};
+
+/// A connection that does not say who it is within this time is closed.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a session ends from our side.
+struct Farewell {
+    reason: String,
+    retry: bool,
+}
+
+impl Farewell {
+    fn retry(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), retry: true }
+    }
+    fn refuse(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), retry: false }
+    }
+}
+
+impl From<ServerError> for Farewell {
+    fn from(error: ServerError) -> Self {
+        Self::retry(error.to_string())
+    }
+}
+
+type Sender = mpsc::Sender<Result<ToNode, Status>>;
+
+/// Serves a session until either side ends it.
+pub(super) async fn run(shared: Arc<Shared>, mut from: Streaming<FromNode>, to: Sender, peer: Option<SocketAddr>) {
+    let stopping = shared.stopping.clone();
+    let farewell = tokio::select! {
+        farewell = meet(&shared, &mut from, &to, peer) => farewell,
+        () = stopping.cancelled() => Some(Farewell::retry("the server is stopping")),
+    };
+    if let Some(Farewell { reason, retry }) = farewell {
+        // The node may be gone already.
+        let _ = to.send(Ok(ToNodeMessage::Goodbye(Goodbye { reason, retry }).into())).await;
+    }
+}
+
+/// The session from Hello to its end.
+async fn meet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
+    let (node, entry) = match greet(shared, from, to).await {
+        Err(farewell) => return Some(farewell),
+        Ok(None) => return None,
+        Ok(Some(greeted)) => greeted,
+    };
+    tracing::info!(node = %node, peer = ?peer, "session opened");
+    // Also when this is dropped in the middle, the session must not stay in the registry.
+    let _open = OpenSession { shared, node, serial: entry.serial };
+    let farewell = Session::new(shared.clone(), node, entry, to.clone()).serve(from).await;
+    tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
+    farewell
+}
+
+/// Takes the session out of the registry at its end.
+struct OpenSession<'a> {
+    shared: &'a Shared,
+    node: NodeId,
+    serial: u64,
+}
+
+impl Drop for OpenSession<'_> {
+    fn drop(&mut self) {
+        self.shared.sessions.close(self.node, self.serial);
+    }
+}
+
+/// Checks who it is, registers it and opens its session. None = the connection ended before.
+async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender) -> Result<Option<(NodeId, SessionEntry)>, Farewell> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
+        Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
+    })?;
+    let hello = match first {
+        Ok(Some(FromNode { message: Some(FromNodeMessage::Hello(hello)) })) => hello,
+        Ok(Some(_)) => return Err(Farewell::refuse("the first message of a session must be Hello")),
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    let node = check(shared, hello)?;
+    let id = node.id;
+    nodes::register(shared, node).await.map_err(|error| match error {
+        ServerError::InvalidArgument(reason) => Farewell::refuse(reason),
+        other => other.into(),
+    })?;
+    // Only a node that the state calls ready may hold a lease, and it is granted before it is told.
+    shared.leases.grant(id, shared.lease_wait());
+    let entry = shared.sessions.open(id);
+    let welcome = Welcome {
+        cluster_id: shared.cluster_id.to_string(),
+        lease_ms: millis(shared.config.lease),
+        heartbeat_interval_ms: millis(shared.config.heartbeat_interval),
+        server_version: env!("CARGO_PKG_VERSION").to_owned(),
+        http_addr: shared.config.http_advertise.clone(),
+        http_addr: shared.config.http_advertise.clone(),
+    };
+    let _ = to.send(Ok(ToNodeMessage::Welcome(welcome).into())).await;
+    Ok(Some((id, entry)))
+}
+
+/// Is this a node that we can talk to? Its secret is compared where it is registered.
+fn check(shared: &Shared, hello: Hello) -> Result<Node, Farewell> {
+    if hello.protocol != PROTOCOL {
+        return Err(Farewell::refuse(format!(
+            "the node speaks protocol {}, this server {PROTOCOL}: run releases that are not further apart",
+            hello.protocol
+        )));
+    }
+    if hello.region != shared.config.region {
+        return Err(Farewell::refuse(format!(
+            "the node is configured for region {:?}, this server serves {:?}: change one of them",
+            hello.region, shared.config.region
+        )));
+    }
+    let mut node: Node = from_json("the node", &hello.node_json).map_err(|error| Farewell::refuse(error.to_string()))?;
+    let id: NodeId = hello.node_id.parse().map_err(|_| Farewell::refuse(format!("the node id {:?} is not a UUID", hello.node_id)))?;
+    if id.is_nil() || node.id != id {
+        return Err(Farewell::refuse(format!("the session is for node {:?} but describes node {}", hello.node_id, node.id)));
+    }
+    if hello.secret_id.is_empty() {
+        return Err(Farewell::refuse("the node gives no secret; it makes one at its first start and keeps it in its data directory"));
+    }
+    node.secret_id = hello.secret_id;
+    Ok(node)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What has become of something that was queued for the disk.
+enum Stored {
+    Updates { seq: u64, result: Result<(), ServerError> },
+    Ready { seq: u64, result: Result<(), ServerError> },
+    Node { result: Result<(), ServerError> },
+}
+
+struct Session {
+    shared: Arc<Shared>,
+    node: NodeId,
+    entry: SessionEntry,
+    to: Sender,
+    /// The version of each allocation that the node has.
+    sent: HashMap<AllocId, StoreIndex>,
+    sent_jobs: HashSet<(JobKey, u64, StoreIndex)>,
+    orders: HashMap<SlotKey, RemoteOrder>,
+    storing: FuturesUnordered<BoxFuture<'static, Stored>>,
+}
+
+impl Session {
+    fn new(shared: Arc<Shared>, node: NodeId, entry: SessionEntry, to: Sender) -> Self {
+        Self {
+            shared,
+            node,
+            entry,
+            to,
+            sent: HashMap::new(),
+            sent_jobs: HashSet::new(),
+            orders: HashMap::new(),
+            storing: FuturesUnordered::new(),
+        }
+    }
+
+    /// Runs until the stream ends (None) or we end it.
+    async fn serve(mut self, from: &mut Streaming<FromNode>) -> Option<Farewell> {
+        if self.push(true).await.is_err() {
+            return None;
+        }
+        let entry = self.entry.clone();
+        loop {
+            // Every arm is cancel safe: streams and notifications keep what was not taken.
+            tokio::select! {
+                biased;
+                () = entry.end.cancelled() => {
+                    return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
+                }
+                Some(stored) = self.storing.next(), if !self.storing.is_empty() => {
+                    if let Err(farewell) = self.stored(stored).await {
+                        return farewell;
+                    }
+                }
+                message = from.message() => match message {
+                    Ok(Some(FromNode { message: Some(message) })) => {
+                        if let Err(farewell) = self.receive(message).await {
+                            return farewell;
+                        }
+                    }
+                    // A message of a newer release.
+                    Ok(Some(FromNode { message: None })) => {}
+                    Ok(None) => return None,
+                    Err(status) => {
+                        tracing::debug!(node = %self.node, status = %status, "the session's stream broke");
+                        return None;
+                    }
+                },
+                () = entry.wake.notified() => {
+                    if self.push(false).await.is_err() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ok(()) as long as the node can be reached.
+    async fn send(&mut self, message: ToNodeMessage) -> Result<(), ()> {
+        self.to.send(Ok(message.into())).await.map_err(|_| ())
+    }
+
+    async fn receive(&mut self, message: FromNodeMessage) -> Result<(), Option<Farewell>> {
+        let unreadable = |error: api::node_rpc::Unreadable| Some(Farewell::refuse(error.to_string()));
+        match message {
+            FromNodeMessage::Hello(_) => return Err(Some(Farewell::refuse("Hello came twice in one session"))),
+            FromNodeMessage::Heartbeat(Heartbeat { seq }) => {
+                if self.shared.leases.renew(self.node, self.shared.lease_wait()) {
+                    self.acknowledge_heartbeat(seq).await?;
+                } else {
+                    // It was taken for lost. It must be ready again before it may act again.
+                    let ready = nodes::ready_again(&self.shared, self.node);
+                    self.storing.push(ready.map(move |result| Stored::Ready { seq, result }).boxed());
+                }
+            }
+            FromNodeMessage::Node(update) => {
+                let node: Node = from_json("the node", &update.node_json).map_err(unreadable)?;
+                if node.id != self.node {
+                    return Err(Some(Farewell::refuse(format!("the session of node {} describes node {}", self.node, node.id))));
+                }
+                let stored = nodes::update(&self.shared, node);
+                self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
+            }
+            FromNodeMessage::AllocUpdates(updates) => {
+                let parsed: Result<Vec<AllocClientUpdate>, _> =
+                    updates.updates_json.iter().map(|json| from_json("an allocation's update", json)).collect();
+                let stored = self.shared.store_client_updates(self.node, parsed.map_err(unreadable)?);
+                let seq = updates.seq;
+                self.storing.push(stored.map(move |result| Stored::Updates { seq, result }).boxed());
+            }
+            FromNodeMessage::RemoteReports(reports) => {
+                let parsed: Result<Vec<RemoteReport>, _> =
+                    reports.reports_json.iter().map(|json| from_json("a remote task's report", json)).collect();
+                let (stored, resend) = crate::remote::store_reports(&self.shared, self.node, parsed.map_err(unreadable)?);
+                let (seq, entry) = (reports.seq, self.entry.clone());
+                let stored = async move {
+                    let result = stored.await;
+                    if let Ok(slots) = resend.await
+                        && !slots.is_empty()
+                    {
+                        entry.resend.lock().unwrap_or_else(PoisonError::into_inner).extend(slots);
+                        entry.wake.notify_one();
+                    }
+                    Stored::Updates { seq, result }
+                };
+                self.storing.push(stored.boxed());
+            }
+            FromNodeMessage::Event(event) => {
+                let event = from_json("a node's event", &event.event_json).map_err(unreadable)?;
+                let stored = nodes::record_event(&self.shared, self.node, event);
+                self.storing.push(stored.map(|result| Stored::Node { result }).boxed());
+            }
+        }
+        Ok(())
+    }
+
+    async fn stored(&mut self, stored: Stored) -> Result<(), Option<Farewell>> {
+        match stored {
+            Stored::Updates { seq, result: Ok(()) } => {
+                self.send(ToNodeMessage::UpdatesStored(UpdatesStored { seq })).await.map_err(|()| None)?;
+            }
+            Stored::Ready { seq, result: Ok(()) } => {
+                self.shared.leases.grant(self.node, self.shared.lease_wait());
+                self.acknowledge_heartbeat(seq).await?;
+            }
+            Stored::Node { result: Ok(()) } => {}
+            // The node keeps what was not stored and sends it again in its next session.
+            Stored::Updates { result: Err(error), .. } | Stored::Ready { result: Err(error), .. } | Stored::Node { result: Err(error) } => {
+                return Err(Some(error.into()));
+            }
+        }
+        Ok(())
+    }
+
+    async fn acknowledge_heartbeat(&mut self, seq: u64) -> Result<(), Option<Farewell>> {
+        let ack = HeartbeatAck { seq, lease_ms: millis(self.shared.config.lease) };
+        self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
+    }
+
+    /// Sends what the node does not have yet.
+    async fn push(&mut self, full: bool) -> Result<(), ()> {
+        let state = self.shared.published.load_full();
+        let mut message = Allocs { full, ..Allocs::default() };
+        let mut present = 0;
+        for alloc in state.allocs_by_node(self.node) {
+            present += 1;
+            if self.sent.get(&alloc.id) == Some(&alloc.alloc_modify_index) {
+                continue;
+            }
+            if let Some(job) = &alloc.job
+                && self.sent_jobs.insert((job.key(), job.version, job.job_modify_index))
+            {
+                message.jobs_json.push(to_json(&**job));
+            }
+            // Why it was placed there is nothing that its node acts upon.
+            message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
+            self.sent.insert(alloc.id, alloc.alloc_modify_index);
+        }
+        if self.sent.len() > present {
+            self.sent.retain(|id, _| {
+                let kept = state.alloc(*id).is_some_and(|alloc| alloc.node_id == self.node);
+                if !kept {
+                    message.removed.push(id.to_string());
+                }
+                kept
+            });
+        }
+        if full || !message.allocs_json.is_empty() || !message.removed.is_empty() {
+            self.send(ToNodeMessage::Allocs(message)).await?;
+        }
+        self.push_orders(&state, full).await
+    }
+
+    async fn push_orders(&mut self, state: &state::State, full: bool) -> Result<(), ()> {
+        let again = std::mem::take(&mut *self.entry.resend.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut orders = HashMap::new();
+        let mut message = RemoteOrders { full, ..RemoteOrders::default() };
+        for record in state.remote_tasks_by_node(self.node) {
+            if let Some(order) = lifecycle::remote::order_for_node(record, self.node) {
+                if again.contains(&order.slot) || self.orders.get(&order.slot) != Some(&order) {
+                    message.orders_json.push(to_json(&order));
+                }
+                orders.insert(order.slot.clone(), order);
+            }
+        }
+        // A slot that the node was told about, or reports about, and that is not its own (any more).
+        let released: BTreeSet<&SlotKey> = self.orders.keys().chain(&again).filter(|slot| !orders.contains_key(*slot)).collect();
+        message.released = released.into_iter().map(ToString::to_string).collect();
+        self.orders = orders;
+        if full || !message.orders_json.is_empty() || !message.released.is_empty() {
+            self.send(ToNodeMessage::RemoteOrders(message)).await?;
+        }
+        Ok(())
+    }
+}

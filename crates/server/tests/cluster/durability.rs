@@ -1,0 +1,106 @@
+//! What was acknowledged is there after a kill; what two agents must not do.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Command, Stdio},
+};
+
+use model::{ClientStatus, EvalStatus};
+use server::{Server, ServerConfig, StartError};
+
+use crate::fake::*;
+
+/// The victim of the next test: registers jobs as fast as it can and names each acknowledged one on its standard output.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by `a_kill_loses_nothing_acknowledged` as a process of its own"]
+async fn victim() {
+    let Some(dir) = std::env::var_os("SERVER_TEST_DIR") else { return };
+    let server = start_with(ServerConfig { data_dir: Some(dir.into()), ..ServerConfig::default() }).await;
+    let (tx, mut rx) = tokio::sync::mpsc::channel(16);
+    let started = server.handle().snapshot().job_count();
+    for lane in 0..4 {
+        let (s, tx) = (server.handle().clone(), tx.clone());
+        tokio::spawn(async move {
+            for number in 0.. {
+                let id = format!("job-{started}-{lane}-{number}");
+                let created = submit(&s, batch_job(&id, 1)).await;
+                tx.send(format!("{id} {}", created.eval_id)).await.unwrap();
+            }
+        });
+    }
+    // The lanes hold the rest: when all of them have failed, this process ends and its parent notices.
+    drop(tx);
+    while let Some(line) = rx.recv().await {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "acknowledged {line}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_loses_nothing_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut acknowledged: Vec<(String, String)> = Vec::new();
+    for round in 1..=2 {
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["durability::victim", "--exact", "--ignored", "--nocapture"])
+            .env("SERVER_TEST_DIR", dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        let enough = round * 40;
+        let mut note = |line: std::io::Result<String>| {
+            let line = line.unwrap_or_default();
+            if let Some((id, eval)) = line.strip_prefix("acknowledged ").and_then(|rest| rest.split_once(' ')) {
+                acknowledged.push((id.to_owned(), eval.to_owned()));
+            }
+            acknowledged.len() >= enough
+        };
+        assert!(lines.by_ref().any(&mut note), "the victim ended early");
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        lines.for_each(|line| {
+            note(line);
+        });
+    }
+    let server = start_with(ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() }).await;
+    let state = server.handle().snapshot();
+    for (id, eval) in &acknowledged {
+        assert!(state.job(&key(id)).is_some(), "{id} was acknowledged and is gone");
+        assert!(state.eval(eval.parse().unwrap()).is_some(), "the evaluation of {id} was acknowledged and is gone");
+    }
+    // Work goes on where it stopped: whatever was pending is scheduled, nothing waits for ever.
+    until(server.handle(), "no evaluation is left pending", |state| state.evals().all(|e| e.status != EvalStatus::Pending)).await;
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_keeps_the_cluster_and_its_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
+    let server = start_with(config()).await;
+    let cluster = server.handle().cluster_id();
+    let p = Provider::default();
+    let a = FakeNode::join(server.handle(), node(1), Fate::Runs, &p).await;
+    submit(server.handle(), job("web", 2)).await;
+    let running = |state: &state::State| live(state, "web", ClientStatus::Running).len() == 2;
+    let before = until(server.handle(), "both run", running).await;
+    // A second agent is refused, by the name of the first.
+    match Server::start(config()).await {
+        Err(StartError::Store(error)) => assert!(error.to_string().contains(&std::process::id().to_string()), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    server.shutdown().await;
+    drop(a);
+
+    let server = start_with(config()).await;
+    assert_eq!(server.handle().cluster_id(), cluster);
+    let _a = FakeNode::join(server.handle(), node(1), Fate::Runs, &p).await;
+    let after = until(server.handle(), "both still run", running).await;
+    let ids = |state: &state::State| state.allocs().map(|a| a.id).collect::<Vec<_>>();
+    assert_eq!(ids(&before), ids(&after), "nothing was placed again");
+    assert!(after.latest_index() >= before.latest_index(), "indexes never go back");
+    server.shutdown().await;
+}

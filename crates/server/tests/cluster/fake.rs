@@ -1,0 +1,554 @@
+//! Fake nodes: real sessions over TCP, no tasks. What they do about an allocation is a setting; remote tasks live in a fake provider that
+//! several nodes share and that records each call.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use api::node_rpc::{
+    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, MAX_MESSAGE_BYTES, PROTOCOL, RemoteReports, ToNodeMessage, from_json,
+    node_service_client::NodeServiceClient, to_json,
+};
+use model::{
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
+    Job, JobKey, Node, NodeId, Observed, RemoteOrder, RemoteReport, SlotKey, TaskRunState, TaskState,
+    job::{TaskGroup, job_type},
+    node::RemoteProvider,
+    policy::{Migrate, Reschedule, Update},
+    remote::{RemoteHandle, RemoteRole, RemoteVerdict},
+    task::Task,
+};
+use server::{Server, ServerConfig, ServerHandle, requests::RegisterJob};
+use state::State;
+use tokio::{sync::mpsc, task::JoinHandle};
+use uuid::Uuid;
+
+/// Longer than anything here takes; a condition that is not met by then fails the test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// Lease of the nodes in these tests.
+pub(crate) const LEASE: Duration = Duration::from_millis(500);
+
+/// A server with short leases, in memory.
+pub(crate) async fn start() -> Server {
+    start_with(ServerConfig::default()).await
+}
+
+pub(crate) async fn start_with(config: ServerConfig) -> Server {
+    Server::start(ServerConfig { workers: 2, ..config.with_lease(LEASE) }).await.unwrap()
+}
+
+/// Waits until the published state meets a condition.
+pub(crate) async fn until(server: &ServerHandle, what: &str, condition: impl Fn(&State) -> bool) -> Arc<State> {
+    match server.wait_until(PATIENCE, condition).await {
+        Ok(state) => state,
+        Err(state) => {
+            let mut seen = format!("{what}: not within {PATIENCE:?}; {state:?}");
+            for alloc in state.allocs() {
+                seen += &format!(
+                    "\n  {} {} on {} desired {:?} client {:?} healthy {:?} ({})",
+                    alloc.id.short(),
+                    alloc.name,
+                    alloc.node_id.short(),
+                    alloc.desired_status,
+                    alloc.client_status,
+                    alloc.healthy(),
+                    alloc.desired_description
+                );
+            }
+            for eval in state.evals() {
+                seen += &format!(
+                    "\n  eval {} {:?} {:?} {:?} {:?}",
+                    eval.id.short(),
+                    eval.trigger,
+                    eval.status,
+                    eval.status_description,
+                    eval.failed_groups.keys().collect::<Vec<_>>()
+                );
+            }
+            for record in state.remote_tasks() {
+                seen += &format!("\n  {record:?}");
+            }
+            panic!("{seen}");
+        }
+    }
+}
+
+/// A job of one group `g` with one task `t`.
+pub(crate) fn job(id: &str, count: i32) -> Job {
+    let task = Task { name: "t".into(), driver: "mock_driver".to_owned(), ..Task::default() };
+    let update =
+        Update { min_healthy_time: Some(model::GoDuration::ZERO), health_check: Some("task_states".to_owned()), ..Update::default() };
+    let group = TaskGroup {
+        name: "g".into(),
+        count: Some(count),
+        tasks: vec![task],
+        update: Some(update),
+        migrate: Some(Migrate { health_check: Some("task_states".to_owned()), ..Migrate::default() }),
+        reschedule: Some(Reschedule {
+            delay: Some(model::GoDuration::from_secs(5)),
+            delay_function: Some("constant".to_owned()),
+            unlimited: Some(true),
+            ..Reschedule::default()
+        }),
+        ..TaskGroup::default()
+    };
+    let mut job = Job {
+        id: id.into(),
+        name: id.to_owned(),
+        kind: job_type::SERVICE.to_owned(),
+        datacenters: vec!["dc1".to_owned()],
+        task_groups: vec![group],
+        ..Job::default()
+    };
+    resources(&mut job, 10, 10);
+    job
+}
+
+pub(crate) fn batch_job(id: &str, count: i32) -> Job {
+    let mut job = job(id, count);
+    job.kind = job_type::BATCH.to_owned();
+    job.task_groups[0].update = None;
+    job.task_groups[0].migrate = None;
+    job.task_groups[0].reschedule = None;
+    job
+}
+
+pub(crate) fn remote_job(id: &str, count: i32) -> Job {
+    let mut job = job(id, count);
+    job.task_groups[0].tasks[0].driver = "far".to_owned();
+    job
+}
+
+pub(crate) fn resources(job: &mut Job, cpu: i64, memory_mb: i64) {
+    let own = &mut job.task_groups[0].tasks[0].resources;
+    own.cpu = Some(cpu);
+    own.memory_mb = Some(memory_mb);
+    job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { size_mb: Some(10), ..Default::default() });
+    job.task_groups[0].tasks[0].logs = Some(model::task::LogConfig { max_files: Some(1), max_file_size_mb: Some(1), ..Default::default() });
+}
+
+pub(crate) fn key(id: &str) -> JobKey {
+    JobKey::new("default", id)
+}
+
+pub(crate) async fn submit(server: &ServerHandle, job: Job) -> server::requests::EvalCreated {
+    server.register_job(RegisterJob { job, ..RegisterJob::default() }).await.unwrap()
+}
+
+/// The allocations of a job that are wanted and in that status.
+pub(crate) fn live(state: &State, id: &str, status: ClientStatus) -> Vec<Arc<Allocation>> {
+    let of = |alloc: &&Arc<Allocation>| alloc.desired_status == DesiredStatus::Run && alloc.client_status == status;
+    state.allocs_by_job(&key(id)).filter(of).cloned().collect()
+}
+
+/// What a fake node does about allocations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// They run and are healthy.
+    Runs,
+    /// They run and are unhealthy.
+    Unhealthy,
+    /// They run and end with code 0.
+    Completes,
+    /// They fail at once.
+    Fails,
+    /// Nothing is reported.
+    Silent,
+}
+
+/// What a fake node has been told.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(crate) welcomed: bool,
+    pub(crate) allocs: BTreeMap<AllocId, Allocation>,
+    pub(crate) jobs: BTreeMap<(JobKey, u64), Job>,
+    pub(crate) jobs_received: usize,
+    pub(crate) full: usize,
+    pub(crate) changes: usize,
+    pub(crate) removed: BTreeSet<String>,
+    pub(crate) orders: BTreeMap<SlotKey, RemoteOrder>,
+    pub(crate) acks: u64,
+    pub(crate) stored: BTreeSet<u64>,
+    pub(crate) goodbye: Option<(String, bool)>,
+    reported: BTreeMap<AllocId, (ClientStatus, model::DeploymentId)>,
+    reports: BTreeMap<SlotKey, RemoteReport>,
+}
+
+/// A fake node. Dropping it is a crash: nobody is told.
+pub(crate) struct FakeNode {
+    pub(crate) node: Node,
+    pub(crate) view: Arc<Mutex<View>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for FakeNode {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The description of a fake node with room for much.
+pub(crate) fn node(number: u128) -> Node {
+    let mut node = Node {
+        id: NodeId(Uuid::from_u128(0xf000 + number)),
+        secret_id: format!("secret {number}"),
+        datacenter: "dc1".to_owned(),
+        name: format!("node-{number}").into(),
+        pool: "default".to_owned(),
+        ..Node::default()
+    };
+    node.attributes.insert("kernel.name".to_owned(), "linux".to_owned());
+    let driver = DriverInfo { detected: true, healthy: true, ..DriverInfo::default() };
+    node.drivers.insert("mock_driver".to_owned(), driver.clone());
+    node.attributes.insert("driver.mock_driver".to_owned(), "1".to_owned());
+    node.resources.cpu.cpu_shares = 4000;
+    node.resources.memory.memory_mb = 8192;
+    node.resources.disk.disk_mb = 100_000;
+    node
+}
+
+/// The same with a driver whose tasks live at a provider.
+pub(crate) fn remote_node(number: u128) -> Node {
+    let mut node = node(number);
+    let remote = RemoteProvider {
+        provider: "the provider".to_owned(),
+        keyed_create: true,
+        find: true,
+        list: true,
+        conditional_writes: true,
+        retained_exit_results: true,
+        handle_schema_min: 1,
+        handle_schema_max: 1,
+        ..RemoteProvider::default()
+    };
+    node.drivers.insert("far".to_owned(), DriverInfo { detected: true, healthy: true, remote: Some(remote), ..DriverInfo::default() });
+    node.attributes.insert("driver.far".to_owned(), "1".to_owned());
+    node
+}
+
+impl FakeNode {
+    /// Connects and waits until it is welcome.
+    pub(crate) async fn join(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider) -> Self {
+        let this = Self::connect(server, node, fate, provider);
+        this.until("the node is welcome", |view| view.welcomed && view.full > 0).await;
+        this
+    }
+
+    pub(crate) fn connect(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider) -> Self {
+        let view = Arc::<Mutex<View>>::default();
+        let address = format!("http://{}", server.rpc_addr());
+        let session = Session { node: node.clone(), view: view.clone(), fate, provider: provider.clone(), seq: 0 };
+        let task = tokio::spawn(async move {
+            if let Err(error) = session.run(address).await {
+                println!("fake session ended: {error:?}");
+            }
+        });
+        Self { node, view, task }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.node.id
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap()
+    }
+
+    /// Waits until it has been told something.
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&View) -> bool) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while !condition(&self.view()) {
+            assert!(tokio::time::Instant::now() < deadline, "{what}: not within {PATIENCE:?}; {:?}", self.view());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+struct Session {
+    node: Node,
+    view: Arc<Mutex<View>>,
+    fate: Fate,
+    provider: Provider,
+    seq: u64,
+}
+
+impl Session {
+    async fn run(mut self, address: String) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut client = NodeServiceClient::connect(address).await?.max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let (tx, rx) = mpsc::channel::<FromNode>(64);
+        let hello = Hello {
+            node_id: self.node.id.to_string(),
+            secret_id: self.node.secret_id.clone(),
+            node_json: to_json(&self.node),
+            region: "global".to_owned(),
+            protocol: PROTOCOL,
+        };
+        tx.send(FromNodeMessage::Hello(hello).into()).await?;
+        let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await?.into_inner();
+        let mut beat = tokio::time::interval(LEASE / 4);
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            tokio::select! {
+                message = from.message() => {
+                    let Some(message) = message?.and_then(|m| m.message) else { return Ok(()) };
+                    self.hear(message)?;
+                    self.act(&tx).await?;
+                }
+                _ = beat.tick() => {
+                    self.seq += 1;
+                    tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq: self.seq }).into()).await?;
+                }
+                // What has changed at the provider meanwhile.
+                _ = look.tick() => self.act(&tx).await?,
+            }
+        }
+    }
+
+    fn hear(&self, message: ToNodeMessage) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut view = self.view.lock().unwrap();
+        match message {
+            ToNodeMessage::Welcome(welcome) => {
+                assert!(!welcome.cluster_id.is_empty() && welcome.lease_ms == LEASE.as_millis() as u64);
+                view.welcomed = true;
+            }
+            ToNodeMessage::HeartbeatAck(_) => view.acks += 1,
+            ToNodeMessage::Allocs(allocs) => {
+                if allocs.full {
+                    view.full += 1;
+                    view.allocs.clear();
+                }
+                view.changes += allocs.allocs_json.len();
+                for json in &allocs.jobs_json {
+                    let job: Job = from_json("a job", json)?;
+                    view.jobs_received += 1;
+                    view.jobs.insert((job.key(), job.version), job);
+                }
+                for json in &allocs.allocs_json {
+                    let alloc: Allocation = from_json("an allocation", json)?;
+                    assert!(view.jobs.contains_key(&(alloc.job_key(), alloc.job_version)), "the job came before its allocation");
+                    view.allocs.insert(alloc.id, alloc);
+                }
+                for id in allocs.removed {
+                    view.allocs.remove(&id.parse()?);
+                    view.removed.insert(id);
+                }
+            }
+            ToNodeMessage::UpdatesStored(stored) => {
+                view.stored.insert(stored.seq);
+            }
+            ToNodeMessage::RemoteOrders(orders) => {
+                if orders.full {
+                    view.orders.clear();
+                }
+                for json in &orders.orders_json {
+                    let order: RemoteOrder = from_json("an order", json)?;
+                    view.orders.insert(order.slot.clone(), order);
+                }
+                view.orders.retain(|slot, _| !orders.released.contains(&slot.to_string()));
+            }
+            ToNodeMessage::Goodbye(goodbye) => view.goodbye = Some((goodbye.reason, goodbye.retry)),
+        }
+        Ok(())
+    }
+
+    /// Reports whatever has become of allocations and remote tasks.
+    async fn act(&mut self, tx: &mpsc::Sender<FromNode>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (reports, updates) = {
+            let mut view = self.view.lock().unwrap();
+            let reports = self.remote_reports(&mut view);
+            (reports, self.updates(&mut view))
+        };
+        if !reports.is_empty() {
+            self.seq += 1;
+            let reports = RemoteReports { seq: self.seq, reports_json: reports.iter().map(to_json).collect() };
+            tx.send(FromNodeMessage::RemoteReports(reports).into()).await?;
+        }
+        for updates in updates {
+            self.seq += 1;
+            let updates = AllocUpdates { seq: self.seq, updates_json: updates.iter().map(to_json).collect() };
+            tx.send(FromNodeMessage::AllocUpdates(updates).into()).await?;
+        }
+        Ok(())
+    }
+
+    fn updates(&self, view: &mut View) -> Vec<Vec<AllocClientUpdate>> {
+        let mut rounds: Vec<Vec<AllocClientUpdate>> = vec![Vec::new(), Vec::new()];
+        for alloc in view.allocs.values() {
+            // Taking part in another deployment, its health is to be reported again.
+            let (before, deployment) = view.reported.get(&alloc.id).copied().unwrap_or((alloc.client_status, alloc.deployment_id));
+            if before.terminal() {
+                continue;
+            }
+            let job = &view.jobs[&(alloc.job_key(), alloc.job_version)];
+            let remote = job.task_groups[0].tasks[0].driver == "far";
+            let slot = model::remote::slot_of(alloc, &"t".into());
+            let order = view.orders.get(&slot).filter(|order| order.alloc_id == alloc.id);
+            let statuses: &[ClientStatus] = if alloc.server_terminal() {
+                // What it manages elsewhere is let go when the servers say so, not because the allocation ends here.
+                if remote && order.is_some_and(|o| o.role == RemoteRole::Manage && !o.verdict.final_for_task()) {
+                    continue;
+                }
+                &[ClientStatus::Complete]
+            } else if remote {
+                match order.map(|order| (&order.verdict, view.reports.get(&slot).map(|r| &r.observed))) {
+                    Some((RemoteVerdict::Complete | RemoteVerdict::Stopped, _)) => &[ClientStatus::Complete],
+                    Some((RemoteVerdict::Failed { .. }, _)) => &[ClientStatus::Failed],
+                    Some((_, Some(Observed::Running))) => &[ClientStatus::Running],
+                    _ => continue,
+                }
+            } else {
+                match self.fate {
+                    Fate::Runs | Fate::Unhealthy => &[ClientStatus::Running],
+                    Fate::Completes => &[ClientStatus::Running, ClientStatus::Complete],
+                    Fate::Fails => &[ClientStatus::Failed],
+                    Fate::Silent => continue,
+                }
+            };
+            for (round, status) in statuses.iter().enumerate() {
+                if *status != before || deployment != alloc.deployment_id {
+                    rounds[round].push(update(alloc, *status, self.fate != Fate::Unhealthy));
+                }
+            }
+        }
+        for update in rounds.iter().flatten() {
+            let deployment = view.allocs[&update.id].deployment_id;
+            view.reported.insert(update.id, (update.client_status, deployment));
+        }
+        rounds.retain(|updates| !updates.is_empty());
+        rounds
+    }
+
+    fn remote_reports(&self, view: &mut View) -> Vec<RemoteReport> {
+        let orders: Vec<RemoteOrder> = view.orders.values().cloned().collect();
+        let mut reports = Vec::new();
+        for order in orders {
+            let report = self.provider.follow(self.node.id, &order);
+            if view.reports.get(&order.slot) != Some(&report) {
+                view.reports.insert(order.slot.clone(), report.clone());
+                reports.push(report);
+            }
+        }
+        reports
+    }
+}
+
+pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) -> AllocClientUpdate {
+    let state = match status {
+        ClientStatus::Pending => TaskRunState::Pending,
+        ClientStatus::Running => TaskRunState::Running,
+        _ => TaskRunState::Dead,
+    };
+    let task = TaskState { state, failed: status == ClientStatus::Failed, finished_at: String::new(), ..TaskState::default() };
+    let in_deployment = !alloc.deployment_id.is_nil() && status == ClientStatus::Running;
+    AllocClientUpdate {
+        id: alloc.id,
+        client_status: status,
+        task_states: BTreeMap::from([("t".into(), task)]),
+        deployment_status: in_deployment.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
+        ..AllocClientUpdate::default()
+    }
+}
+
+/// A call that the provider has carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Create,
+    Stop,
+    Forget,
+}
+
+#[derive(Debug, Default)]
+struct World {
+    instances: BTreeMap<IncarnationId, Instance>,
+    calls: Vec<(Call, NodeId, u64)>,
+    /// Highest number of live instances that a slot ever had.
+    most_live: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Instance {
+    slot: SlotKey,
+    epoch: u64,
+    exit: Option<i32>,
+}
+
+/// The runtime outside of every node: keyed create, conditional writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Provider(Arc<Mutex<World>>);
+
+impl Provider {
+    pub(crate) fn calls(&self, call: &Call) -> usize {
+        self.0.lock().unwrap().calls.iter().filter(|(c, ..)| c == call).count()
+    }
+    /// Instances that run.
+    pub(crate) fn live(&self) -> BTreeSet<IncarnationId> {
+        self.0.lock().unwrap().instances.iter().filter(|(_, i)| i.exit.is_none()).map(|(id, _)| *id).collect()
+    }
+    pub(crate) fn most_live(&self) -> usize {
+        self.0.lock().unwrap().most_live
+    }
+    /// The instances end by themselves.
+    pub(crate) fn exit_all(&self, code: i32) {
+        self.0.lock().unwrap().instances.values_mut().for_each(|i| i.exit = i.exit.or(Some(code)));
+    }
+
+    /// What a well-behaved manager does about an order, in one step.
+    fn follow(&self, node: NodeId, order: &RemoteOrder) -> RemoteReport {
+        let mut world = self.0.lock().unwrap();
+        let World { instances, calls, most_live } = &mut *world;
+        let mutates = order.role != RemoteRole::Observe;
+        let mut forgotten = false;
+        if mutates
+            && order.role == RemoteRole::Manage
+            && order.desired == DesiredRemote::Run
+            && !order.acknowledge
+            && !order.verdict.final_for_task()
+            && !instances.contains_key(&order.incarnation)
+        {
+            calls.push((Call::Create, node, order.epoch));
+            instances.insert(order.incarnation, Instance { slot: order.slot.clone(), epoch: order.epoch, exit: None });
+            let live = instances.values().filter(|i| i.slot == order.slot && i.exit.is_none()).count();
+            *most_live = (*most_live).max(live);
+        }
+        if let Some(instance) = instances.get_mut(&order.incarnation)
+            && mutates
+            // A call under a stale epoch is refused: a manager that does not know yet that it was replaced.
+            && order.epoch >= instance.epoch
+        {
+            instance.epoch = order.epoch;
+            if order.desired == DesiredRemote::Stop && instance.exit.is_none() {
+                calls.push((Call::Stop, node, order.epoch));
+                instance.exit = Some(143);
+            }
+        }
+        let found = instances.get(&order.incarnation).cloned();
+        let stale = found.as_ref().is_some_and(|instance| instance.epoch > order.epoch);
+        if mutates && order.acknowledge && !stale {
+            if instances.remove(&order.incarnation).is_some() {
+                calls.push((Call::Forget, node, order.epoch));
+            }
+            forgotten = true;
+        }
+        let observed = match found {
+            None => Observed::Gone,
+            Some(Instance { exit: None, .. }) => Observed::Running,
+            Some(Instance { exit: Some(code), .. }) => {
+                Observed::Exited { code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
+            }
+        };
+        let handle = RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() };
+        RemoteReport {
+            slot: order.slot.clone(),
+            incarnation: order.incarnation,
+            epoch: order.epoch,
+            provider: "the provider".to_owned(),
+            handle: (observed != Observed::Gone).then_some(handle),
+            started_at: i64::from(observed != Observed::Gone),
+            observed,
+            forgotten,
+            ..RemoteReport::default()
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Jobs from submission to their end.
+
+use std::time::Duration;
+
+use model::{ClientStatus, DeploymentStatus, DesiredStatus, EvalId, EvalStatus, JobId, job::job_status};
+use server::{
+    ErrorClass, ServerError, ServerHandle,
+    events::{EventFilter, Topic},
+    requests::{DeregisterJob, PlanJob, RegisterJob, ScaleJob, SetHealth},
+};
+use state::Table;
+
+use crate::fake::*;
+
+async fn running(server: &ServerHandle, id: &str, count: usize) {
+    until(server, &format!("{count} of {id} run"), |state| live(state, id, ClientStatus::Running).len() == count).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_is_placed_runs_and_stops() {
+    let server = start().await;
+    let s = server.handle();
+    let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let mut events = s.subscribe(EventFilter { topics: [(Topic::Job, vec!["web".to_owned()])].into(), namespace: None }, 0);
+
+    let created = submit(s, job("web", 3)).await;
+    assert!(created.eval_create_index == created.index && created.job_modify_index == created.index);
+    running(s, "web", 3).await;
+    let state = until(s, "the job is running", |state| state.job(&key("web")).is_some_and(|j| j.status == job_status::RUNNING)).await;
+    let eval = state.eval(created.eval_id).unwrap();
+    assert_eq!(eval.status, EvalStatus::Complete);
+    assert_eq!(node.view().jobs_received, 1, "a job is sent once per session and version");
+    assert_eq!(events.next().await.unwrap().events[0].kind, "JobRegistered");
+    until(s, "the deployment is successful", |state| {
+        state.latest_deployment(&key("web")).is_some_and(|d| d.status == DeploymentStatus::Successful)
+    })
+    .await;
+    assert!(s.snapshot().job(&key("web")).unwrap().stable);
+
+    let stop = DeregisterJob { key: key("web"), purge: false, eval_priority: None, no_shutdown_delay: false };
+    s.deregister_job(stop).await.unwrap();
+    let state = until(s, "the job is dead", |state| {
+        state.job(&key("web")).is_some_and(|j| j.status == job_status::DEAD)
+            && state.allocs_by_job(&key("web")).all(|a| a.client_status == ClientStatus::Complete)
+    })
+    .await;
+    assert_eq!(state.allocs_by_job(&key("web")).filter(|a| a.desired_status == DesiredStatus::Stop).count(), 3);
+    server.shutdown().await;
+    node.until("the node is told that the server stops", |view| view.goodbye.as_ref().is_some_and(|(_, retry)| *retry)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_job_completes_in_few_commits() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Completes, &Provider::default()).await;
+    let before = s.stats().commits;
+    submit(s, batch_job("sum", 200)).await;
+    let state = until(s, "all are complete and the job is dead", |state| {
+        live(state, "sum", ClientStatus::Complete).len() == 200 && state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)
+    })
+    .await;
+    let summary = state.job_summary(&key("sum")).unwrap().summary["g"];
+    assert_eq!((summary.complete, summary.running, summary.failed), (200, 0, 0));
+    let commits = s.stats().commits - before;
+    assert!(commits < 40, "200 short tasks took {commits} commits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_finds_no_room_is_placed_when_a_node_comes() {
+    let server = start().await;
+    let s = server.handle();
+    let created = submit(s, job("web", 2)).await;
+    let state = until(s, "a blocked evaluation", |state| state.evals().any(|e| e.status == EvalStatus::Blocked)).await;
+    let eval = state.eval(created.eval_id).unwrap();
+    assert_eq!((eval.status, eval.queued.get("g")), (EvalStatus::Complete, Some(&2)));
+    assert!(!eval.blocked_eval.is_nil() && eval.failed_groups.contains_key("g"));
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    running(s, "web", 2).await;
+    let state = until(s, "nothing is blocked", |state| state.evals().all(|e| e.status.terminal())).await;
+    assert_eq!(state.job_summary(&key("web")).unwrap().summary["g"].queued, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_allocation_makes_room_for_what_waits() {
+    let server = start().await;
+    let s = server.handle();
+    let mut small = node(1);
+    small.resources.memory.memory_mb = 100;
+    let _node = FakeNode::join(s, small, Fate::Runs, &Provider::default()).await;
+    let mut first = job("first", 1);
+    resources(&mut first, 10, 80);
+    let mut second = first.clone();
+    second.id = JobId::from("second");
+    submit(s, first).await;
+    running(s, "first", 1).await;
+    submit(s, second).await;
+    until(s, "the second is blocked", |state| state.evals().any(|e| e.status == EvalStatus::Blocked)).await;
+    let stop = DeregisterJob { key: key("first"), purge: true, eval_priority: None, no_shutdown_delay: false };
+    s.deregister_job(stop).await.unwrap();
+    running(s, "second", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn versions_conditions_and_refusals() {
+    let server = start().await;
+    let s = server.handle();
+    let register = |job, enforce_index| s.register_job(RegisterJob { job, enforce_index, ..RegisterJob::default() });
+    let class = |result: Result<_, ServerError>| result.map(|_: server::requests::EvalCreated| ()).unwrap_err().class();
+
+    let first = register(job("web", 1), Some(0)).await.unwrap();
+    let again = register(job("web", 1), None).await.unwrap();
+    assert_eq!(again.job_modify_index, first.job_modify_index, "the same specification is no new version");
+    assert_eq!(s.snapshot().job(&key("web")).unwrap().version, 0);
+    assert_eq!(class(register(job("web", 2), Some(0)).await), ErrorClass::Conflict);
+    assert_eq!(class(register(job("web", 2), Some(first.job_modify_index + 1)).await), ErrorClass::Conflict);
+    register(job("web", 2), Some(first.job_modify_index)).await.unwrap();
+    assert_eq!(s.snapshot().job(&key("web")).unwrap().version, 1);
+
+    s.revert_job(key("web"), 0, Some(1)).await.unwrap();
+    let state = s.snapshot();
+    let job_now = state.job(&key("web")).unwrap();
+    assert_eq!((job_now.version, job_now.task_groups[0].count), (2, Some(1)));
+    assert_eq!(class(s.revert_job(key("web"), 2, None).await), ErrorClass::Invalid);
+    assert_eq!(class(s.revert_job(key("web"), 9, None).await), ErrorClass::NotFound);
+    assert_eq!(class(s.revert_job(key("web"), 0, Some(0)).await), ErrorClass::Conflict);
+
+    let mut invalid = job("bad", 1);
+    invalid.task_groups[0].tasks[0].driver.clear();
+    let verdict = s.validate_job(invalid.clone()).await.unwrap();
+    assert!(verdict.errors.iter().any(|e| e.contains("driver")), "{verdict:?}");
+    assert_eq!(class(register(invalid, None).await), ErrorClass::Invalid);
+    let mut nowhere = job("nowhere", 1);
+    nowhere.namespace = "missing".into();
+    assert_eq!(class(register(nowhere, None).await), ErrorClass::Invalid);
+    let mut canary = job("canary", 1);
+    canary.task_groups[0].update.get_or_insert_default().canary = Some(1);
+    let error = register(canary, None).await.unwrap_err();
+    assert!(error.to_string().contains("canar"), "{error}");
+    assert_eq!(class(s.evaluate_job(key("missing"), false).await), ErrorClass::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dry_run_changes_nothing() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    submit(s, job("web", 1)).await;
+    running(s, "web", 1).await;
+    until(s, "quiet", |state| state.evals().all(|e| e.status.terminal()) && state.deployments().all(|d| !d.status.active())).await;
+    let before = s.snapshot().latest_index();
+    let preview = s.plan_job(PlanJob { job: job("web", 3), diff: true }).await.unwrap();
+    assert_eq!(preview.desired_updates["g"].place, 2, "{preview:?}");
+    assert!(preview.diff.is_some());
+    let too_large = {
+        let mut job = job("large", 1);
+        resources(&mut job, 10, 1_000_000);
+        s.plan_job(PlanJob { job, diff: false }).await.unwrap()
+    };
+    assert!(too_large.failed_groups.contains_key("g"));
+    assert_eq!(s.snapshot().latest_index(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_rolls_and_ends_successful() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    submit(s, job("web", 4)).await;
+    running(s, "web", 4).await;
+    let done = |version: u64| {
+        move |state: &state::State| {
+            state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == version && d.status == DeploymentStatus::Successful)
+        }
+    };
+    until(s, "version 0 is rolled out", done(0)).await;
+    let mut next = job("web", 4);
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    submit(s, next).await;
+    let state = until(s, "version 1 is rolled out", done(1)).await;
+    let runs = live(&state, "web", ClientStatus::Running);
+    assert_eq!(runs.len(), 4);
+    assert!(runs.iter().all(|a| a.job_version == 1 && a.healthy() == Some(true)));
+    // One at a time: each batch was placed by an evaluation of its own.
+    let evals: std::collections::BTreeSet<EvalId> = runs.iter().map(|a| a.eval_id).collect();
+    assert_eq!(evals.len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unhealthy_update_fails_and_stops_rolling() {
+    let server = start().await;
+    let s = server.handle();
+    let node_1 = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    submit(s, job("web", 3)).await;
+    until(s, "version 0 is rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
+    drop(node_1);
+    let _node = FakeNode::join(s, node(1), Fate::Unhealthy, &Provider::default()).await;
+    let mut next = job("web", 3);
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    submit(s, next).await;
+    let state = until(s, "the deployment has failed", |state| {
+        state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == 1 && d.status == DeploymentStatus::Failed)
+    })
+    .await;
+    let d = state.latest_deployment(&key("web")).unwrap();
+    assert_eq!(d.status_description, "Failed due to unhealthy allocations");
+    assert!(!state.job(&key("web")).unwrap().stable);
+    let old = state.allocs_by_job(&key("web")).filter(|a| a.job_version == 0 && a.desired_status == DesiredStatus::Run).count();
+    assert_eq!(old, 2, "the rest stays at the old version");
+    let id = d.id;
+    let error = s.fail_deployment(id).await.unwrap_err();
+    assert_eq!(error.to_string(), "can't fail terminal deployment");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_set_and_deployments_are_held_by_hand() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
+    submit(s, job("web", 1)).await;
+    let state = until(s, "a deployment with its allocation", |state| {
+        state.deployments().any(|d| state.allocs_by_deployment(d.id).next().is_some())
+    })
+    .await;
+    let d = state.deployments().next().unwrap().id;
+    let alloc = state.allocs().next().unwrap().id;
+    s.pause_deployment(d, true).await.unwrap();
+    assert_eq!(s.snapshot().deployment(d).unwrap().status, DeploymentStatus::Paused);
+    s.pause_deployment(d, false).await.unwrap();
+    assert_eq!(s.promote_deployment(d).await.unwrap_err().class(), ErrorClass::Conflict);
+    s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![alloc], unhealthy: vec![] }).await.unwrap();
+    until(s, "the deployment is successful", |state| state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_allocation_waits_for_its_replacement() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Fails, &Provider::default()).await;
+    let mut job = job("web", 1);
+    job.task_groups[0].update.get_or_insert_default().max_parallel = Some(0);
+    submit(s, job).await;
+    let state = until(s, "a follow-up is waiting", |state| {
+        state.evals().any(|e| e.wait_until > 0 && e.status == EvalStatus::Pending)
+            && state.allocs().any(|a| a.client_status == ClientStatus::Failed && !a.followup_eval_id.is_nil())
+    })
+    .await;
+    assert_eq!(state.alloc_count(), 1, "not replaced before its time");
+    assert_eq!(s.stats().broker_waiting, 1);
+    // An operator need not wait.
+    s.evaluate_job(key("web"), true).await.unwrap();
+    until(s, "it is replaced by order", |state| state.alloc_count() >= 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_are_scaled() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    submit(s, job("web", 1)).await;
+    until(s, "rolled out", |state| state.deployments().any(|d| d.status == DeploymentStatus::Successful)).await;
+    let scale = |count| s.scale_job(ScaleJob { key: key("web"), group: "g".to_owned(), count: Some(count), ..ScaleJob::default() });
+    scale(3).await.unwrap();
+    running(s, "web", 3).await;
+    until(s, "quiet", |state| state.deployments().all(|d| !d.status.active())).await;
+    scale(1).await.unwrap();
+    running(s, "web", 1).await;
+    assert_eq!(scale(-1).await.unwrap_err().class(), ErrorClass::Invalid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_queries_wake_for_their_table_only() {
+    let server = start().await;
+    let s = server.handle();
+    let before = s.snapshot().index(Table::Jobs);
+    let waiting = {
+        let s = s.clone();
+        tokio::spawn(async move { s.wait_for(before, PATIENCE, |state| state.index(Table::Jobs)).await.index(Table::Jobs) })
+    };
+    let _node = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
+    assert!(!waiting.is_finished(), "a node is no job");
+    let created = submit(s, job("web", 1)).await;
+    assert!(waiting.await.unwrap() >= created.index);
+    let state = s.wait_for(u64::MAX - 1, Duration::from_millis(10), |state| state.index(Table::Jobs)).await;
+    assert!(state.latest_index() >= created.index, "after the wait the newest state is given");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collection_removes_what_has_ended() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Completes, &Provider::default()).await;
+    submit(s, batch_job("sum", 3)).await;
+    submit(s, job("web", 0)).await;
+    until(s, "the batch job is dead", |state| state.job(&key("sum")).is_some_and(|j| j.status == job_status::DEAD)).await;
+    let collected = s.collect_garbage().await.unwrap();
+    assert_eq!((collected.jobs, collected.allocs), (1, 3), "{collected:?}");
+    let state = s.snapshot();
+    assert!(state.job(&key("sum")).is_none() && state.job(&key("web")).is_some());
+    assert_eq!(state.alloc_count(), 0);
+}

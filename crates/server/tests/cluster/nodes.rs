@@ -1,0 +1,145 @@
+//! Nodes: sessions, leases, loss, drain.
+
+use std::time::Duration;
+
+use model::{ClientStatus, DesiredStatus, DrainSpec, Eligibility, GoDuration, NodeStatus};
+use server::requests::DrainNode;
+
+use crate::fake::*;
+
+pub(crate) fn drain(node: &FakeNode, deadline: GoDuration) -> DrainNode {
+    let spec = DrainSpec { deadline, ignore_system_jobs: false };
+    DrainNode { node_id: node.id(), spec: Some(spec), mark_eligible: false, meta: [("by".to_owned(), "a test".to_owned())].into() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ran_on_a_lost_node_runs_elsewhere() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let [a, b] = [FakeNode::join(s, node(1), Fate::Runs, &p).await, FakeNode::join(s, node(2), Fate::Runs, &p).await];
+    submit(s, job("web", 4)).await;
+    until(s, "all run", |state| live(state, "web", ClientStatus::Running).len() == 4).await;
+    let (lost, survivor) = (a.id(), b.id());
+    drop(a);
+    let state = until(s, "all run on the survivor", |state| {
+        let running = live(state, "web", ClientStatus::Running);
+        running.len() == 4 && running.iter().all(|alloc| alloc.node_id == survivor)
+    })
+    .await;
+    assert_eq!(state.node(lost).unwrap().status, NodeStatus::Down);
+    assert!(state.allocs_by_node(lost).all(|alloc| alloc.client_status == ClientStatus::Lost));
+    // It comes back: what it had is not its own any more.
+    let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    assert_eq!(s.snapshot().node(lost).unwrap().status, NodeStatus::Ready);
+    assert!(a.view().allocs.values().all(|alloc| alloc.desired_status == DesiredStatus::Stop));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_renewed_by_heartbeats() {
+    let server = start().await;
+    let s = server.handle();
+    let node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    // Three leases long: nothing but the heartbeats keeps it ready.
+    let enough = 12;
+    node.until("heartbeats are acknowledged", |view| view.acks > enough).await;
+    assert_eq!(s.snapshot().node(node.id()).unwrap().status, NodeStatus::Ready);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_session_replaces_the_first() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let first = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    let _second = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    first.until("the first is told", |view| view.goodbye.is_some()).await;
+    assert_eq!(s.stats().sessions, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_refused() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    let mut thief = node(1);
+    thief.secret_id = "guessed".to_owned();
+    let thief = FakeNode::connect(s, thief, Fate::Runs, &p);
+    thief.until("the thief is refused", |view| view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("secret") && !retry)).await;
+    let mut lost = node(2);
+    lost.pool = "all".to_owned();
+    let lost = FakeNode::connect(s, lost, Fate::Runs, &p);
+    lost.until("the built-in pool is refused", |view| view.goodbye.as_ref().is_some_and(|(why, retry)| why.contains("pool") && !retry))
+        .await;
+    assert_eq!(s.snapshot().node_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_moves_services_in_steps() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    submit(s, job("web", 3)).await;
+    until(s, "all run", |state| live(state, "web", ClientStatus::Running).len() == 3).await;
+    let b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
+    let watcher = {
+        let (s, from) = (s.clone(), s.snapshot().latest_index());
+        tokio::spawn(async move {
+            // Never more than one of three away.
+            let (mut index, mut fewest) = (from, usize::MAX);
+            loop {
+                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                index = state.latest_index();
+                let wanted = state.allocs().filter(|alloc| alloc.desired_status == DesiredStatus::Run && !alloc.client_terminal());
+                fewest = fewest.min(wanted.filter(|alloc| alloc.client_status == ClientStatus::Running).count());
+                if state.nodes().all(|node| node.drain.is_none()) {
+                    return fewest;
+                }
+            }
+        })
+    };
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let (drained, other) = (a.id(), b.id());
+    let state = until(s, "the drain is complete", |state| {
+        state.node(drained).is_some_and(|node| node.drain.is_none())
+            && live(state, "web", ClientStatus::Running).iter().filter(|alloc| alloc.node_id == other).count() == 3
+    })
+    .await;
+    let node = state.node(drained).unwrap();
+    assert_eq!(node.eligibility, Eligibility::Ineligible);
+    assert_eq!(node.last_drain.as_ref().unwrap()["Status"], "complete");
+    assert_eq!(node.last_drain.as_ref().unwrap()["Meta"]["by"], "a test");
+    assert!(watcher.await.unwrap() >= 2);
+    assert!(s.set_node_eligibility(drained, Eligibility::Eligible).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_lets_batch_jobs_finish_until_its_deadline() {
+    let server = start().await;
+    let s = server.handle();
+    let a = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    submit(s, batch_job("sum", 1)).await;
+    until(s, "it runs", |state| live(state, "sum", ClientStatus::Running).len() == 1).await;
+    s.drain_node(drain(&a, GoDuration(400_000_000))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(live(&s.snapshot(), "sum", ClientStatus::Running).len(), 1, "it may finish");
+    let id = a.id();
+    until(s, "the deadline ends the drain", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purged_node_is_forgotten_and_may_come_again() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    submit(s, job("web", 1)).await;
+    until(s, "it runs", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
+    s.purge_node(a.id()).await.unwrap();
+    a.until("its session ends", |view| view.goodbye.as_ref().is_some_and(|(_, retry)| *retry)).await;
+    until(s, "its allocation is lost", |state| state.allocs().any(|alloc| alloc.client_status == ClientStatus::Lost)).await;
+    let _again = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    until(s, "it runs again", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
+}

@@ -1,0 +1,265 @@
+//! Remote tasks outlive the nodes that manage them: the acceptance scenarios that a server can show with fake nodes and a fake provider.
+
+use std::time::Instant;
+
+use model::{ClientStatus, DesiredRemote, GoDuration, Observed, RemoteTask, RemoteVerdict, SlotKey};
+use server::{ServerConfig, ServerHandle, requests::DeregisterJob};
+use state::State;
+
+use crate::{fake::*, nodes::drain};
+
+fn slot(job: &str, index: u32) -> SlotKey {
+    SlotKey { namespace: "default".into(), job_id: job.into(), group: "g".into(), index, task: "t".into() }
+}
+
+fn record(state: &State, job: &str) -> Option<RemoteTask> {
+    state.remote_task(&slot(job, 0)).map(|r| (**r).clone())
+}
+
+async fn managed_by(s: &ServerHandle, job: &str, node: &FakeNode) -> RemoteTask {
+    let id = node.id();
+    let state = until(s, "the task is managed and runs", |state| {
+        record(state, job).is_some_and(|r| {
+            r.manager.is_some_and(|m| m.node_id == id && !m.alloc_id.is_nil()) && r.successor.is_none() && r.observed == Observed::Running
+        }) && live(state, job, ClientStatus::Running).iter().any(|alloc| alloc.node_id == id)
+    })
+    .await;
+    record(&state, job).unwrap()
+}
+
+fn untouched(p: &Provider, creates: usize) {
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.calls(&Call::Forget)), (creates, 0, 0), "{p:?}");
+    assert!(p.most_live() <= 1, "never two instances of a slot");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a1_a_killed_manager_is_replaced() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    drop(a);
+    let after = managed_by(s, "far", &b).await;
+    assert_eq!(after.incarnation, before.incarnation);
+    assert!(after.epoch > before.epoch);
+    assert_eq!((after.restarts, after.handle == before.handle), (0, true));
+    untouched(&p, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
+    let server = start_with(config()).await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    drop(a);
+    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none() && r.unmanaged_since > 0)).await;
+    until(s, "the allocation is lost", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Lost)).await;
+    s.collect_garbage().await.unwrap();
+    server.shutdown().await;
+
+    let server = start_with(config()).await;
+    let s = server.handle();
+    s.collect_garbage().await.unwrap();
+    assert_eq!(record(&s.snapshot(), "far").unwrap().handle, before.handle);
+    let b = FakeNode::join(s, remote_node(7), Fate::Runs, &p).await;
+    let after = managed_by(s, "far", &b).await;
+    assert_eq!(after.incarnation, before.incarnation);
+    untouched(&p, 1);
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a3_a_manager_returns_after_its_lease() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    drop(a);
+    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    let after = managed_by(s, "far", &a).await;
+    assert_eq!(after.incarnation, before.incarnation);
+    untouched(&p, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a4_a_drain_with_room_hands_over_without_a_gap() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let watcher = {
+        let s = s.clone();
+        tokio::spawn(async move {
+            let (mut index, mut gap) = (1, false);
+            loop {
+                let state = s.wait_for(index, PATIENCE, |state| state.latest_index()).await;
+                index = state.latest_index();
+                gap |= record(&state, "far").is_none_or(|r| r.manager.is_none());
+                if state.nodes().any(|node| node.last_drain.is_some()) && state.nodes().all(|node| node.drain.is_none()) {
+                    return gap;
+                }
+            }
+        })
+    };
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let after = managed_by(s, "far", &b).await;
+    assert_eq!(after.incarnation, before.incarnation);
+    assert_eq!(after.handovers, before.handovers + 1);
+    let id = a.id();
+    until(s, "the drain is complete", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+    assert!(!watcher.await.unwrap(), "managed at every moment");
+    a.until("the old manager has let go", |view| view.orders.is_empty()).await;
+    untouched(&p, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a5_a_drain_without_room_completes_and_a_later_node_adopts() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 2)).await;
+    let before = managed_by(s, "far", &a).await;
+    until(s, "both run", |state| live(state, "far", ClientStatus::Running).len() == 2).await;
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let id = a.id();
+    until(s, "the drain completes without a deadline", |state| {
+        state.node(id).is_some_and(|node| node.drain.is_none()) && state.remote_tasks().all(|r| r.manager.is_none())
+    })
+    .await;
+    a.until("the old manager has let go", |view| view.orders.is_empty()).await;
+    let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let after = managed_by(s, "far", &b).await;
+    assert_eq!(after.incarnation, before.incarnation);
+    until(s, "both are managed", |state| state.remote_tasks().all(|r| r.manager.is_some())).await;
+    untouched(&p, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a6_many_are_handed_over_at_once() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    let mut job = remote_job("far", 200);
+    resources(&mut job, 1, 10);
+    submit(s, job).await;
+    until(s, "all run", |state| live(state, "far", ClientStatus::Running).len() == 200).await;
+    let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let start = Instant::now();
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let other = b.id();
+    until(s, "all are managed by the other", |state| {
+        state.remote_tasks().all(|r| r.manager.is_some_and(|m| m.node_id == other) && r.successor.is_none())
+    })
+    .await;
+    let id = a.id();
+    until(s, "the drain is complete", |state| state.node(id).is_some_and(|node| node.drain.is_none())).await;
+    println!("200 hand-overs took {:?}", start.elapsed());
+    untouched(&p, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a15_an_exit_while_unmanaged_is_counted_once() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    let mut job = batch_job("far", 1);
+    job.task_groups[0].tasks[0].driver = "far".to_owned();
+    submit(s, job).await;
+    managed_by(s, "far", &a).await;
+    drop(a);
+    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+    p.exit_all(0);
+    let _b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let state = until(s, "the batch job is complete", |state| {
+        state.allocs_by_job(&key("far")).any(|alloc| alloc.client_status == ClientStatus::Complete)
+            && state.job(&key("far")).is_some_and(|job| job.status == "dead")
+    })
+    .await;
+    let r = record(&state, "far").unwrap();
+    assert_eq!(r.verdict, RemoteVerdict::Complete);
+    assert!(r.result.is_some_and(|exit| exit.code == 0 && !exit.vanished));
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a17_a_stop_while_nobody_manages_survives_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() };
+    let server = start_with(config()).await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    managed_by(s, "far", &a).await;
+    drop(a);
+    until(s, "it is unmanaged", |state| record(state, "far").is_some_and(|r| r.manager.is_none())).await;
+    s.deregister_job(DeregisterJob { key: key("far"), purge: true, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    until(s, "a tombstone", |state| record(state, "far").is_some_and(|r| r.desired == DesiredRemote::Stop)).await;
+    until(s, "nothing of the job is open", |state| state.evals().all(|e| e.status.terminal())).await;
+    s.collect_garbage().await.unwrap();
+    assert!(s.snapshot().job(&key("far")).is_none());
+    server.shutdown().await;
+
+    let server = start_with(config()).await;
+    let s = server.handle();
+    assert_eq!(record(&s.snapshot(), "far").unwrap().desired, DesiredRemote::Stop);
+    assert_eq!(p.live().len(), 1);
+    let _b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    until(s, "the record ends once absence is confirmed", |state| record(state, "far").is_none()).await;
+    assert!(p.live().is_empty());
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.calls(&Call::Forget)), (1, 1, 1));
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_the_instance_and_the_record() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    managed_by(s, "far", &a).await;
+    s.deregister_job(DeregisterJob { key: key("far"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    until(s, "the record ends", |state| record(state, "far").is_none()).await;
+    until(s, "the allocation is complete", |state| state.allocs().all(|alloc| alloc.client_status == ClientStatus::Complete)).await;
+    assert!(p.live().is_empty());
+    assert_eq!((p.calls(&Call::Stop), p.calls(&Call::Forget)), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_specification_replaces_the_instance() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    until(s, "rolled out", |state| state.deployments().all(|d| !d.status.active())).await;
+    let mut next = remote_job("far", 1);
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    submit(s, next).await;
+    let state = until(s, "version 1 runs", |state| {
+        record(state, "far").is_some_and(|r| r.job_version == 1 && r.observed == Observed::Running)
+            && live(state, "far", ClientStatus::Running).iter().any(|alloc| alloc.job_version == 1)
+    })
+    .await;
+    assert_ne!(record(&state, "far").unwrap().incarnation, before.incarnation);
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live(), p.live().len()), (2, 1, 1, 1));
+}
