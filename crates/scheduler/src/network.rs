@@ -53,6 +53,13 @@ impl NetworkAsk {
         !self.fixed.is_empty() || self.dynamic > 0
     }
 
+    /// How many ports are chosen, when that is all there is to it: on the default network, none fixed.
+    pub(crate) fn only_dynamic(&self) -> Option<u32> {
+        let mut all = self.group.iter().chain(self.tasks.iter().flat_map(|(_, n)| n)).flat_map(|n| &n.dynamic_ports);
+        let plain = self.fixed.is_empty() && all.all(|p| p.host_network.is_empty() || p.host_network == "default");
+        plain.then(|| u32::try_from(self.dynamic).unwrap_or(u32::MAX))
+    }
+
     /// Can the node give all of it? The error is the dimension that is exhausted.
     pub(crate) fn fits(&self, node: &NodeCapacity, taken: &PortSet) -> Result<(), String> {
         for p in &self.fixed {
@@ -63,7 +70,7 @@ impl NetworkAsk {
             }
         }
         if self.dynamic > 0 {
-            let Some(ip) = node.address("").or_else(|| node.networks.first().map(|(_, ip, _)| &**ip)) else { return Err(no_address("")) };
+            let Some(ip) = node.address("").or_else(|| node.networks.first().map(|n| &*n.ip)) else { return Err(no_address("")) };
             let (low, high) = node.dynamic_ports;
             let ports = taken.ports(ip);
             let used = ports.partition_point(|p| *p <= high) - ports.partition_point(|p| *p < low);
@@ -109,7 +116,7 @@ fn no_address(network: &str) -> String {
 
 /// Chooses the numbers of one network's dynamic ports.
 fn fill(n: &mut Network, node: &NodeCapacity, taken: &PortSet, own: &mut PortSet, ids: &mut Ids) -> Result<(), String> {
-    if let Some(ip) = node.address("").or_else(|| node.networks.first().map(|(_, ip, _)| &**ip)) {
+    if let Some(ip) = node.address("").or_else(|| node.networks.first().map(|n| &*n.ip)) {
         ip.clone_into(&mut n.ip);
     }
     if n.mode.is_empty() {

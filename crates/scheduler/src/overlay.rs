@@ -44,6 +44,11 @@ impl<'a> Overlay<'a> {
         self.ports.get(&slot).or_else(|| self.fleet.ports(slot).map(|p| &**p)).unwrap_or(&self.none)
     }
 
+    /// Has the plan changed the ports of that node?
+    pub(crate) fn ports_touched(&self, slot: NodeSlot) -> bool {
+        self.ports.contains_key(&slot)
+    }
+
     fn change(&mut self, alloc: &Allocation, add: bool) -> Option<NodeSlot> {
         let slot = self.fleet.slot(alloc.node_id)?;
         let i = slot as usize;

@@ -67,7 +67,7 @@ pub(crate) fn place(
     for a in in_place {
         decision.plan.placements.entry(a.node_id).or_default().push(a);
     }
-    let Some(job) = job.filter(|j| !j.stop) else { return };
+    let Some(job) = job else { return };
     decision.queued = job.task_groups.iter().map(|g| (g.name.clone(), 0)).collect();
     if groups.is_empty() {
         return;

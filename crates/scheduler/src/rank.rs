@@ -194,3 +194,39 @@ fn entry(i: usize, c: &Candidate) -> Entry {
 fn better((score, tie): (f64, u64), best: Option<(f64, u64, usize)>) -> bool {
     best.is_none_or(|(s, t, _)| score.total_cmp(&s).then(tie.cmp(&t)).is_gt())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Ranking, Standing};
+
+    proptest! {
+        /// Whatever changes, the heaps name the candidate that a look at all of them would.
+        #[test]
+        fn heaps_agree_with_a_look_at_all(
+            start in prop::collection::vec((0..3_u32, 0..8_u8, 1..4_u8, any::<u64>()), 1..40),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8, 1..4_u8, 0..3_u8, prop::collection::vec(prop::option::of(-2..3_i8), 3)), 0..60),
+        ) {
+            let mut r = Ranking::new(start.len(), 42);
+            for (i, (bucket, sum, parts, bits)) in start.iter().enumerate() {
+                r.add(i as u32, *bucket, *bits);
+                let c = &mut r.candidates[i];
+                (c.sum, c.parts, c.standing) = (f64::from(*sum) / 4.0 - 1.0, *parts, Standing::Open);
+            }
+            r.build(3);
+            for (which, sum, parts, standing, boosts) in changes {
+                let boost = |b: u32| boosts[b as usize].map(f64::from);
+                let all = r.best_linear(boost, |_| true, |_| false);
+                prop_assert_eq!(r.top(1, boost).first().map(|(i, _)| *i), all);
+                prop_assert_eq!(r.best(boost), all);
+                // What was chosen changes most often.
+                let i = all.unwrap_or_else(|| which.index(start.len()));
+                let standing = [Standing::Open, Standing::Exhausted, Standing::Distinct][usize::from(standing)];
+                r.renew(i, f64::from(sum) / 4.0 - 1.0, parts, standing);
+                let j = which.index(start.len());
+                r.renew(j, f64::from(sum) / 4.0 - 1.0, parts, Standing::Open);
+            }
+        }
+    }
+}

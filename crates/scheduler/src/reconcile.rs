@@ -235,15 +235,12 @@ impl Reconciler<'_> {
                 }
             }
             self.out.deployment = Some(d);
-        } else if let Some(d) = self.deployment.as_ref().filter(|d| d.status == DeploymentStatus::Running) {
-            let healthy = d.groups.values().all(|g| g.healthy_allocs >= g.desired_total);
-            if complete && healthy {
-                self.out.deployment_updates.push(DeploymentUpdate {
-                    id: d.id,
-                    status: DeploymentStatus::Successful,
-                    description: "Deployment completed successfully".into(),
-                });
-            }
+        } else if let Some(d) = self.deployment.as_ref().filter(|d| complete && d.status == DeploymentStatus::Running) {
+            self.out.deployment_updates.push(DeploymentUpdate {
+                id: d.id,
+                status: DeploymentStatus::Successful,
+                description: "Deployment completed successfully".into(),
+            });
         }
     }
 
@@ -346,8 +343,11 @@ impl Reconciler<'_> {
         for a in &lost {
             self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
         }
-        self.follow_up(later, &mut counts, ids);
+        self.drop_ended_surplus(count, &mut keep, &mut now, migrate.len());
         self.stop_surplus(count, &mut keep, &mut migrate, &mut counts);
+        let kept: BTreeSet<AllocId> = if later.is_empty() { BTreeSet::new() } else { keep.iter().map(|a| a.id).collect() };
+        later.retain(|(a, _)| kept.contains(&a.id));
+        self.follow_up(later, &mut counts, ids);
 
         let mut taken: BTreeSet<u32> = keep.iter().chain(&migrate).chain(now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
         let existing = keep.len() + migrate.len() + now.len();
@@ -388,7 +388,10 @@ impl Reconciler<'_> {
         let mut requests = Vec::new();
         let pending = place.len();
         if ready {
-            limit = limit.saturating_sub(place.iter().filter(|r| r.previous.is_none()).count().min(limit));
+            if self.rolling(group).is_some() {
+                // What is placed for other reasons, or joins the roll-out in place, is not known to be healthy yet either.
+                limit = limit.saturating_sub(place.len() + in_place.len());
+            }
             requests.append(&mut place);
         } else {
             // A halted roll-out goes no further, but what was lost or has failed outside of it comes back.
@@ -430,7 +433,10 @@ impl Reconciler<'_> {
         if !requests.is_empty() {
             self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment });
         }
-        pending + waiting + migrating + changed_in_place == 0 && counts.reschedule_later == 0
+        // The deployment's counters also know those that were healthy once and have gone since: it is what is there now that counts.
+        let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
+        let settled = deployment.is_nil() || keep.iter().filter(|a| healthy(a)).count() >= count;
+        pending + waiting + migrating + changed_in_place == 0 && counts.reschedule_later == 0 && settled
     }
 
     /// Evaluations that look again when failed allocations become due.
@@ -470,6 +476,31 @@ impl Reconciler<'_> {
             a.followup_eval_id = id;
             self.out.attribute_updates.push(a);
         }
+    }
+
+    /// What has ended makes way first: successes silently, failures with a stop, so that nobody reschedules them.
+    fn drop_ended_surplus(
+        &mut self,
+        count: usize,
+        keep: &mut Vec<Arc<Allocation>>,
+        now: &mut Vec<(Arc<Allocation>, RescheduleTracker)>,
+        migrating: usize,
+    ) {
+        let surplus = (keep.len() + now.len() + migrating).saturating_sub(count);
+        let mut ended: Vec<_> = keep.iter().filter(|a| a.terminal()).chain(now.iter().map(|(a, _)| a)).cloned().collect();
+        ended.sort_by_key(|a| (std::cmp::Reverse(a.index()), a.id));
+        ended.truncate(surplus);
+        let gone: BTreeSet<AllocId> = ended.iter().map(|a| a.id).collect();
+        if gone.is_empty() {
+            return;
+        }
+        for a in ended {
+            if a.client_status == ClientStatus::Failed && !a.server_terminal() {
+                self.out.stops.push(stop(&a, why::NOT_NEEDED, None));
+            }
+        }
+        keep.retain(|a| !gone.contains(&a.id));
+        now.retain(|(a, _)| !gone.contains(&a.id));
     }
 
     /// Stops what exceeds the count: first what would have to move anyway, then names held twice, then the highest indexes.

@@ -156,7 +156,7 @@ impl VersionConstraint {
             Op::Pessimistic => {
                 // All but the last written number are fixed; the last may grow.
                 comparable
-                    && !(v.pre.is_empty() && !c.pre.is_empty())
+                    && (c.pre.is_empty() || !v.pre.is_empty())
                     && o.is_ge()
                     && c.segments.len() <= v.segments.len()
                     && v.segments[..c.written - 1] == c.segments[..c.written - 1]

@@ -91,7 +91,7 @@ pub enum ApplyError {
         /// What was there.
         found: String,
         /// The condition.
-        expect: Expect,
+        expect: Box<Expect>,
     },
     /// Indexes only grow.
     #[error("cannot apply a batch at index {given}: the state is at {current} already")]

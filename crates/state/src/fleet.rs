@@ -15,6 +15,20 @@ use crate::{
 /// Position of a node in the arrays of a [`Fleet`]; stays while the node is registered.
 pub type NodeSlot = u32;
 
+/// Ports in ranges, both ends included.
+pub type PortRanges = Vec<(u16, u16)>;
+
+/// A network of a node that ports are given on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// Name; `default` unless configured.
+    pub alias: Box<str>,
+    /// Address.
+    pub ip: Box<str>,
+    /// Ports never given out there.
+    pub reserved_ports: PortRanges,
+}
+
 /// What a node can give, worked out once per registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCapacity {
@@ -25,16 +39,16 @@ pub struct NodeCapacity {
     /// MiB without the reserved.
     pub disk_mb: i64,
     /// Ports that are never given out, on any address, as inclusive ranges.
-    pub reserved_ports: Vec<(u16, u16)>,
-    /// Host networks: name, address, ports never given out there.
-    pub networks: Vec<(Box<str>, Box<str>, Vec<(u16, u16)>)>,
+    pub reserved_ports: PortRanges,
+    /// Host networks.
+    pub networks: Vec<HostNetwork>,
     /// Ports given dynamically, inclusive.
     pub dynamic_ports: (u16, u16),
 }
 
 /// Reads ranges such as `22,80,8500-8600`; parts that are not ports are passed over.
 #[must_use]
-pub fn parse_ports(text: &str) -> Vec<(u16, u16)> {
+pub fn parse_ports(text: &str) -> PortRanges {
     let one = |s: &str| s.trim().parse::<u16>().ok();
     text.split(',')
         .filter_map(|part| match part.split_once('-') {
@@ -58,15 +72,19 @@ impl NodeCapacity {
     #[must_use]
     pub fn of(node: &Node) -> Self {
         let (r, kept) = (&node.resources, &node.reserved);
-        let mut networks: Vec<(Box<str>, Box<str>, Vec<(u16, u16)>)> = Vec::new();
+        let mut networks: Vec<HostNetwork> = Vec::new();
         for a in r.node_networks.iter().flat_map(|n| &n.addresses) {
             let alias = if a.alias.is_empty() { "default" } else { &a.alias };
-            networks.push((alias.into(), a.address.as_str().into(), parse_ports(&a.reserved_ports)));
+            networks.push(HostNetwork {
+                alias: alias.into(),
+                ip: a.address.as_str().into(),
+                reserved_ports: parse_ports(&a.reserved_ports),
+            });
         }
         if networks.is_empty()
             && let Some(ip) = fallback_address(node)
         {
-            networks.push(("default".into(), ip.into(), Vec::new()));
+            networks.push(HostNetwork { alias: "default".into(), ip: ip.into(), reserved_ports: PortRanges::new() });
         }
         let port = |p: i32, default: u16| u16::try_from(p).ok().filter(|p| *p > 0).unwrap_or(default);
         let low = port(r.min_dynamic_port, 20_000);
@@ -83,13 +101,21 @@ impl NodeCapacity {
     #[must_use]
     pub fn address(&self, network: &str) -> Option<&str> {
         let network = if network.is_empty() { "default" } else { network };
-        self.networks.iter().find(|(alias, ..)| **alias == *network).map(|(_, ip, _)| &**ip)
+        self.networks.iter().find(|n| *n.alias == *network).map(|n| &*n.ip)
+    }
+    /// A lower bound of the dynamic ports that can be given at the default address; 0 when there is none.
+    fn dynamic_room(&self) -> u32 {
+        let Some(ip) = self.address("") else { return 0 };
+        let own = self.networks.iter().filter(|n| *n.ip == *ip).flat_map(|n| &n.reserved_ports);
+        let reserved: u32 = self.reserved_ports.iter().chain(own).map(|(a, b)| u32::from(b - a) + 1).sum();
+        let (low, high) = self.dynamic_ports;
+        (u32::from(high - low) + 1).saturating_sub(reserved)
     }
     /// Is the port kept from allocations at the address?
     #[must_use]
     pub fn port_reserved(&self, ip: &str, port: u16) -> bool {
         let within = |ranges: &[(u16, u16)]| ranges.iter().any(|(a, b)| (*a..=*b).contains(&port));
-        within(&self.reserved_ports) || self.networks.iter().any(|(_, i, ranges)| **i == *ip && within(ranges))
+        within(&self.reserved_ports) || self.networks.iter().any(|n| *n.ip == *ip && within(&n.reserved_ports))
     }
 }
 
@@ -108,6 +134,7 @@ struct Facts {
     cpu: Vec<i64>,
     memory_mb: Vec<i64>,
     disk_mb: Vec<i64>,
+    dynamic_room: Vec<u32>,
 }
 
 /// What is taken, by slot.
@@ -117,6 +144,7 @@ struct Taken {
     memory_mb: Vec<i64>,
     disk_mb: Vec<i64>,
     allocs: Vec<u32>,
+    ports: Vec<u32>,
 }
 
 /// The view of all nodes; see the module. Slots of forgotten nodes are empty: their node is None and they are never ready.
@@ -188,6 +216,11 @@ impl Fleet {
     pub fn disk_mb(&self) -> &[i64] {
         &self.facts.disk_mb
     }
+    /// Dynamic ports that can be given at the default address, by slot; 0 when it has none.
+    #[must_use]
+    pub fn dynamic_room(&self) -> &[u32] {
+        &self.facts.dynamic_room
+    }
     /// MHz taken, by slot.
     #[must_use]
     pub fn cpu_taken(&self) -> &[i64] {
@@ -207,6 +240,11 @@ impl Fleet {
     #[must_use]
     pub fn ports(&self, slot: NodeSlot) -> Option<&Arc<PortSet>> {
         self.ports.get(slot as usize)
+    }
+    /// How many ports are taken, by slot: most nodes have so many left that one need not look at which.
+    #[must_use]
+    pub fn port_count(&self) -> &[u32] {
+        &self.taken.ports
     }
     /// Allocations that take room of a slot.
     #[must_use]
@@ -259,6 +297,8 @@ impl Fleet {
                 v.push(0);
             }
             taken.allocs.push(0);
+            taken.ports.push(0);
+            facts.dynamic_room.push(0);
             self.ports.push_back(Arc::default());
             facts.nodes.len() - 1
         };
@@ -270,6 +310,7 @@ impl Fleet {
         facts.cpu[i] = capacity.cpu;
         facts.memory_mb[i] = capacity.memory_mb;
         facts.disk_mb[i] = capacity.disk_mb;
+        facts.dynamic_room[i] = capacity.dynamic_room();
         facts.capacity[i] = Arc::new(capacity);
         #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
         facts.slots.insert(node.id, i as NodeSlot);
@@ -290,6 +331,7 @@ impl Fleet {
         let i = slot as usize;
         let t = Arc::make_mut(&mut self.taken);
         (t.cpu[i], t.memory_mb[i], t.disk_mb[i], t.allocs[i]) = (u.cpu, u.memory_mb, u.disk_mb, u.allocs);
+        t.ports[i] = u32::try_from(u.ports.len()).unwrap_or(u32::MAX);
         let same = self.ports.get(i).is_some_and(|p| Arc::ptr_eq(p, &u.ports));
         if !same {
             self.ports.set(i, u.ports);

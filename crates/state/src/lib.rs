@@ -25,7 +25,7 @@ mod usage;
 pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
-pub use fleet::{Fleet, NodeCapacity, NodeSlot, parse_ports};
+pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeSlot, PortRanges, parse_ports};
 pub use load::LoadError;
 pub use records::{
     ClusterMeta, GroupSummary, JobChildren, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler, Submission,

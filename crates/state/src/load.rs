@@ -302,8 +302,11 @@ fn pick<T: Copy>(values: &[T], bytes: &[u8]) -> Result<T, Broken> {
     usize::try_from(n).ok().and_then(|n| values.get(n).copied()).map_or_else(|| broken(format!("unknown status {n}")), Ok)
 }
 
-/// The next field: tag, bytes, what follows.
-fn field(row: &[u8]) -> Result<Option<(u8, &[u8], &[u8])>, Broken> {
+/// A field of a row: tag, bytes, what follows.
+type Field<'a> = (u8, &'a [u8], &'a [u8]);
+
+/// The next field.
+fn field(row: &[u8]) -> Result<Option<Field<'_>>, Broken> {
     let Some((&tag, mut rest)) = row.split_first() else { return Ok(None) };
     let (mut len, mut shift) = (0_usize, 0);
     loop {

@@ -6,8 +6,8 @@ use std::{
 };
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId, EvalStatus,
-    Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId,
+    EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey,
     alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
     deployment::DeploymentGroup,
     job::{TaskGroup, VersionTag, job_status},
@@ -100,7 +100,9 @@ fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
     let json = r#"{"JobVersion":0,"SpecHash":"","Driver":"d","IncarnationID":"","Provider":"p","Desired":"run","Epoch":1,"ProviderID":""}"#;
     let mut value: serde_json::Value = serde_json::from_str(json).expect("constant");
     value["Slot"] = serde_json::to_value(slot(n)).expect("plain data");
-    for (name, v) in [("UnmanagedSince", "0"), ("Observed", r#"{"State":"Running"}"#), ("Attributes", "{}"), ("PortMap", "{}"), ("History", "[]")] {
+    for (name, v) in
+        [("UnmanagedSince", "0"), ("Observed", r#"{"State":"Running"}"#), ("Attributes", "{}"), ("PortMap", "{}"), ("History", "[]")]
+    {
         value[name] = serde_json::from_str(v).expect("constant");
     }
     for name in ["StartedAt", "Restarts", "Handovers", "CreateIndex", "ModifyIndex"] {
@@ -138,23 +140,41 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             // An evaluation stays with its job.
             let id = EvalId(uuid(2, e * 4 + j));
             let queued = BTreeMap::from([(Arc::from("g"), i64::from(*s))]);
-            vec![Change::UpsertEvals(vec![Evaluation { id, namespace: key(*j).namespace, job_id: key(*j).id, status, queued, ..Evaluation::default() }])]
+            vec![Change::UpsertEvals(vec![Evaluation {
+                id,
+                namespace: key(*j).namespace,
+                job_id: key(*j).id,
+                status,
+                queued,
+                ..Evaluation::default()
+            }])]
         }
         Step::DropEval(e) => vec![Change::DeleteEvals(vec![EvalId(uuid(2, *e))])],
         Step::Plan { job, allocs, stops, deployment, shared } => plan(state, *job, allocs, stops, *deployment, *shared),
         Step::Client(a, s, healthy) => {
             let client_status = crate::codec::CLIENT[usize::from(*s)];
             let deployment_status = healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() });
-            let task_states = BTreeMap::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
+            let task_states =
+                BTreeMap::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
             let id = AllocId(uuid(4, *a));
-            vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate { id, client_status, deployment_status, task_states, ..AllocClientUpdate::default() }])]
+            vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
+                id,
+                client_status,
+                deployment_status,
+                task_states,
+                ..AllocClientUpdate::default()
+            }])]
         }
         Step::Migrate(a) => {
-            vec![Change::AllocTransitions(vec![(AllocId(uuid(4, *a)), DesiredTransition { migrate: Some(true), ..DesiredTransition::default() })])]
+            vec![Change::AllocTransitions(vec![(
+                AllocId(uuid(4, *a)),
+                DesiredTransition { migrate: Some(true), ..DesiredTransition::default() },
+            )])]
         }
         Step::DropAlloc(a) => vec![Change::DeleteAllocs(vec![AllocId(uuid(4, *a))])],
         Step::Deployment(d, s) => {
-            let status = [DeploymentStatus::Running, DeploymentStatus::Successful, DeploymentStatus::Failed, DeploymentStatus::Paused][usize::from(*s)];
+            let status = [DeploymentStatus::Running, DeploymentStatus::Successful, DeploymentStatus::Failed, DeploymentStatus::Paused]
+                [usize::from(*s)];
             vec![Change::DeploymentStatus(DeploymentUpdate { id: DeploymentId(uuid(3, *d)), status, description: "x".into() })]
         }
         Step::DropDeployment(d) => vec![Change::DeleteDeployments(vec![DeploymentId(uuid(3, *d))])],
@@ -176,7 +196,10 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
     });
     // A deployment stays with its job, and an allocation with its job and node.
     let deployment = deployment.filter(|d| state.deployment(d.id).is_none_or(|o| o.job_id == d.job_id));
-    let common = Arc::new(AllocatedResources { tasks: BTreeMap::from([(Arc::from("t"), AllocatedTask::default())]), ..AllocatedResources::default() });
+    let common = Arc::new(AllocatedResources {
+        tasks: BTreeMap::from([(Arc::from("t"), AllocatedTask::default())]),
+        ..AllocatedResources::default()
+    });
     let metrics = shared.then(|| Arc::new(AllocMetric { nodes_evaluated: 7, ..AllocMetric::default() }));
     let mut p = Plan { eval_id: EvalId(uuid(2, j)), job: Some(job.clone()), deployment, ..Plan::default() };
     for (a, n, port) in allocs {
@@ -191,7 +214,8 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
             let mut r = AllocatedResources::clone(&common);
             let t = r.tasks.get_mut("t").expect("just made");
             t.cpu.cpu_shares = i64::from(*port) * 100;
-            r.shared.ports = vec![AllocatedPort { label: "p".into(), value: 8000 + port, host_ip: "10.0.0.1".into(), ..AllocatedPort::default() }];
+            r.shared.ports =
+                vec![AllocatedPort { label: "p".into(), value: 8000 + port, host_ip: "10.0.0.1".into(), ..AllocatedPort::default() }];
             Arc::new(r)
         };
         p.placements.entry(node_id).or_default().push(Allocation {
@@ -306,7 +330,9 @@ fn check_indexes(s: &State) {
             assert!(s.job_versions(&k).filter(|v| v.version_tag.is_none()).count() <= crate::JOB_VERSIONS_KEPT + 1);
         }
         let summary = s.job_summary(&k).and_then(|s| s.summary.get("g").copied()).unwrap_or_default();
-        if s.job(&k).is_some() && all.iter().all(|a| a.job.as_ref().is_some_and(|j| s.job(&k).is_some_and(|n| n.create_index <= j.create_index))) {
+        if s.job(&k).is_some()
+            && all.iter().all(|a| a.job.as_ref().is_some_and(|j| s.job(&k).is_some_and(|n| n.create_index <= j.create_index)))
+        {
             let count = |status| of_job.iter().filter(|a| a.client_status == status).count() as i64;
             assert_eq!(summary.running, count(ClientStatus::Running), "running of job {n}");
             assert_eq!(summary.starting, count(ClientStatus::Pending), "starting of job {n}");
@@ -378,7 +404,11 @@ fn versions_of_a_job() {
     apply(&mut s, vec![Change::StopJob(key(0))]);
     assert_eq!(s.job(&key(0)).map(|j| (j.version, j.stop)), Some((1, true)));
     put_job(&mut s, 1);
-    assert_eq!(s.job(&key(0)).map(|j| (j.version, j.stop, j.create_index)), Some((2, false, 2)), "a stopped job starts again as a new version");
+    assert_eq!(
+        s.job(&key(0)).map(|j| (j.version, j.stop, j.create_index)),
+        Some((2, false, 2)),
+        "a stopped job starts again as a new version"
+    );
     apply(&mut s, vec![Change::JobStability { key: key(0), version: 0, stable: true }]);
     for count in 2..12 {
         put_job(&mut s, count);

@@ -21,6 +21,11 @@ impl PortSet {
     pub fn ports(&self, ip: &str) -> &[u16] {
         self.by_ip.iter().find(|(i, _)| **i == *ip).map_or(&[], |(_, p)| p)
     }
+    /// How many ports are in use, over all addresses.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_ip.iter().map(|(_, p)| p.len()).sum()
+    }
     /// No port is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {

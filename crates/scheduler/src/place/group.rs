@@ -69,6 +69,7 @@ pub(super) struct GroupPlacer<'a, 'o> {
     rules: GroupRules,
     classes: Vec<Class>,
     ports: NetworkAsk,
+    only_dynamic: Option<u32>,
     pools: Option<Pools>,
     buckets: Buckets,
     ranking: Ranking,
@@ -106,10 +107,12 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let distinct = rules.distinct.iter().filter_map(|d| if let Distinct::Hosts { job_wide } = d { Some(*job_wide) } else { None });
         let distinct_hosts = distinct.reduce(|a, b| a || b);
         let salt = ids.salt();
+        let ports = NetworkAsk::new(group);
         let mut p = Self {
             classes: fleet.class_names().iter().map(|_| Class::Unknown).collect(),
             ranking: Ranking::new(fleet.len(), salt),
-            ports: NetworkAsk::new(group),
+            only_dynamic: ports.only_dynamic(),
+            ports,
             sticky: group.ephemeral_disk.as_ref().is_some_and(|d| d.sticky == Some(true)),
             cx,
             group,
@@ -301,7 +304,17 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if ask.cores == 0 && !self.ports.has_ports() {
             return simple;
         }
-        simple && self.lacking(slot, ask).is_none()
+        if !simple {
+            return false;
+        }
+        if ask.cores == 0
+            && let Some(n) = self.only_dynamic
+            && !o.ports_touched(slot)
+            && f.port_count()[i].saturating_add(n) <= f.dynamic_room()[i]
+        {
+            return true;
+        }
+        self.lacking(slot, ask).is_none()
     }
 
     /// What the node lacks, as people see it.
@@ -392,6 +405,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let live = r.previous.as_ref().filter(|p| r.stop.is_some() && !p.terminal()).cloned();
         if let Some(p) = &live {
             self.lend(p, true);
+            self.exhausted = false;
         }
         let placed = self.choose(r);
         match (&placed, live) {
@@ -577,16 +591,17 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         NodeScore { node_id: self.node(c.slot).id, scores: shown.map(|(_, (k, v))| (k.to_owned(), v)).collect(), norm_score }
     }
 
+    /// What live instances of the wanted slots demand of their next manager.
+    fn needs(&self) -> Vec<remote::Need> {
+        let requests = self.wanted.requests.iter();
+        requests.flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0).collect()
+    }
+
     /// Why `failed` requests found no node.
     pub(super) fn failure(&self, failed: i64) -> AllocMetric {
         let mut m = self.base.clone();
         m.coalesced_failures = failed - 1;
-        let needs: Vec<_> = self
-            .wanted
-            .requests
-            .iter()
-            .flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0)
-            .collect();
+        let needs = self.needs();
         for c in &self.ranking.candidates {
             let node = self.node(c.slot);
             let (ask, _) = self.feasible(c.slot);
@@ -613,8 +628,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// Which classes could take what found no room.
     pub(super) fn eligibility(&self, blocked: &mut Blocked) {
-        blocked.escaped |=
-            self.rules.escaped() || self.wanted.requests.iter().any(|r| r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()));
+        // What a live instance demands is not a matter of classes.
+        blocked.escaped |= self.rules.escaped() || !self.needs().is_empty();
         for (c, name) in self.classes.iter().zip(self.overlay.fleet.class_names()) {
             match c {
                 Class::Feasible { .. } => *blocked.classes.entry(name.to_string()).or_default() = true,

@@ -67,7 +67,7 @@ impl State {
     }
 
     fn check(&self, expect: &Expect) -> Result<(), ApplyError> {
-        let conflict = |expected: String, found: String| Err(ApplyError::Conflict { expected, found, expect: expect.clone() });
+        let conflict = |expected: String, found: String| Err(ApplyError::Conflict { expected, found, expect: Box::new(expect.clone()) });
         let at = |i: StoreIndex, what: &str| if i == 0 { format!("no {what}") } else { format!("{what} at index {i}") };
         let same = |wanted: StoreIndex, found: StoreIndex, what: String| {
             if wanted == found { Ok(()) } else { conflict(at(wanted, &what), at(found, &what)) }

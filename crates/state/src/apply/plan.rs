@@ -19,11 +19,12 @@ impl Applier<'_> {
         for u in &plan.deployment_updates {
             self.deployment_status(u);
         }
-        for stop in &plan.stops {
-            self.stop_alloc(stop);
-        }
+        // Before the stops: an update is a copy of what the planner saw, and must not take a stop back.
         for a in &plan.attribute_updates {
             self.place(plan, a);
+        }
+        for stop in &plan.stops {
+            self.stop_alloc(stop);
         }
         for a in plan.placements.values().flatten() {
             self.place(plan, a);

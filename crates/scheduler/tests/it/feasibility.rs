@@ -1,0 +1,205 @@
+//! Which nodes are considered at all, and what is said about the others.
+
+use model::{
+    Constraint,
+    job::VolumeRequest,
+    network::{Network, Port},
+};
+
+use crate::world::{World, batch, service};
+
+fn constraint(left: &str, operator: &str, right: &str) -> Constraint {
+    Constraint { left: left.into(), operator: operator.into(), right: right.into() }
+}
+
+#[test]
+fn reasons_are_named() {
+    type Edit = fn(&mut model::Job);
+    let cases: &[(&str, Edit, &str)] = &[
+        ("n1 nodriver", |_| {}, "filtered missing drivers: mock=1"),
+        ("n1", |j| j.task_groups[0].tasks[0].driver = "ecs".into(), "filtered missing drivers: ecs=1"),
+        (
+            "n1 attr.kernel.name=linux",
+            |j| j.constraints.push(constraint("${attr.kernel.name}", "=", "windows")),
+            "filtered ${attr.kernel.name} = windows=1",
+        ),
+        ("n1\nn2", |j| j.constraints.push(constraint("${node.unique.name}", "regexp", "^x")), "filtered ${node.unique.name} regexp ^x=2"),
+        ("n1 mem=100\nn2 mem=100\nn3 cpu=100", |_| {}, "exhausted cpu=1 memory=2"),
+        ("n1 disk=10", |_| {}, "exhausted disk=1"),
+        ("n1 dc=dc9", |j| j.datacenters = vec!["dc1".into(), "eu-*".into()], "nothing"),
+        ("n1 pool=other", |_| {}, "nothing"),
+        ("n1 down\nn2 ineligible", |_| {}, "nothing"),
+        (
+            "n1",
+            |j| {
+                drop(
+                    j.task_groups[0]
+                        .volumes
+                        .insert("v".into(), VolumeRequest { source: "data".into(), kind: "host".into(), ..VolumeRequest::default() }),
+                )
+            },
+            "filtered missing compatible host volumes=1",
+        ),
+        (
+            "n1",
+            |j| j.task_groups[0].networks = vec![Network { mode: "bridge".into(), ..Network::default() }],
+            "filtered missing network: mode bridge=1",
+        ),
+        (
+            "n1 reserved=8000-8080",
+            |j| j.task_groups[0].networks = vec![ports(&[("http", 8080)], &[])],
+            "exhausted network: reserved port collision http=8080=1",
+        ),
+        (
+            "n1 dynamic=20000-20001",
+            |j| j.task_groups[0].networks = vec![ports(&[], &["a", "b", "c"])],
+            "exhausted network: dynamic port selection failed=1",
+        ),
+        ("n1 cores=2", |j| j.task_groups[0].tasks[0].resources.cores = Some(3), "exhausted cores=1"),
+    ];
+    for (nodes, edit, expect) in cases {
+        let mut w = World::new(nodes);
+        let mut job = service(1);
+        edit(&mut job);
+        let d = w.submit(&job);
+        let m = &d.failed_groups["g"];
+        let list =
+            |map: &std::collections::BTreeMap<String, i64>| map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
+        let found = if m.nodes_filtered > 0 {
+            format!("filtered {}", list(&m.constraint_filtered))
+        } else if m.nodes_exhausted > 0 {
+            format!("exhausted {}", list(&m.dimension_exhausted))
+        } else {
+            "nothing".to_owned()
+        };
+        assert_eq!(found, *expect, "{nodes}");
+        assert_eq!(d.queued["g"], 1);
+    }
+}
+
+fn ports(fixed: &[(&str, i32)], dynamic: &[&str]) -> Network {
+    let port = |label: &str, value| Port { label: label.into(), value, ..Port::default() };
+    Network {
+        mode: "host".into(),
+        reserved_ports: fixed.iter().map(|(l, v)| port(l, *v)).collect(),
+        dynamic_ports: dynamic.iter().map(|l| port(l, 0)).collect(),
+        ..Network::default()
+    }
+}
+
+#[test]
+fn datacenters_and_pools() {
+    let mut w = World::new("a dc=eu-1\nb dc=us-1\nc dc=eu-2 pool=gpu\nd dc=eu-3 ineligible");
+    let mut job = service(1);
+    job.datacenters = vec!["eu-*".into()];
+    let d = w.submit(&job);
+    assert_eq!(w.show(), "0:a:v0");
+    let m = w.at(0).metrics.clone().expect("an account");
+    assert_eq!((m.nodes_evaluated, m.nodes_in_pool), (1, 2));
+    assert_eq!(m.nodes_available.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(), ["eu-1=1"]);
+    assert!(d.failed_groups.is_empty());
+    job.node_pool = "all".into();
+    job.task_groups[0].count = Some(2);
+    job.constraints.push(constraint("", "distinct_hosts", "true"));
+    w.submit(&job);
+    assert_eq!(w.by_node().into_keys().collect::<Vec<_>>(), ["a", "c"]);
+}
+
+#[test]
+fn distinct_hosts_and_properties() {
+    let mut w = World::new("n1 meta.rack=r1\nn2 meta.rack=r1\nn3 meta.rack=r2\nn4");
+    let mut job = service(5);
+    job.constraints.push(constraint("", "distinct_hosts", "true"));
+    let d = w.submit(&job);
+    assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [1, 1, 1, 1]);
+    assert_eq!(d.failed_groups["g"].constraint_filtered.get("distinct_hosts"), Some(&4));
+    assert_eq!(d.queued["g"], 1);
+
+    let mut w = World::new("n1 meta.rack=r1\nn2 meta.rack=r1\nn3 meta.rack=r2\nn4");
+    let mut job = service(5);
+    job.task_groups[0].constraints.push(constraint("${meta.rack}", "distinct_property", "2"));
+    let d = w.submit(&job);
+    let by = w.by_node();
+    assert_eq!(by.get("n1").unwrap_or(&0) + by.get("n2").unwrap_or(&0), 2, "{by:?}");
+    assert_eq!((by.get("n3"), by.get("n4")), (Some(&2), None));
+    let reasons = &d.failed_groups["g"].constraint_filtered;
+    assert_eq!(reasons.get("distinct_property: ${meta.rack}=r1 used by 2 allocs"), Some(&2), "{reasons:?}");
+    assert_eq!(reasons.get("missing property \"${meta.rack}\""), Some(&1));
+}
+
+#[test]
+fn ports_are_given_once() {
+    let mut w = World::new("n1 dynamic=20000-20004\nn2 dynamic=20000-20004");
+    let mut job = service(5);
+    job.task_groups[0].networks = vec![ports(&[], &["a", "b"])];
+    job.task_groups[0].networks[0].dynamic_ports[1].to = -1;
+    let d = w.submit(&job);
+    assert_eq!(w.live().len(), 4, "two each");
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("network: dynamic port selection failed"), Some(&2));
+    w.check_room();
+    let a = w.at(0);
+    let shared = &a.resources.shared;
+    assert_eq!(shared.ports.iter().map(|p| p.label.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(shared.ports[1].to, shared.ports[1].value, "-1 is the same number inside");
+    assert_eq!(shared.ports[0].to, 0);
+    assert_eq!(shared.networks[0].ip, format!("ip-of-{}", a.node_name));
+    assert_eq!(shared.networks[0].dynamic_ports[0].value, shared.ports[0].value);
+    assert!(shared.ports.iter().all(|p| (20000..=20004).contains(&p.value)));
+
+    let mut w = World::new("n1\nn2");
+    let mut job = service(3);
+    job.task_groups[0].networks = vec![ports(&[("http", 8080)], &[])];
+    let d = w.submit(&job);
+    assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("network: reserved port collision http=8080"), Some(&2));
+    job.task_groups[0].networks[0].reserved_ports[0].ignore_collision = true;
+    w.submit(&job);
+    assert_eq!(w.live().len(), 3, "ports that are shared do not collide");
+}
+
+#[test]
+fn cores_are_given_once() {
+    let mut w = World::new("n1 cpu=4000 cores=4");
+    let mut job = service(3);
+    job.task_groups[0].tasks[0].resources.cores = Some(2);
+    let d = w.submit(&job);
+    assert_eq!(d.queued["g"], 1);
+    let mut cores: Vec<_> = w.live().iter().flat_map(|a| a.resources.tasks["t"].cpu.reserved_cores.clone()).collect();
+    cores.sort_unstable();
+    assert_eq!(cores, [0, 1, 2, 3]);
+    assert_eq!(w.at(0).resources.tasks["t"].cpu.cpu_shares, 2000);
+    // And after one is gone, its cores are given again.
+    let id = w.at(0).id;
+    let had = w.at(0).resources.tasks["t"].cpu.reserved_cores.clone();
+    w.report(id, model::ClientStatus::Complete, None);
+    w.run();
+    let newest = w.live().into_iter().max_by_key(|a| a.create_index).expect("placed");
+    assert_eq!(newest.resources.tasks["t"].cpu.reserved_cores, had);
+}
+
+#[test]
+fn blocked_evaluations_know_the_classes() {
+    let mut w = World::new("n1 class=a attr.os=linux mem=100\nn2 class=b attr.os=windows");
+    let mut job = service(2);
+    job.constraints.push(constraint("${attr.os}", "=", "linux"));
+    w.submit(&job);
+    let e = &w.blocked()[0];
+    let class = |name: &str| w.state.nodes().find(|n| &*n.name == name).expect("there").computed_class.clone();
+    assert_eq!(e.class_eligibility.get(&class("n1")), Some(&true), "it has the right system, only no room");
+    assert_eq!(e.class_eligibility.get(&class("n2")), Some(&false));
+    assert!(!e.escaped_computed_class);
+    job.constraints.push(constraint("${node.unique.name}", "!=", "n7"));
+    w.submit(&job);
+    assert!(w.blocked()[0].escaped_computed_class, "any node may be the one");
+    assert_eq!(w.blocked().len(), 1);
+    let summary = w.state.job_summary(&crate::world::key()).expect("there").summary["g"];
+    assert_eq!(summary.queued, 2);
+}
+
+#[test]
+fn batch_jobs_are_placed_alike() {
+    let mut w = World::new("n1 cpu=1200");
+    let d = w.submit(&batch(5));
+    assert_eq!((w.live().len(), d.queued["g"]), (2, 3));
+    assert_eq!(d.failed_groups["g"].coalesced_failures, 2);
+}

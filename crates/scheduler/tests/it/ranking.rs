@@ -1,0 +1,128 @@
+//! Which of the feasible nodes is best.
+
+use model::{Affinity, Constraint, SchedulerConfig, Spread, SpreadTarget};
+use state::Change;
+
+use crate::world::{World, service};
+
+fn spread(attribute: &str, targets: &[(&str, u8)]) -> Spread {
+    let targets = targets.iter().map(|(v, p)| SpreadTarget { value: (*v).into(), percent: *p }).collect();
+    Spread { attribute: attribute.into(), weight: 100, targets }
+}
+
+#[test]
+fn nodes_are_filled_up_or_kept_even() {
+    for (algorithm, expect) in [("binpack", "small"), ("spread", "large")] {
+        let mut w = World::new("small cpu=1000 mem=1000\nlarge cpu=9000 mem=9000");
+        w.apply(vec![Change::SetSchedulerConfig(SchedulerConfig { scheduler_algorithm: algorithm.into(), ..SchedulerConfig::default() })]);
+        w.submit(&service(1));
+        assert_eq!(&*w.at(0).node_name, expect, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_pool_may_have_its_own_algorithm() {
+    let mut w = World::new("small cpu=1000 mem=1000\nlarge cpu=9000 mem=9000");
+    let scheduler_configuration = Some(state::NodePoolScheduler { scheduler_algorithm: "spread".into(), ..Default::default() });
+    w.apply(vec![Change::PutNodePool(state::NodePool { name: "default".into(), scheduler_configuration, ..Default::default() })]);
+    w.submit(&service(1));
+    assert_eq!(&*w.at(0).node_name, "large");
+}
+
+#[test]
+fn allocations_of_a_group_keep_apart() {
+    let mut w = World::new("n1\nn2\nn3\nn4");
+    w.submit(&service(4));
+    assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [1, 1, 1, 1]);
+}
+
+#[test]
+fn affinities_attract_and_repel() {
+    for (weight, expect) in [(100, "n2"), (-100, "n1")] {
+        let mut w = World::new("n1 class=a\nn2 class=b");
+        let mut job = service(1);
+        job.affinities = vec![Affinity { left: "${node.class}".into(), right: "b".into(), operator: "=".into(), weight }];
+        w.submit(&job);
+        assert_eq!(&*w.at(0).node_name, expect, "{weight}");
+        let m = w.at(0).metrics.clone().expect("an account");
+        assert_eq!(m.score_meta_data.len(), 2);
+        assert!(m.score_meta_data[0].norm_score > m.score_meta_data[1].norm_score);
+        let with = m.score_meta_data.iter().find(|s| s.scores.contains_key("node-affinity")).expect("one of them");
+        assert_eq!(with.scores["node-affinity"], f64::from(weight) / 100.0);
+        assert!(with.scores.contains_key("binpack"));
+    }
+}
+
+#[test]
+fn spreads_with_targets() {
+    let mut w = World::new("a1 dc=a\na2 dc=a\nb1 dc=b\nb2 dc=b\nc1 dc=c");
+    let mut job = service(10);
+    job.spreads = vec![spread("${node.datacenter}", &[("a", 70), ("b", 30)])];
+    w.submit(&job);
+    let by = w.by_node();
+    let dc = |d: &str| by.iter().filter(|(n, _)| n.starts_with(d)).map(|(_, n)| n).sum::<usize>();
+    assert_eq!((dc("a"), dc("b"), dc("c")), (7, 3, 0), "{by:?}");
+}
+
+#[test]
+fn spreads_without_targets_are_even() {
+    let mut w = World::new(
+        "a1 dc=a cpu=2000 mem=2000\na2 dc=a cpu=2000 mem=2000\na3 dc=a cpu=2000 mem=2000\nb1 dc=b cpu=20000 mem=20000\nc1 dc=c cpu=20000 mem=20000",
+    );
+    let mut job = service(9);
+    job.task_groups[0].spreads = vec![spread("${node.datacenter}", &[])];
+    w.submit(&job);
+    let by = w.by_node();
+    let dc = |d: &str| by.iter().filter(|(n, _)| n.starts_with(d)).map(|(_, n)| n).sum::<usize>();
+    assert_eq!((dc("a"), dc("b"), dc("c")), (3, 3, 3), "{by:?}");
+    // A rack that comes later is filled first.
+    w.node("d1 dc=d");
+    job.task_groups[0].count = Some(11);
+    w.submit(&job);
+    assert_eq!(w.by_node().get("d1"), Some(&2));
+}
+
+#[test]
+fn scores_are_the_documented_formula() {
+    let mut w = World::new("n1 cpu=1000 mem=1024");
+    w.submit(&service(1));
+    let m = w.at(0).metrics.clone().expect("an account");
+    // Half the CPU and three quarters of the memory stay free.
+    let expect = (20.0 - 10_f64.powf(0.5) - 10_f64.powf(0.75)) / 18.0;
+    assert!((m.score_meta_data[0].norm_score - expect).abs() < 1e-9);
+    assert_eq!(scheduler::rank::binpack(1.0, 1.0), 0.0);
+    assert_eq!(scheduler::rank::evenly(1.0, 1.0), 1.0);
+}
+
+#[test]
+fn ties_are_broken_by_the_seed() {
+    let nodes: String = (0..20).map(|n| format!("n{n}\n")).collect();
+    let chosen = |seed: u64| {
+        let mut w = World::new(&nodes);
+        w.seed = seed;
+        w.submit(&service(1));
+        w.at(0).node_name.to_string()
+    };
+    assert_eq!(chosen(1), chosen(1));
+    let all: std::collections::BTreeSet<_> = (0..20).map(chosen).collect();
+    assert!(all.len() > 5, "equal nodes share the load: {all:?}");
+}
+
+#[test]
+fn a_sticky_disk_prefers_its_node() {
+    let mut w = World::new("n1\nn2\nn3\nn4\nn5");
+    let mut job = service(1);
+    job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { sticky: Some(true), ..Default::default() });
+    w.submit(&job);
+    for user in ["a", "b", "c", "d"] {
+        let node = w.at(0).node_name.clone();
+        job.task_groups[0].tasks[0].user = user.into();
+        w.submit(&job);
+        assert_eq!(w.at(0).node_name, node);
+    }
+    // Unless it may not be there any more.
+    let node = w.at(0).node_name.clone();
+    job.constraints.push(Constraint { left: "${node.unique.name}".into(), operator: "!=".into(), right: node.to_string() });
+    w.submit(&job);
+    assert_ne!(w.at(0).node_name, node);
+}

@@ -1,0 +1,176 @@
+//! Tasks that run elsewhere: slots, providers, pools.
+
+use std::sync::Arc;
+
+use model::{
+    IncarnationId, Job, Observed, RemoteTask, SlotKey,
+    remote::{Manager, RemoteHandle},
+};
+use state::Change;
+
+use crate::world::{World, id_of, node_id, service};
+
+fn remote_job(count: i32) -> Job {
+    let mut job = service(count);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    job
+}
+
+/// What the servers write when an allocation was placed and its task runs.
+fn running(w: &mut World, provider: &str, schema: u32) {
+    for a in w.live() {
+        let slot =
+            SlotKey { namespace: a.namespace.clone(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+        let mut r = w.state.remote_task(&slot).map_or_else(|| record(slot.clone()), |r| RemoteTask::clone(r));
+        r.provider = provider.into();
+        r.driver = "ecs".into();
+        r.handle = Some(RemoteHandle { schema, data: vec![1] });
+        r.observed = Observed::Running;
+        r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
+        w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+    }
+}
+
+fn record(slot: SlotKey) -> RemoteTask {
+    let incarnation = IncarnationId(id_of(&format!("incarnation of {}", slot.index)));
+    RemoteTask { slot, incarnation, ..RemoteTask::default() }
+}
+
+#[test]
+fn a_remote_task_costs_its_node_nothing() {
+    let mut w = World::new("n1 cpu=100 mem=100 disk=0 driver=ecs:a:1-1:0:0");
+    w.submit(&remote_job(50));
+    assert_eq!(w.live().len(), 50);
+    let u = w.state.usage(node_id("n1"));
+    assert_eq!((u.cpu, u.memory_mb, u.disk_mb), (0, 0, 0));
+    let a = w.at(0);
+    assert!(a.resources.tasks["t"].remote);
+    assert_eq!(a.resources.tasks["t"].cpu.cpu_shares, 500, "what it needs at the provider is on record");
+}
+
+#[test]
+fn sessions_are_shared_out() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0\nn2 driver=ecs:a:1-1:0:0\nn3 driver=ecs:a:1-1:0:0");
+    w.submit(&remote_job(9));
+    assert_eq!(w.by_node().values().copied().collect::<Vec<_>>(), [3, 3, 3]);
+}
+
+#[test]
+fn only_the_same_provider_and_schema_can_take_over() {
+    let mut w = World::new("n1 driver=ecs:a:1-2:0:0");
+    w.submit(&remote_job(1));
+    running(&mut w, "a", 2);
+    let old = w.at(0);
+    for other in ["n2 driver=ecs:b:1-2:0:0", "n3 driver=ecs:a:1-1:0:0", "n4"] {
+        w.node(other);
+    }
+    w.down("n1");
+    let d = w.run();
+    assert_eq!(w.show(), "", "no capable node");
+    let reasons = &d.failed_groups["g"].constraint_filtered;
+    assert_eq!(reasons.get("remote task \"t\" runs at provider \"a\", which driver ecs does not reach"), Some(&1), "{reasons:?}");
+    assert_eq!(reasons.get("remote task \"t\" has a handle of schema 2; driver ecs reads 1 to 1"), Some(&1), "{reasons:?}");
+    assert_eq!(reasons.get("missing drivers: ecs"), Some(&1));
+    assert!(w.blocked()[0].escaped_computed_class, "what fits depends on the instance, not on the class alone");
+    w.node("n5 driver=ecs:a:2-3:0:0");
+    w.run();
+    let new = w.at(0);
+    assert_eq!(&*new.node_name, "n5");
+    assert_eq!(new.name, old.name);
+    assert_eq!(new.remote.get("t"), Some(&IncarnationId(id_of("incarnation of 0"))), "the instance is carried over");
+}
+
+#[test]
+fn a_drain_moves_all_remote_tasks_at_once() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    w.submit(&remote_job(20));
+    running(&mut w, "a", 1);
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    w.drain("n1");
+    let d = w.run();
+    assert_eq!(d.annotations["g"].migrate, 20, "nobody has to mark them");
+    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n2".to_owned(), 20)]);
+    assert!(w.live().iter().all(|a| a.remote.len() == 1 && !a.previous_allocation.is_nil()));
+}
+
+#[test]
+fn without_room_they_run_on_unmanaged() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    w.submit(&remote_job(2));
+    running(&mut w, "a", 1);
+    w.drain("n1");
+    let d = w.run();
+    assert_eq!(d.plan.stops.len(), 2, "the drain completes");
+    assert!(d.plan.stops[0].description.contains("unmanaged"), "{}", d.plan.stops[0].description);
+    assert_eq!(d.queued["g"], 2);
+    assert_eq!(w.blocked().len(), 1);
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    w.run();
+    assert_eq!(w.show(), "0:n2:v0 1:n2:v0");
+    assert!(w.live().iter().all(|a| a.remote.len() == 1));
+}
+
+#[test]
+fn a_slot_that_lives_is_filled_before_others() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    w.submit(&remote_job(4));
+    running(&mut w, "a", 1);
+    w.down("n1");
+    w.run();
+    // Slot 2 lives on; the others have ended meanwhile.
+    for r in w.state.clone().remote_tasks().filter(|r| r.slot.index != 2) {
+        let mut r = RemoteTask::clone(r);
+        r.observed = Observed::Gone;
+        w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+    }
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    let mut job = remote_job(1);
+    job.task_groups[0].count = Some(3);
+    let d = w.submit(&job);
+    let first = d.plan.placements.values().flatten().next().expect("placed");
+    assert_eq!(first.index(), 2);
+}
+
+#[test]
+fn providers_are_packed_when_they_say_what_they_have() {
+    let pool = "driver=ecs:a:1-1:1200:100000";
+    let mut w = World::new(&format!("n1 {pool}\nn2 {pool}"));
+    let d = w.submit(&remote_job(3));
+    assert_eq!((w.live().len(), d.queued["g"]), (2, 1), "1200 MHz for both nodes together");
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("cpu of provider a"), Some(&2));
+    // An instance that is there already needs no further room.
+    running(&mut w, "a", 1);
+    let lost = w.at(0).node_name.clone();
+    w.down(&lost);
+    w.run();
+    assert_eq!(w.live().len(), 2);
+    // And a plan that would exceed it is refused.
+    let eval = w.eval();
+    let mut d = scheduler::schedule(&w.state, &eval, w.now, 3).expect("a service");
+    let mut extra = model::Allocation::clone(&w.at(0));
+    extra.id = model::AllocId(id_of("extra"));
+    extra.remote.clear();
+    let node = extra.node_id;
+    d.plan.placements.insert(node, vec![extra]);
+    let v = scheduler::verify_plan(&w.state, &d.plan);
+    assert_eq!(v.refused.get(&node).map(String::as_str), Some("not enough cpu of provider a"));
+}
+
+#[test]
+fn local_and_remote_tasks_of_one_group() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0\nn2 driver=ecs:a:1-1:0:0");
+    let mut job = remote_job(1);
+    let mut local = job.task_groups[0].tasks[0].clone();
+    local.name = "side".into();
+    local.driver = "mock".into();
+    job.task_groups[0].tasks.push(local);
+    w.submit(&job);
+    let a = w.at(0);
+    assert_eq!(w.state.usage(a.node_id).cpu, 500, "only the local one");
+    assert_eq!(a.resources.shared.disk_mb, 300);
+    running(&mut w, "a", 1);
+    w.drain(&a.node_name);
+    w.run();
+    assert_ne!(w.at(0).node_name, a.node_name);
+    assert!(Arc::ptr_eq(w.at(0).job.as_ref().expect("linked"), w.state.job(&crate::world::key()).expect("there")) || w.at(0).job.is_some());
+}

@@ -1,0 +1,92 @@
+//! The last check: plans made on old snapshots meet the newest state.
+
+use std::sync::Arc;
+
+use model::{
+    alloc::DesiredTransition,
+    network::{Network, Port},
+};
+use state::Change;
+
+use crate::world::{World, node_id, service};
+
+#[test]
+fn two_plans_for_the_same_room() {
+    let mut w = World::new("n1 cpu=600");
+    w.register(&service(1));
+    let (a, b) = (w.eval(), w.eval());
+    let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
+    let mut second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
+    assert_ne!(first.placements[&node_id("n1")][0].id, second.placements[&node_id("n1")][0].id, "two evaluations make different ids");
+    w.apply(vec![Change::ApplyPlan(Arc::new(first))]);
+    let v = scheduler::verify_plan(&w.state, &second);
+    assert_eq!(v.refused[&node_id("n1")], "not enough cpu: 1000 of 600 would be taken");
+    assert!(v.plan.placements.is_empty());
+    second.placements.clear();
+    assert!(scheduler::verify_plan(&w.state, &second).refused.is_empty());
+}
+
+#[test]
+fn nodes_that_changed_meanwhile() {
+    type Happening = fn(&mut World);
+    let cases: [(Happening, &str); 4] = [
+        (|w| w.down("n1"), "the node is not ready"),
+        (|w| w.drain("n1"), "the node is draining"),
+        (|w| w.node("n1 ineligible"), "the node is not eligible"),
+        (|w| drop(w.apply(vec![Change::DeleteNode(node_id("n1"))])), "the node is not registered any more"),
+    ];
+    for (change, expect) in cases {
+        let mut w = World::new("n1");
+        w.register(&service(1));
+        let eval = w.eval();
+        let plan = scheduler::schedule(&w.state, &eval, w.now, 1).expect("a service").plan;
+        change(&mut w);
+        assert_eq!(scheduler::verify_plan(&w.state, &plan).refused[&node_id("n1")], expect);
+    }
+}
+
+#[test]
+fn a_refused_replacement_does_not_stop_the_old_one() {
+    let mut w = World::new("n1");
+    w.submit(&service(1));
+    let old = w.at(0);
+    w.node("n2");
+    w.drain("n1");
+    w.mark(old.id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    let eval = w.eval();
+    let plan = scheduler::schedule(&w.state, &eval, w.now, 1).expect("a service").plan;
+    assert_eq!((plan.stops.len(), plan.placements.len()), (1, 1));
+    w.down("n2");
+    let v = scheduler::verify_plan(&w.state, &plan);
+    assert_eq!(v.refused.len(), 1);
+    assert!(v.plan.is_no_op());
+}
+
+#[test]
+fn ports_that_are_taken_meanwhile() {
+    let mut w = World::new("n1");
+    let mut job = service(1);
+    let reserved_ports = vec![Port { label: "http".into(), value: 8080, ..Port::default() }];
+    job.task_groups[0].networks = vec![Network { reserved_ports, ..Network::default() }];
+    w.register(&job);
+    let (a, b) = (w.eval(), w.eval());
+    let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
+    let second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
+    w.apply(vec![Change::ApplyPlan(Arc::new(first))]);
+    assert_eq!(scheduler::verify_plan(&w.state, &second).refused[&node_id("n1")], "port http=8080 is taken");
+}
+
+#[test]
+fn all_at_once_is_refused_as_a_whole() {
+    let mut w = World::new("n1 cpu=600\nn2 cpu=600");
+    let mut job = service(2);
+    job.all_at_once = true;
+    w.register(&job);
+    let eval = w.eval();
+    let plan = scheduler::schedule(&w.state, &eval, w.now, 1).expect("a service").plan;
+    assert_eq!(plan.placements.len(), 2);
+    w.down("n2");
+    let v = scheduler::verify_plan(&w.state, &plan);
+    assert_eq!(v.refused.len(), 1);
+    assert!(v.plan.placements.is_empty());
+}
