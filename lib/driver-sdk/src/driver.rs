@@ -102,7 +102,8 @@ pub trait Driver: Send + Sync + 'static {
         Err(Error::unsupported("exec"))
     }
 
-    /// Runs an interactive command beside the task. Returning ends the session.
+    /// Runs an interactive command beside the task. Returning ends the session. When the client goes away the call is
+    /// dropped at an await, so tie the command's life to a value that ends it.
     async fn exec_streaming(
         &self,
         _id: &str,

@@ -543,3 +543,217 @@ impl Wire for PlainService {
         Ok(Response::new(DestroyNetworkResponse {}))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{self, Spec};
+    use crate::types::{ExecOutput, Inspection, PluginInfo, Started, TaskExit};
+
+    /// Answers everything with as little as the types allow; panics in `exec_task` on request.
+    struct Bare;
+
+    #[crate::async_trait]
+    impl Driver for Bare {
+        fn info(&self) -> PluginInfo {
+            PluginInfo::new("bare", "1.0.0")
+        }
+        fn task_config_schema(&self) -> Spec {
+            schema::object::<&str>([])
+        }
+        async fn fingerprint(&self) -> Fingerprint {
+            panic!("no look");
+        }
+        async fn start_task(&self, _: TaskConfig) -> Result<Started, Error> {
+            Ok(Started::default())
+        }
+        async fn recover_task(&self, _: TaskHandle) -> Result<(), Error> {
+            Ok(())
+        }
+        async fn wait_task(&self, _: &str) -> Result<TaskExit, Error> {
+            Ok(TaskExit {
+                error: Some("lost".into()),
+                ..TaskExit::default()
+            })
+        }
+        async fn stop_task(&self, _: &str, _: StopTask) -> Result<(), Error> {
+            Err(Error::recoverable("busy"))
+        }
+        async fn destroy_task(&self, _: &str, _: bool) -> Result<(), Error> {
+            Err(Error::TaskNotFound)
+        }
+        async fn inspect_task(&self, _: &str) -> Result<Inspection, Error> {
+            Ok(Inspection::default())
+        }
+        async fn task_stats(&self, _: &str) -> Result<Option<TaskUsage>, Error> {
+            let by_pid = [(1, Usage::default())].into();
+            Ok(Some(TaskUsage {
+                by_pid,
+                ..TaskUsage::default()
+            }))
+        }
+        async fn exec_task(
+            &self,
+            id: &str,
+            _: Vec<String>,
+            _: Duration,
+        ) -> Result<ExecOutput, Error> {
+            assert!(id != "panic", "on request");
+            Ok(ExecOutput::default())
+        }
+    }
+
+    fn service() -> PlainService {
+        PlainService::new(Arc::new(Bare), Context::new())
+    }
+
+    #[tokio::test]
+    async fn every_answer_is_complete_because_hosts_do_not_check() {
+        let service = service();
+        let task = TaskConfig {
+            id: "a/b/c".into(),
+            ..TaskConfig::default()
+        };
+        let request = Request::new(StartTaskRequest { task: Some(task) });
+        let handle = service
+            .start_task(request)
+            .await
+            .expect("starts")
+            .into_inner()
+            .handle
+            .expect("handle");
+        assert!(handle.version >= 1);
+        let config = handle.config.expect("the configuration is echoed");
+        assert!(
+            config.id == "a/b/c"
+                && config
+                    .resources
+                    .is_some_and(|r| r.linux_resources.is_some())
+        );
+
+        let waited = service
+            .wait_task(Request::new(WaitTaskRequest::default()))
+            .await
+            .expect("ends")
+            .into_inner();
+        assert!(waited.result.is_some() && waited.err == "lost");
+        let inspected = service
+            .inspect_task(Request::new(InspectTaskRequest::default()))
+            .await
+            .expect("inspected");
+        let status = inspected.into_inner().task.expect("task");
+        assert!(status.result.is_some());
+        assert_eq!(
+            (status.started_at, status.completed_at),
+            (Some(build::ZERO_TIME), Some(build::ZERO_TIME))
+        );
+        let executed = service
+            .exec_task(Request::new(ExecTaskRequest::default()))
+            .await
+            .expect("runs")
+            .into_inner();
+        assert!(executed.result.is_some());
+        let mut stats = service
+            .task_stats(Request::new(TaskStatsRequest::default()))
+            .await
+            .expect("opens")
+            .into_inner();
+        let sample = stats
+            .next()
+            .await
+            .expect("one")
+            .expect("fine")
+            .stats
+            .expect("stats");
+        assert!(
+            sample.timestamp.is_some_and(|at| at.seconds > 0)
+                && sample.agg_resource_usage.is_some()
+        );
+        assert!(
+            sample.resource_usage_by_pid["1"].cpu.is_some()
+                && sample.resource_usage_by_pid["1"].memory.is_some()
+        );
+        let capabilities = service
+            .capabilities(Request::new(CapabilitiesRequest {}))
+            .await
+            .expect("constant");
+        assert!(capabilities.into_inner().capabilities.is_some());
+    }
+
+    #[tokio::test]
+    async fn failures_have_the_form_that_hosts_read() {
+        let service = service();
+        let stop = service
+            .stop_task(Request::new(StopTaskRequest::default()))
+            .await
+            .expect_err("busy");
+        assert_eq!(driver_proto::errors::recoverable(&stop), Some(true));
+        let destroy = service
+            .destroy_task(Request::new(DestroyTaskRequest::default()))
+            .await
+            .expect_err("unknown");
+        assert!(driver_proto::errors::is_task_not_found(&destroy));
+        let signal = service
+            .signal_task(Request::new(SignalTaskRequest::default()))
+            .await
+            .expect_err("not offered");
+        assert_eq!(signal.code(), tonic::Code::Unimplemented);
+        let request = ExecTaskRequest {
+            task_id: "panic".into(),
+            ..ExecTaskRequest::default()
+        };
+        let panic = service
+            .exec_task(Request::new(request))
+            .await
+            .expect_err("panics");
+        assert!(panic.message().contains("on request"), "{panic:?}");
+        for request in [
+            RecoverTaskRequest::default(),
+            RecoverTaskRequest {
+                task_id: "x".into(),
+                handle: None,
+            },
+        ] {
+            assert!(service.recover_task(Request::new(request)).await.is_err());
+        }
+        assert!(
+            service
+                .start_task(Request::new(StartTaskRequest { task: None }))
+                .await
+                .is_err()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_stay_open_even_for_a_driver_that_panics() {
+        let service = service();
+        let mut looks = service
+            .fingerprint(Request::new(FingerprintRequest {}))
+            .await
+            .expect("opens")
+            .into_inner();
+        let first = looks.next().await.expect("at once").expect("fine");
+        assert!(
+            first.health() == HealthState::Unhealthy
+                && first.health_description.contains("no look"),
+            "{first:?}"
+        );
+        let mut events = service
+            .task_events(Request::new(TaskEventsRequest {}))
+            .await
+            .expect("opens")
+            .into_inner();
+        // Hours pass, nothing changes, nothing ends.
+        let silence = tokio::time::timeout(
+            Duration::from_secs(10_000),
+            futures::future::select(looks.next(), events.next()),
+        );
+        assert!(silence.await.is_err());
+        service.context.emit(crate::TaskEvent {
+            message: "hello".into(),
+            ..Default::default()
+        });
+        let event = events.next().await.expect("open").expect("fine");
+        assert!(event.message == "hello" && event.timestamp.is_some());
+    }
+}

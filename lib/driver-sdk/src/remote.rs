@@ -388,7 +388,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Runs an interactive command beside the instance.
+    /// Runs an interactive command beside the instance; dropped at an await when the client goes away.
     async fn exec(
         &self,
         _handle: &RemoteHandle,

@@ -396,3 +396,41 @@ async fn a_plugin_that_hangs_is_replaced() {
     assert_eq!(driver.generation(), 2);
     fixture.finish().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hundreds_of_open_calls_leave_room_for_one_more() {
+    const TASKS: usize = 300;
+    let (fixture, driver) = Fixture::mock().await;
+    let mut ids = Vec::new();
+    let mut open = Vec::new();
+    for _ in 0..TASKS {
+        let config = task(&driver, &json!({"run_for": "1h", "exit_code": 2}));
+        soon(driver.start_task(config.clone()))
+            .await
+            .expect("starts");
+        let mut stats = driver
+            .stats(&config.id, Duration::from_secs(3600))
+            .expect("opens");
+        soon(stats.next()).await.expect("a sample").expect("fine");
+        let (waiting, id) = (driver.clone(), config.id.clone());
+        open.push((
+            stats,
+            tokio::spawn(async move { waiting.wait_task(&id).await }),
+        ));
+        ids.push(config.id);
+    }
+    // 600 streams are open on one connection; a call more is answered all the same.
+    soon(driver.inspect_task(&ids[0])).await.expect("inspected");
+    for id in &ids {
+        soon(driver.stop_task(id, "", Duration::from_secs(5)))
+            .await
+            .expect("stops");
+    }
+    for (_, wait) in open {
+        assert_eq!(
+            soon(wait).await.expect("joined").expect("ended").exit_code,
+            2
+        );
+    }
+    fixture.finish().await;
+}
