@@ -20,7 +20,8 @@ pub struct SlotFacts<'a> {
     pub covered: Result<(), String>,
     /// The node holds a lease (servers' view: not expired including the margin).
     pub leased: &'a dyn Fn(NodeId) -> bool,
-    /// A drain of the node is under way; `Some(true)` when it waits no longer (deadline, or the scheduler has found no room).
+    /// A drain of the node is under way; `Some(true)` when it waits no longer: its deadline has passed, or the scheduler has found no room *for
+    /// this slot* (with a successor named, "no room" must not be said: it would take over before it has observed).
     pub draining: &'a dyn Fn(NodeId) -> Option<bool>,
     /// The allocation exists, is wanted to run and is not terminal.
     pub alloc_live: &'a dyn Fn(AllocId) -> bool,
