@@ -119,7 +119,6 @@ async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender
         heartbeat_interval_ms: millis(shared.config.heartbeat_interval),
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         http_addr: shared.config.http_advertise.clone(),
-        http_addr: shared.config.http_advertise.clone(),
     };
     let _ = to.send(Ok(ToNodeMessage::Welcome(welcome).into())).await;
     Ok(Some((id, entry)))
