@@ -24,7 +24,8 @@ fn parse(text: &str, argument: usize) -> Result<(DateTime, Offset), CallError> {
         && bytes[10] == b'T'
         && bytes[13] == b':'
         && bytes[16] == b':'
-        && text.is_ascii();
+        && text.is_ascii()
+        && &text[17..19] != "60";
     if !shape {
         return bad();
     }
