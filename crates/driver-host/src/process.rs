@@ -184,8 +184,6 @@ impl OutputPipes {
         }
         mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         let reader = pipe::OpenOptions::new().open_receiver(path)?;
-        // Room for what is logged while no agent reads; a refusal only means less room.
-        let _ = rustix::pipe::fcntl_setpipe_size(&reader, 1 << 20);
         let writer = File::options().read(true).write(true).open(path)?;
         Ok((reader, writer))
     }
@@ -230,6 +228,8 @@ pub(crate) async fn launch(
         .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
     let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr)
         .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    // Room for what is logged while no agent reads; a refusal only means less room.
+    let _ = rustix::pipe::fcntl_setpipe_size(&stderr, 256 << 10);
     let mut command = Command::new(&spec.command);
     command
         .args(&spec.args)
