@@ -85,6 +85,8 @@ fn resident_mib() -> f64 {
 
 struct Bench {
     state: State,
+    /// What a store would hold.
+    disk: std::collections::BTreeMap<(state::Table, Vec<u8>), Vec<u8>>,
     index: u64,
     bytes: usize,
     rows: usize,
@@ -101,6 +103,12 @@ impl Bench {
         let rows = applied.rows(&next);
         self.rows += rows.len();
         self.bytes += rows.iter().map(|r| r.key.len() + r.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
+        for r in rows {
+            match r.value {
+                Some(v) => drop(self.disk.insert((r.table, r.key), v)),
+                None => drop(self.disk.remove(&(r.table, r.key))),
+            }
+        }
         self.state = next;
     }
 
@@ -152,7 +160,7 @@ impl Bench {
 
 fn main() {
     let nodes: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(5_000);
-    let mut b = Bench { state: State::new(), index: 1, bytes: 0, rows: 0, evals: 0 };
+    let mut b = Bench { state: State::new(), disk: std::collections::BTreeMap::new(), index: 1, bytes: 0, rows: 0, evals: 0 };
     let t = Instant::now();
     for n in 0..nodes {
         b.apply(Change::RegisterNode(Box::new(node(n))));
@@ -174,4 +182,14 @@ fn main() {
         b.apply(Change::UpdateAllocsFromClient(chunk.to_vec()));
     }
     println!("{n} client updates in batches of 64: {:.0}/s", n as f64 / t.elapsed().as_secs_f64());
+    let rows = b.disk.into_iter().map(|((table, key), value)| state::Row { table, key, value: Some(value) });
+    let before = resident_mib();
+    let t = Instant::now();
+    let loaded = State::load(rows).expect("rows that were written");
+    println!(
+        "{} allocations loaded in {:.0} ms, {:+.0} MiB",
+        loaded.alloc_count(),
+        t.elapsed().as_secs_f64() * 1e3,
+        resident_mib() - before
+    );
 }

@@ -58,6 +58,8 @@ pub(crate) struct GroupRules {
     affinity_unique: bool,
     /// Nodes are filled up (`binpack`) rather than kept even.
     pub(crate) binpack: bool,
+    /// `memory_max` has an effect.
+    pub(crate) oversubscribed: bool,
 }
 
 impl GroupRules {
@@ -102,6 +104,9 @@ impl GroupRules {
             rules,
             unique,
             distinct,
+            oversubscribed: pool_config
+                .and_then(|c| c.memory_oversubscription_enabled)
+                .unwrap_or(state.scheduler_config().memory_oversubscription_enabled),
             binpack: algorithm.unwrap_or(&state.scheduler_config().scheduler_algorithm) != "spread",
         }
     }

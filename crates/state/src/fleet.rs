@@ -67,6 +67,35 @@ fn fallback_address(node: &Node) -> Option<&str> {
         .filter(|ip| !ip.is_empty())
 }
 
+impl Facts {
+    fn join_class(&mut self, name: Arc<str>) -> u32 {
+        let id = match self.class_ids.get(&name) {
+            Some(id) => *id,
+            None => {
+                let id = self.free_classes.pop().unwrap_or_else(|| {
+                    self.class_names.push(name.clone());
+                    self.class_nodes.push(0);
+                    u32::try_from(self.class_names.len() - 1).unwrap_or(u32::MAX)
+                });
+                self.class_names[id as usize] = name.clone();
+                self.class_ids.insert(name, id);
+                id
+            }
+        };
+        self.class_nodes[id as usize] += 1;
+        id
+    }
+
+    fn leave_class(&mut self, id: u32) {
+        let n = &mut self.class_nodes[id as usize];
+        *n -= 1;
+        if *n == 0 {
+            self.class_ids.remove(&self.class_names[id as usize]);
+            self.free_classes.push(id);
+        }
+    }
+}
+
 impl NodeCapacity {
     /// Of a node.
     #[must_use]
@@ -130,6 +159,9 @@ struct Facts {
     class: Vec<u32>,
     class_names: Vec<Arc<str>>,
     class_ids: HashMap<Arc<str>, u32>,
+    /// Nodes of each class; ids of classes without any are given again.
+    class_nodes: Vec<u32>,
+    free_classes: Vec<u32>,
     id_bits: Vec<u64>,
     cpu: Vec<i64>,
     memory_mb: Vec<i64>,
@@ -196,7 +228,7 @@ impl Fleet {
     pub fn class(&self) -> &[u32] {
         &self.facts.class
     }
-    /// Names of classes; classes of which no node is left keep theirs.
+    /// Names of classes by id. An id of which no node is left keeps its name until it is given again.
     #[must_use]
     pub fn class_names(&self) -> &[Arc<str>] {
         &self.facts.class_names
@@ -273,14 +305,6 @@ impl Fleet {
         let facts = Arc::make_mut(&mut self.facts);
         let class: Arc<str> =
             if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
-        let class = if let Some(id) = facts.class_ids.get(&class) {
-            *id
-        } else {
-            let id = u32::try_from(facts.class_names.len()).unwrap_or(u32::MAX);
-            facts.class_names.push(class.clone());
-            facts.class_ids.insert(class, id);
-            id
-        };
         let capacity = NodeCapacity::of(node);
         let known = facts.slots.get(&node.id).copied();
         let slot = known.or_else(|| facts.free.pop());
@@ -304,7 +328,10 @@ impl Fleet {
         };
         facts.nodes[i] = Some(node.clone());
         facts.ready[i] = node.ready();
-        facts.class[i] = class;
+        if known.is_some() {
+            facts.leave_class(facts.class[i]);
+        }
+        facts.class[i] = facts.join_class(class);
         let (high, low) = node.id.0.as_u64_pair();
         facts.id_bits[i] = high ^ low;
         facts.cpu[i] = capacity.cpu;
@@ -323,6 +350,7 @@ impl Fleet {
         let i = slot as usize;
         facts.nodes[i] = None;
         facts.ready[i] = false;
+        facts.leave_class(facts.class[i]);
         facts.free.push(slot);
         self.set(slot, NodeUse::default());
     }

@@ -511,3 +511,26 @@ fn stopped_allocations_leave_their_room() {
     assert!(!s.usage(node).ports.contains("10.0.0.1", 8001));
     assert!(s.usage(node).ports.contains("10.0.0.1", 8002));
 }
+
+#[test]
+fn classes_come_and_go() {
+    let mut s = State::new();
+    let node = |n: u8, rack: &str| {
+        let mut node = Node { id: NodeId(uuid(1, n)), ..Node::default() };
+        node.meta.insert("rack".into(), rack.into());
+        node.meta.insert("unique.serial".into(), n.to_string());
+        Change::RegisterNode(Box::new(node))
+    };
+    apply(&mut s, vec![node(0, "a"), node(1, "a"), node(2, "b")]);
+    assert_eq!(s.fleet().class_names().len(), 2, "what is unique makes no class");
+    for rack in 0..50 {
+        apply(&mut s, vec![node(2, &format!("rack-{rack}"))]);
+        let (slot, class) = (s.fleet().slot(NodeId(uuid(1, 2))).expect("registered"), s.fleet().class());
+        let name = &s.fleet().class_names()[class[slot as usize] as usize];
+        assert_eq!(**name, *s.node(NodeId(uuid(1, 2))).expect("registered").computed_class);
+    }
+    assert!(s.fleet().class_names().len() <= 3, "classes without nodes do not pile up");
+    apply(&mut s, vec![Change::DeleteNode(NodeId(uuid(1, 0))), node(3, "c")]);
+    assert_eq!(s.fleet().len(), 3, "the slot is used again");
+    assert!(std::mem::size_of::<Allocation>() <= 600, "an allocation has become large");
+}

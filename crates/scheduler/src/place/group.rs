@@ -152,7 +152,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let mut ask =
             Ask { cpu: 0, cores: 0, memory_mb: 0, disk_mb: 0, remote: Vec::new(), pool: PoolAsk::default(), given: Arc::default() };
         let mut tasks = BTreeMap::new();
-        let oversubscribed = self.cx.state.scheduler_config().memory_oversubscription_enabled;
+        let oversubscribed = self.rules.oversubscribed;
         for t in &self.group.tasks {
             let r = &t.resources;
             let cores = r.cores.unwrap_or(0);

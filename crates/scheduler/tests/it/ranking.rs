@@ -126,3 +126,21 @@ fn a_sticky_disk_prefers_its_node() {
     w.submit(&job);
     assert_ne!(w.at(0).node_name, node);
 }
+
+#[test]
+fn memory_max_needs_oversubscription() {
+    for (cluster, pool, expect) in [(false, None, 0), (true, None, 900), (true, Some(false), 0), (false, Some(true), 900)] {
+        let mut w = World::new("n1 mem=300");
+        w.apply(vec![Change::SetSchedulerConfig(SchedulerConfig {
+            memory_oversubscription_enabled: cluster,
+            ..SchedulerConfig::default()
+        })]);
+        let scheduler_configuration = Some(state::NodePoolScheduler { memory_oversubscription_enabled: pool, ..Default::default() });
+        w.apply(vec![Change::PutNodePool(state::NodePool { name: "default".into(), scheduler_configuration, ..Default::default() })]);
+        let mut job = service(1);
+        job.task_groups[0].tasks[0].resources.memory_max_mb = Some(900);
+        w.submit(&job);
+        assert_eq!(w.at(0).resources.tasks["t"].memory.memory_max_mb, expect, "cluster {cluster}, pool {pool:?}");
+        assert_eq!(w.state.usage(crate::world::node_id("n1")).memory_mb, 256, "what is reserved is what is packed");
+    }
+}

@@ -174,3 +174,93 @@ fn local_and_remote_tasks_of_one_group() {
     assert_ne!(w.at(0).node_name, a.node_name);
     assert!(Arc::ptr_eq(w.at(0).job.as_ref().expect("linked"), w.state.job(&crate::world::key()).expect("there")) || w.at(0).job.is_some());
 }
+
+mod histories {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Node(u8, u8),
+        Down(u8),
+        Drain(u8),
+        Count(i32),
+        Env(u8),
+        Run,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            3 => (0..5_u8, 0..2_u8).prop_map(|(n, p)| Event::Node(n, p)),
+            2 => (0..5_u8).prop_map(Event::Down),
+            2 => (0..5_u8).prop_map(Event::Drain),
+            1 => (0..6_i32).prop_map(Event::Count),
+            1 => (0..2_u8).prop_map(Event::Env),
+            3 => Just(Event::Run),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+        /// One live allocation per slot, always at the provider where its instance is; whatever can be managed is, at once.
+        #[test]
+        fn slots_and_their_managers(events in prop::collection::vec(event(), 1..25)) {
+            let mut w = World::new("n0 driver=ecs:p0:1-1:0:0\nn1 driver=ecs:p1:1-1:0:0");
+            let (mut count, mut env) = (3, 0);
+            let mut job = remote_job(count);
+            w.register(&job);
+            for e in &events {
+                match e {
+                    Event::Node(n, p) => {
+                        w.node(&format!("n{n} driver=ecs:p{p}:1-1:0:0"));
+                        let id = node_id(&format!("n{n}"));
+                        w.apply(vec![Change::NodeDrain { id, drain: None, mark_eligible: true, last_drain: None, event: None }]);
+                    }
+                    Event::Down(n) => w.down(&format!("n{n}")),
+                    Event::Drain(n) => w.drain(&format!("n{n}")),
+                    Event::Count(c) => count = *c,
+                    Event::Env(e) => env = *e,
+                    Event::Run => {
+                        for a in w.live() {
+                            let node = w.state.node(a.node_id).expect("there");
+                            let provider = node.drivers["ecs"].remote.as_ref().expect("remote").provider.clone();
+                            let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() };
+                            if w.state.remote_task(&slot).is_none_or(|r| r.observed.ended()) {
+                                let r = RemoteTask { provider, driver: "ecs".into(), observed: Observed::Running, ..record(slot) };
+                                w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+                            }
+                        }
+                    }
+                }
+                job.task_groups[0].count = Some(count);
+                job.task_groups[0].tasks[0].env.insert("E".into(), env.to_string());
+                w.register(&job);
+                let before: std::collections::BTreeSet<_> = w.live().iter().map(|a| a.id).collect();
+                w.run();
+                prop_assert!(w.run().plan.is_no_op(), "after {e:?}");
+                let live = w.live();
+                let names: std::collections::BTreeSet<_> = live.iter().map(|a| a.name.clone()).collect();
+                prop_assert_eq!(names.len(), live.len());
+                for a in &live {
+                    let node = w.state.node(a.node_id).expect("there");
+                    prop_assert!(node.drain.is_none(), "nothing remote stays on a draining node");
+                    let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() };
+                    if let Some(r) = w.state.remote_task(&slot).filter(|_| !before.contains(&a.id)) {
+                        prop_assert_eq!(&node.drivers["ecs"].remote.as_ref().expect("remote").provider, &r.provider);
+                        prop_assert_eq!(a.remote.get("t"), Some(&r.incarnation));
+                    }
+                }
+                // What is not managed has no capable node.
+                let covered: std::collections::BTreeSet<_> = live.iter().map(|a| a.index()).collect();
+                for r in w.state.remote_tasks().filter(|r| r.slot.index < count as u32 && !covered.contains(&r.slot.index)) {
+                    let capable = w.state.nodes().any(|n| {
+                        n.ready() && n.drivers.get("ecs").and_then(|d| d.remote.as_ref()).is_some_and(|p| p.provider == r.provider)
+                    });
+                    prop_assert!(!capable, "slot {} could be managed", r.slot);
+                }
+            }
+        }
+    }
+}
