@@ -37,7 +37,9 @@ impl PluginConfig {
                 ));
             }
             other => {
-                return Err(Error::invalid(format!("transport {other:?} is not known; use \"local\"")));
+                return Err(Error::invalid(format!(
+                    "transport {other:?} is not known; use \"local\""
+                )));
             }
         }
         match &self.root {
@@ -85,8 +87,15 @@ mod tests {
         };
         assert_eq!(config("local", "/x").validate(), Ok(()));
         assert_eq!(PluginConfig::default().validate(), Ok(()));
-        for (wrong, named) in [(config("ssh", "/x"), "ssh"), (config("telnet", "/x"), "telnet"), (config("local", "x"), "root")] {
-            assert!(wrong.validate().unwrap_err().to_string().contains(named), "{named}");
+        for (wrong, named) in [
+            (config("ssh", "/x"), "ssh"),
+            (config("telnet", "/x"), "telnet"),
+            (config("local", "x"), "root"),
+        ] {
+            assert!(
+                wrong.validate().unwrap_err().to_string().contains(named),
+                "{named}"
+            );
         }
         assert!(TaskOptions::decode(&[]).is_err());
     }

@@ -194,6 +194,14 @@ impl Executor {
             .and_then(|o| o.as_ref().ok().cloned())
     }
 
+    /// Like [`Executor::ended`], but looks: an end that somebody else knows of is never missed.
+    pub fn look(&self) -> Result<Option<ExitResult>, Error> {
+        match self.ended() {
+            Some(result) => Ok(Some(result)),
+            None => contain::read_result(&self.inner.shared.state_dir),
+        }
+    }
+
     /// Whether this handle can no longer tell how the workload is, because its directory was removed or damaged; attach
     /// again to see what is there now.
     pub fn is_stale(&self) -> bool {
