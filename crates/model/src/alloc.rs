@@ -225,6 +225,7 @@ pub struct AllocDeploymentStatus {
     /// None = not decided yet.
     pub healthy: Option<bool>,
     /// When it was decided, RFC 3339.
+    #[serde(with = "go_time")]
     pub timestamp: String,
     /// It is a canary.
     pub canary: bool,
@@ -313,23 +314,19 @@ pub struct TaskState {
     pub paused: String,
 }
 
-/// Text times that Go writes as `0001-01-01T00:00:00Z` (or null) when unset; empty here.
+/// Text times that Go writes as `0001-01-01T00:00:00Z` when unset; empty here. Typed clients refuse an empty text, and some of them null.
 pub mod go_time {
     use serde::{Deserialize, Deserializer, Serializer};
 
     /// Go's zero time.
     pub const ZERO: &str = "0001-01-01T00:00:00Z";
 
-    /// Writes null for an unset time.
+    /// Writes Go's zero time for an unset one.
     ///
     /// # Errors
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(t: &str, s: S) -> Result<S::Ok, S::Error> {
-        if t.is_empty() {
-            s.serialize_none()
-        } else {
-            s.serialize_str(t)
-        }
+        s.serialize_str(if t.is_empty() { ZERO } else { t })
     }
 
     /// Reads null and Go's zero time as unset.

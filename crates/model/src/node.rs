@@ -144,6 +144,7 @@ pub struct DriverInfo {
     /// Why not.
     pub health_description: String,
     /// When this was last observed, RFC 3339.
+    #[serde(with = "crate::alloc::go_time")]
     pub update_time: String,
     /// Set for drivers whose tasks live in a remote runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,6 +207,7 @@ pub struct NodeEvent {
     /// Details.
     pub details: BTreeMap<String, String>,
     /// When, RFC 3339.
+    #[serde(with = "crate::alloc::go_time")]
     pub timestamp: String,
     /// Index.
     pub create_index: StoreIndex,

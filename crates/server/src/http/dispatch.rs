@@ -1,0 +1,172 @@
+//! What happens to every request: cleaned path, route, method, region, and what every answer carries.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+};
+
+use api::query::{Query, percent_decode};
+use axum::{body::Body, extract::State};
+use futures::FutureExt as _;
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{
+        ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+        ORIGIN,
+    },
+};
+
+use super::{
+    App, compress,
+    reply::{HttpError, Reply},
+    request::Ctx,
+    routes::{self, Verb},
+};
+
+pub(super) async fn dispatch(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Response<Body> {
+    let gzip = compress::wanted(request.headers());
+    let cors = request.headers().contains_key(ORIGIN) && open_to_all(request.uri().path());
+    let mut response = match answer(&app, request, cors).await {
+        Ok(reply) => reply.into_response(),
+        Err(error) => error.into_response(),
+    };
+    if cors {
+        response
+            .headers_mut()
+            .insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    }
+    for (name, value) in &app.options.response_headers {
+        response.headers_mut().insert(name, value.clone());
+    }
+    compress::apply(response, gzip)
+}
+
+async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Reply, HttpError> {
+    let (head, body) = request.into_parts();
+    let Some(path) = percent_decode(head.uri.path(), false) else {
+        return Err(HttpError::bad_request(format_args!(
+            "the path {:?} is not valid percent-encoded UTF-8",
+            head.uri.path()
+        )));
+    };
+    if let Some(clean) = cleaned(&path) {
+        let clean = clean
+            .split('/')
+            .map(api::query::percent_encode)
+            .collect::<Vec<_>>()
+            .join("/");
+        let to = head
+            .uri
+            .query()
+            .map_or(clean.clone(), |q| format!("{clean}?{q}"));
+        return Ok(Reply::redirect(StatusCode::MOVED_PERMANENTLY, &to));
+    }
+    if path == "/" {
+        return Ok(Reply::redirect(StatusCode::TEMPORARY_REDIRECT, "/ui/"));
+    }
+    let Some((route, params)) = routes::find(&path) else {
+        return Err(HttpError::new(StatusCode::NOT_FOUND, ""));
+    };
+    if cors && head.method == Method::OPTIONS {
+        return Ok(Reply::empty(StatusCode::OK)
+            .with_header(
+                ACCESS_CONTROL_ALLOW_METHODS,
+                HeaderValue::from_static("GET, PUT, POST, DELETE"),
+            )
+            .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*")));
+    }
+    let Some(run) = Verb::of(&head.method).and_then(|verb| route.handler(verb)) else {
+        return Err(HttpError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Invalid method",
+        ));
+    };
+    let query = Query::parse(head.uri.query().unwrap_or_default())?;
+    let region = query.text("region");
+    if !region.is_empty() && region != app.server.config().region {
+        return Err(HttpError::internal("No path to region"));
+    }
+    // Reads of this server are never stale; the parameter is checked all the same.
+    query.flag("stale")?;
+    let ctx = Ctx {
+        app: app.clone(),
+        method: head.method,
+        uri: head.uri,
+        params,
+        query,
+        headers: head.headers,
+        body: Mutex::new(body),
+    };
+    // A defect of a handler costs its request an answer, not the connection.
+    match AssertUnwindSafe(run(ctx)).catch_unwind().await {
+        Ok(answer) => answer,
+        Err(_) => {
+            tracing::error!(
+                pattern = route.pattern,
+                "a handler of the HTTP API has panicked"
+            );
+            Err(HttpError::internal(
+                "answering failed inside the server; its log says more",
+            ))
+        }
+    }
+}
+
+/// The path that a client should have used, when it is another one: doubled slashes and dots are not part of names.
+fn cleaned(path: &str) -> Option<String> {
+    if !path.contains("//") && !path.split('/').any(|s| s == "." || s == "..") {
+        return None;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    let mut clean = format!("/{}", parts.join("/"));
+    if path.ends_with('/') && clean.len() > 1 {
+        clean.push('/');
+    }
+    (clean != path).then_some(clean)
+}
+
+/// What browsers of other origins may read.
+fn open_to_all(path: &str) -> bool {
+    [
+        "/v1/client/fs/",
+        "/v1/client/stats",
+        "/v1/client/allocation/",
+        "/v1/client/metadata",
+        "/v1/vars",
+        "/v1/var/",
+    ]
+    .iter()
+    .any(|p| path.starts_with(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaned;
+
+    #[test]
+    fn clean_paths() {
+        for (path, clean) in [
+            ("/v1/jobs", None),
+            ("/v1/job//scale", Some("/v1/job/scale")),
+            ("//v1/jobs/", Some("/v1/jobs/")),
+            ("/v1/../../x", Some("/x")),
+            ("/v1/./jobs", Some("/v1/jobs")),
+            ("//", Some("/")),
+            ("/v1/job/a..b", None),
+        ] {
+            assert_eq!(cleaned(path).as_deref(), clean, "{path}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Changing jobs.
+
+use api::shapes::{
+    EvalResponse, IndexResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
+    JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest,
+    JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations,
+    ScaleRequest, eval_detail,
+};
+use model::{Job, Namespace};
+use std::sync::Arc;
+
+use super::{
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+use crate::requests::{DeregisterJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission};
+
+/// Largest source text that is kept with a job.
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+
+pub(super) async fn register(ctx: Ctx) -> Result<Reply, HttpError> {
+    put_job(ctx, None).await
+}
+
+pub(super) async fn register_named(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("id").to_owned();
+    put_job(ctx, Some(name)).await
+}
+
+/// The job of a request: present, with an id, in the namespace and region that query or job name.
+fn job_of(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpError> {
+    let mut job = job.ok_or_else(|| HttpError::bad_request("Job must be specified"))?;
+    if job.id.is_empty() {
+        return Err(HttpError::bad_request("Job ID hasn't been provided"));
+    }
+    if name.is_some_and(|name| job.id != name) {
+        return Err(HttpError::bad_request("Job ID does not match name"));
+    }
+    let asked = ctx.query.text("namespace");
+    if !asked.is_empty() {
+        job.namespace = Namespace::from(asked);
+    } else if job.namespace.is_empty() {
+        job.namespace = Namespace::from(state::DEFAULT_NAMESPACE);
+    }
+    let region = &ctx.server().config().region;
+    match job.region.as_str() {
+        // `global` is what Nomad's job files mean by "the region of the agent".
+        "" | "global" => job.region.clone_from(region),
+        other if other == region => {}
+        _ => return Err(HttpError::internal("No path to region")),
+    }
+    Ok(job)
+}
+
+async fn put_job(ctx: Ctx, name: Option<String>) -> Result<Reply, HttpError> {
+    let request: JobRegisterRequest = ctx.json().await?;
+    let job = job_of(&ctx, request.job, name.as_deref())?;
+    let mut warnings = Vec::new();
+    let submission = match request.submission {
+        Some(s) if s.source.len() + s.variables.len() > MAX_SOURCE_BYTES => {
+            warnings.push(format!(
+                "the job's source text is larger than {MAX_SOURCE_BYTES} bytes and was not kept"
+            ));
+            None
+        }
+        Some(s) => Some(submission_of(&job, s)),
+        None => None,
+    };
+    let made = ctx
+        .server()
+        .register_job(RegisterJob {
+            job,
+            enforce_index: request.enforce_index.then_some(request.job_modify_index),
+            preserve_counts: request.preserve_counts,
+            eval_priority: (request.eval_priority != 0).then_some(request.eval_priority),
+            submission,
+        })
+        .await?;
+    warnings.extend(made.warnings.iter().cloned());
+    ctx.written(
+        made.index,
+        &JobRegisterResponse {
+            eval_id: made.eval_id,
+            eval_create_index: made.eval_create_index,
+            job_modify_index: made.job_modify_index,
+            warnings: warning_text(&warnings),
+            index: made.index,
+            ..JobRegisterResponse::default()
+        },
+    )
+}
+
+fn submission_of(job: &Job, s: JobSubmission) -> Submission {
+    Submission {
+        namespace: job.namespace.clone(),
+        job_id: job.id.clone(),
+        source: s.source,
+        format: s.format,
+        variable_flags: s.variable_flags,
+        variables: s.variables,
+        ..Submission::default()
+    }
+}
+
+/// Warnings in the layout that clients print as it is.
+fn warning_text(warnings: &[String]) -> String {
+    if warnings.is_empty() {
+        return String::new();
+    }
+    let list: String = warnings.iter().map(|w| format!("\n* {w}")).collect();
+    format!(
+        "{} warning{}:\n{list}",
+        warnings.len(),
+        if warnings.len() == 1 { "" } else { "s" }
+    )
+}
+
+fn eval_response(made: &EvalCreated) -> EvalResponse {
+    EvalResponse {
+        eval_id: made.eval_id,
+        eval_create_index: made.eval_create_index,
+        job_modify_index: made.job_modify_index,
+        index: made.index,
+        ..EvalResponse::default()
+    }
+}
+
+pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
+    if ctx.query.bool("global")? {
+        return Err(HttpError::unsupported(
+            "global=true",
+            "it stops a job in several regions, and this server knows one; leave it out",
+        ));
+    }
+    let request = DeregisterJob {
+        key: ctx.job_key(),
+        purge: ctx.query.bool("purge")?,
+        eval_priority: ctx
+            .query
+            .number::<i32>("eval_priority")?
+            .filter(|p| *p != 0),
+        no_shutdown_delay: ctx.query.bool("no_shutdown_delay")?,
+    };
+    let made = ctx.server().deregister_job(request).await?;
+    ctx.written(made.index, &eval_response(&made))
+}
+
+pub(super) async fn evaluate(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobEvaluateRequest = ctx.json_or_default().await?;
+    same_job(&ctx, &request.job_id)?;
+    let made = ctx
+        .server()
+        .evaluate_job(ctx.job_key(), request.eval_options.force_reschedule)
+        .await?;
+    ctx.written(made.index, &eval_response(&made))
+}
+
+/// The body may name the job too; then it is the one of the path.
+fn same_job(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
+    if named.is_empty() || named == ctx.param("id") {
+        Ok(())
+    } else {
+        Err(HttpError::bad_request("Job ID does not match"))
+    }
+}
+
+pub(super) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobRevertRequest = ctx.json().await?;
+    same_job(&ctx, &request.job_id)?;
+    let made = ctx
+        .server()
+        .revert_job(
+            ctx.job_key(),
+            request.job_version,
+            request.enforce_prior_version,
+        )
+        .await?;
+    ctx.written(made.index, &eval_response(&made))
+}
+
+pub(super) async fn stable(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobStabilityRequest = ctx.json().await?;
+    same_job(&ctx, &request.job_id)?;
+    let index = ctx
+        .server()
+        .set_job_stability(ctx.job_key(), request.job_version, request.stable)
+        .await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
+pub(super) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: ScaleRequest = ctx.json().await?;
+    let key = ctx.job_key();
+    if request.target.get("Job").is_some_and(|job| key.id != **job) {
+        return Err(HttpError::bad_request(
+            "job ID in payload did not match URL",
+        ));
+    }
+    let Some(group) = request.target.get("Group").filter(|g| !g.is_empty()) else {
+        return Err(HttpError::bad_request(
+            "missing task group name for scaling action",
+        ));
+    };
+    if request.error && request.count.is_some() {
+        return Err(HttpError::bad_request(
+            "scaling action should not contain count if error is true",
+        ));
+    }
+    if request.count.is_some_and(|c| c < 0) {
+        return Err(HttpError::bad_request(
+            "scaling action count can't be negative",
+        ));
+    }
+    let made = ctx
+        .server()
+        .scale_job(ScaleJob {
+            key,
+            group: group.clone(),
+            count: request.count,
+            message: request.message,
+            error: request.error,
+            meta: request.meta,
+        })
+        .await?;
+    let mut response = eval_response(&made);
+    response.job_modify_index = made.job_modify_index;
+    ctx.written(made.index, &response)
+}
+
+pub(super) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
+    let name = ctx.param("id").to_owned();
+    let request: JobPlanRequest = ctx.json().await?;
+    let job = job_of(&ctx, request.job, Some(&name))?;
+    let preview = ctx
+        .server()
+        .plan_job(PlanJob {
+            job,
+            diff: request.diff,
+        })
+        .await?;
+    let response = JobPlanResponse {
+        annotations: Some(PlanAnnotations {
+            desired_tg_updates: preview.desired_updates,
+            preempted_allocs: Vec::new(),
+        }),
+        failed_tg_allocs: preview.failed_groups,
+        next_periodic_launch: None,
+        job_modify_index: preview.job_modify_index,
+        created_evals: preview
+            .created_evals
+            .into_iter()
+            .map(|e| eval_detail(&Arc::new(e)))
+            .collect(),
+        diff: preview.diff,
+        warnings: warning_text(&preview.warnings),
+        index: preview.index,
+        ..JobPlanResponse::default()
+    };
+    ctx.written(preview.index, &response)
+}
+
+pub(super) async fn validate(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobValidateRequest = ctx.json().await?;
+    let job = job_of(&ctx, request.job, None)?;
+    let verdict = ctx.server().validate_job(job).await?;
+    ctx.plain(&JobValidateResponse {
+        // Driver configurations are checked by the drivers, on the nodes.
+        driver_config_validated: false,
+        validation_errors: verdict.errors,
+        error: verdict.error,
+        warnings: warning_text(&verdict.warnings),
+    })
+}
+
+pub(super) async fn parse(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobParseRequest = ctx.json().await?;
+    if request.job_hcl.is_empty() {
+        return Err(HttpError::bad_request("Job spec is empty"));
+    }
+    if request.hcl_v1 {
+        return Err(HttpError::unsupported(
+            "HCLv1",
+            "job files are read as HCL2 or JSON; leave the field out",
+        ));
+    }
+    // Evaluating a job file is bounded work, but too much for a thread that serves others.
+    let parsed = tokio::task::spawn_blocking(move || parse_job(&request))
+        .await
+        .map_err(|e| {
+            HttpError::internal(format_args!(
+                "parsing the job failed inside the server: {e}"
+            ))
+        })?;
+    ctx.plain(&parsed?)
+}
+
+/// Reads a job file: no environment, no functions that touch files.
+fn parse_job(request: &JobParseRequest) -> Result<Job, HttpError> {
+    let mut input = jobspec::ParseInput::new("input.hcl", &request.job_hcl);
+    if !request.variables.is_empty() {
+        input.var_files.push(jobspec::VarFile {
+            path: "variables.hcl".to_owned(),
+            text: request.variables.clone(),
+        });
+    }
+    let parsed = jobspec::parse(&input).map_err(|problems| {
+        HttpError::bad_request(format_args!(
+            "Failed to parse job: {}",
+            jobspec::render(&problems, false).trim_end()
+        ))
+    })?;
+    let mut job = parsed.job;
+    if request.canonicalize {
+        job.canonicalize();
+    }
+    Ok(job)
+}

@@ -1,0 +1,119 @@
+//! Endpoints that are answered by their stated refusal: enterprise features, switched-off ACLs, and what this release does not have, by name.
+
+use http::StatusCode;
+
+use super::{
+    jobs,
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+macro_rules! unsupported {
+    ($($name:ident: $feature:literal, $reason:literal;)*) => {$(
+        pub(super) async fn $name(_: Ctx) -> Result<Reply, HttpError> {
+            Err(HttpError::unsupported($feature, $reason))
+        }
+    )*};
+}
+
+unsupported! {
+    job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
+    version_tags: "tagging job versions", "refer to versions by number";
+    services: "service registration", "no provider of services is part of it; allocations carry their addresses and ports";
+    variables: "variables", "no encrypted store for them is part of it; use template or environment in the job";
+    scaling_policies: "scaling policies", "/v1/job/:id/scale reads and changes counts";
+    volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
+    exec: "running commands in allocations", "use alloc logs, fs, signal and restart";
+    alloc_snapshot: "copying the data of an allocation to another node", "ephemeral_disk.migrate is refused at registration";
+    node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";
+    namespace_writes: "creating, changing and deleting namespaces", "the only namespace is default";
+    monitor: "streaming the agent's log", "read the agent's standard error or its journal";
+    debug: "profiling over HTTP", "use the system's profilers on the agent's process";
+    set_servers: "changing the list of servers at run time", "the agent's configuration names them";
+    schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";
+    gossip_keyring: "the gossip keyring", "servers do not gossip";
+    root_keyring: "the root keyring", "nothing is encrypted or signed with it";
+    transfer_leadership: "transferring leadership", "there is one server";
+    autopilot: "autopilot", "there is one server";
+    snapshot: "snapshots over HTTP", "copy the server's data directory while it is stopped";
+    upgrade_check: "upgrade checks", "there is nothing to migrate from";
+    eval_delete: "deleting evaluations", "they are collected when they are old; /v1/system/gc does it at once";
+    deployment_unblock: "unblocking deployments", "they wait for other regions, and there is one";
+}
+
+/// The stated answer of a community edition.
+pub(super) async fn enterprise(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "Nomad Enterprise only endpoint",
+    ))
+}
+
+pub(super) async fn alloc_pause(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::internal("Enterprise only"))
+}
+
+pub(super) async fn license(_: Ctx) -> Result<Reply, HttpError> {
+    Ok(Reply::empty(StatusCode::NO_CONTENT))
+}
+
+pub(super) async fn acl(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::bad_request("ACL support disabled"))
+}
+
+pub(super) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
+    Err(HttpError::not_found("OIDC Discovery endpoint not enabled"))
+}
+
+/// The lists that clients ask for in passing are truthfully empty; any other kind of volume is refused.
+pub(super) async fn volume_list(ctx: Ctx) -> Result<Reply, HttpError> {
+    if ctx.query.text("type") != "csi" {
+        volumes(ctx).await
+    } else {
+        empty_list(&ctx)
+    }
+}
+
+pub(super) async fn plugin_list(ctx: Ctx) -> Result<Reply, HttpError> {
+    if ctx.query.text("type") != "csi" {
+        volumes(ctx).await
+    } else {
+        empty_list(&ctx)
+    }
+}
+
+fn empty_list(ctx: &Ctx) -> Result<Reply, HttpError> {
+    ctx.read(1, &Vec::<()>::new())
+}
+
+/// No registered job is parameterized (they are refused at registration), so none can be dispatched.
+pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
+    let key = ctx.job_key();
+    match ctx.server().snapshot().job(&key) {
+        None => Err(HttpError::internal("parameterized job not found")),
+        Some(job) if job.parameterized_job.is_none() => Err(HttpError::internal(format_args!(
+            "Specified job {:?} is not a parameterized job",
+            key.id.as_str()
+        ))),
+        Some(_) => Err(HttpError::unsupported(
+            "dispatching jobs",
+            "register a job of its own instead",
+        )),
+    }
+}
+
+/// No registered job is periodic (they are refused at registration), so none can be forced.
+pub(super) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
+    let key = ctx.job_key();
+    match ctx.server().snapshot().job(&key) {
+        None => Err(jobs::not_found()),
+        Some(job) if job.periodic.is_none() => Err(HttpError::internal(format_args!(
+            "can't force launch non-periodic job {:?}",
+            key.id.as_str()
+        ))),
+        Some(_) => Err(HttpError::unsupported(
+            "periodic jobs",
+            "register a batch job when it is to run",
+        )),
+    }
+}

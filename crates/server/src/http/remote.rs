@@ -1,0 +1,219 @@
+//! Remote tasks: the records themselves, what is promised of them, and who manages them.
+
+use std::sync::Arc;
+
+use api::{
+    With,
+    paging::page,
+    shapes::{Guarantee, GuaranteeLevel, IndexResponse, RemoteExtra, RemoteTaskView},
+};
+use model::{RemoteTask, SlotKey, node::RemoteProvider};
+use state::{State, Table};
+
+use super::{
+    jobs::in_namespace,
+    reply::{HttpError, Reply},
+    request::Ctx,
+};
+
+/// A record as the API shows it.
+pub(super) fn view(state: &State, record: &Arc<RemoteTask>) -> RemoteTaskView {
+    let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
+    let extra = RemoteExtra {
+        slot_name: record.slot.to_string(),
+        manager_name: manager.map(|n| n.name.to_string()).unwrap_or_default(),
+        unmanaged: record.manager.is_none(),
+        guarantee: guarantee(provider(state, record)),
+    };
+    With::new(record.clone(), extra)
+}
+
+/// What a node that reaches the record's provider says about it; the manager's word first.
+fn provider<'s>(state: &'s State, record: &RemoteTask) -> Option<&'s RemoteProvider> {
+    let of = |node: &'s Arc<model::Node>| {
+        let declared = node.drivers.get(&record.driver)?.remote.as_ref()?;
+        (record.provider.is_empty() || declared.provider == record.provider).then_some(declared)
+    };
+    let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
+    manager.and_then(of).or_else(|| state.nodes().find_map(of))
+}
+
+/// What is promised, from what the provider can do.
+fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
+    let Some(p) = provider else {
+        return Guarantee {
+            reason: "no node that reaches the provider has told what it can do".to_owned(),
+            ..Guarantee::default()
+        };
+    };
+    let (level, reason) = if p.plain_protocol {
+        (
+            GuaranteeLevel::HandleOnly,
+            "the driver speaks the plain driver protocol only: a create whose answer is lost may leave an instance that nobody knows",
+        )
+    } else if p.keyed_create {
+        (
+            GuaranteeLevel::ExactlyOne,
+            "the provider creates by key: repeating a create gives the same instance",
+        )
+    } else if p.find || p.list {
+        (
+            GuaranteeLevel::ExactlyOneBySearch,
+            "the provider finds instances by their key: a lost answer is looked up before anything is created",
+        )
+    } else {
+        (
+            GuaranteeLevel::Held,
+            "the provider has neither keyed create nor search: after a lost answer the task is held as unknown until a person decides",
+        )
+    };
+    Guarantee {
+        level,
+        exactly_one: level >= GuaranteeLevel::ExactlyOneBySearch,
+        fenced: p.conditional_writes,
+        exact_results: p.retained_exit_results,
+        reason: reason.to_owned(),
+    }
+}
+
+pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
+    let options = ctx.list_options()?;
+    let (state, index) = ctx.watch_table(Table::RemoteTasks).await?;
+    let namespace = ctx.query.namespace();
+    let job = ctx.query.text("job");
+    let rows = state
+        .remote_tasks()
+        .filter(|r| {
+            in_namespace(&namespace, &r.slot.namespace) && (job.is_empty() || r.slot.job_id == job)
+        })
+        .map(|r| view(&state, r))
+        .filter(|r| r.extra.slot_name.starts_with(&options.prefix));
+    let page = page(rows, &options, |r| r.extra.slot_name.clone())?;
+    Ok(ctx
+        .read(index, &page.rows)?
+        .next_token(page.next_token.as_deref()))
+}
+
+/// The slot that a path names: `namespace/job.group[index]/task`.
+fn slot(ctx: &Ctx) -> Result<SlotKey, HttpError> {
+    let text = ctx.param("slot");
+    parse_slot(text).ok_or_else(|| {
+        HttpError::bad_request(format_args!(
+            "{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"
+        ))
+    })
+}
+
+/// The inverse of the slot's text. A job's id may hold slashes and dots, the other parts may not.
+fn parse_slot(text: &str) -> Option<SlotKey> {
+    let (namespace, rest) = text.split_once('/')?;
+    let (rest, task) = rest.rsplit_once("]/")?;
+    let (rest, index) = rest.rsplit_once('[')?;
+    let (job, group) = rest.rsplit_once('.')?;
+    if namespace.is_empty() || job.is_empty() || group.is_empty() || task.is_empty() {
+        return None;
+    }
+    Some(SlotKey {
+        namespace: namespace.into(),
+        job_id: job.into(),
+        group: group.into(),
+        index: index.parse().ok()?,
+        task: task.into(),
+    })
+}
+
+pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
+    let slot = slot(&ctx)?;
+    let (record, index, state) = ctx
+        .watch_object(
+            Table::RemoteTasks,
+            |s| s.remote_task(&slot).cloned(),
+            |r| r.modify_index,
+        )
+        .await?;
+    let record =
+        record.ok_or_else(|| HttpError::not_found("remote task not found").read_at(index))?;
+    ctx.read(index, &view(&state, &record))
+}
+
+/// Gives up a record although the absence of its instance is not confirmed.
+pub(super) async fn forget(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().forget_remote(slot(&ctx)?).await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_have_one_text() {
+        for text in [
+            "default/job.group[0]/task",
+            "ns/a/b.c.group[12]/t",
+            "default/j]x.g[3]/t",
+        ] {
+            assert_eq!(parse_slot(text).expect(text).to_string(), text);
+        }
+        for text in [
+            "",
+            "default",
+            "default/job",
+            "default/job.g[x]/t",
+            "default/job[0]/t",
+            "/job.g[0]/t",
+            "default/job.g[0]/",
+            "default/.g[0]/t",
+        ] {
+            assert!(parse_slot(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn promises_follow_from_what_the_provider_can_do() {
+        let with = |change: fn(&mut RemoteProvider)| {
+            let mut p = RemoteProvider::default();
+            change(&mut p);
+            guarantee(Some(&p))
+        };
+        for (g, level, exactly_one) in [
+            (guarantee(None), GuaranteeLevel::Unknown, false),
+            (with(|_| {}), GuaranteeLevel::Held, false),
+            (
+                with(|p| p.list = true),
+                GuaranteeLevel::ExactlyOneBySearch,
+                true,
+            ),
+            (
+                with(|p| p.find = true),
+                GuaranteeLevel::ExactlyOneBySearch,
+                true,
+            ),
+            (
+                with(|p| p.keyed_create = true),
+                GuaranteeLevel::ExactlyOne,
+                true,
+            ),
+            (
+                with(|p| {
+                    p.keyed_create = true;
+                    p.plain_protocol = true;
+                }),
+                GuaranteeLevel::HandleOnly,
+                false,
+            ),
+        ] {
+            assert_eq!(
+                (g.level, g.exactly_one),
+                (level, exactly_one),
+                "{}",
+                g.reason
+            );
+            assert!(!g.reason.is_empty());
+        }
+        assert!(
+            with(|p| p.conditional_writes = true).fenced
+                && with(|p| p.retained_exit_results = true).exact_results
+        );
+    }
+}
