@@ -92,6 +92,43 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
+/// Most findings reported about one input.
+pub const FINDINGS_MAX: usize = 50;
+
+/// Drops repetitions (a mistake in a `dynamic` block is found once per block made), and all but the first
+/// [`FINDINGS_MAX`]: nobody reads more, and showing each takes time.
+pub fn tidy(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut kept = Vec::new();
+    let mut further = 0;
+    for diagnostic in diagnostics {
+        let span = diagnostic
+            .location
+            .as_ref()
+            .map(|l| (l.span.start, l.span.end));
+        if !seen.insert((diagnostic.summary.clone(), diagnostic.detail.clone(), span)) {
+            continue;
+        }
+        if kept.len() < FINDINGS_MAX {
+            kept.push(diagnostic);
+        } else {
+            further += 1;
+        }
+    }
+    if further > 0 {
+        let worst = kept
+            .iter()
+            .map(|d| d.severity)
+            .max()
+            .unwrap_or(Severity::Warning);
+        kept.push(Diagnostic {
+            severity: worst,
+            ..Diagnostic::error("Further findings", format!("{further} more are not shown"))
+        });
+    }
+    kept
+}
+
 /// Shows findings with file, line, column, the line itself and the hint.
 ///
 /// `colour` adds terminal escapes; whether the terminal wants them is the caller's knowledge.

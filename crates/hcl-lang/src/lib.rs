@@ -41,7 +41,7 @@ mod value;
 mod vars;
 
 pub use convert::{ConvertError, convert};
-pub use diag::{Diagnostic, Severity, render};
+pub use diag::{Diagnostic, FINDINGS_MAX, Severity, render, tidy};
 pub use duration::{DurationError, parse_duration};
 pub use number::Number;
 pub use parse::{SOURCE_MAX, parse_body, parse_expr};

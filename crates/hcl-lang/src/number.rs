@@ -106,6 +106,20 @@ impl Number {
         }
     }
 
+    /// Ten to the power of `exponent`, whatever its size: for shifting digits, not for values of users.
+    pub(crate) fn power_of_ten(exponent: i64) -> Number {
+        let power = BigInt::from(10).pow(exponent.unsigned_abs().min(20_000) as u32);
+        let (num, den) = if exponent < 0 {
+            (BigInt::one(), power)
+        } else {
+            (power, BigInt::one())
+        };
+        match (num.to_i64(), den.is_one()) {
+            (Some(int), true) => int.into(),
+            _ => Number(Repr::Ratio(Box::new(Ratio { num, den }))),
+        }
+    }
+
     fn ratio(num: BigInt, den: BigInt) -> Option<Number> {
         if den.is_zero() {
             return None;

@@ -23,7 +23,7 @@ use hcl_lang::body::{self, Schema};
 use hcl_lang::eval::{Budget, Context, Undefined};
 use hcl_lang::functions::{DiskHost, FunctionSet};
 pub use hcl_lang::{Diagnostic, Severity, render};
-use hcl_lang::{Source, Value};
+use hcl_lang::{Source, Value, tidy};
 use serde_json::{Map, Value as Json, json};
 
 /// A file that sets variables.
@@ -121,8 +121,9 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     let (errors, warnings): (Vec<_>, Vec<_>) =
         diagnostics.into_iter().partition(Diagnostic::is_error);
     let Some(fields) = fields.filter(|_| errors.is_empty()) else {
-        return Err(errors);
+        return Err(tidy(errors));
     };
+    let warnings = tidy(warnings);
     let job = to_model(fields, input.path)?;
     Ok(Parsed {
         job,

@@ -524,3 +524,19 @@ fn the_apis_json_is_checked_field_by_field() {
         ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]
     );
 }
+
+#[test]
+fn repeated_and_countless_mistakes_stay_readable() {
+    let text = "job \"x\" {\n  dynamic \"group\" {\n    for_each = range(500)\n    labels   = [group.key]\n    content {\n      cuont = 1\n    }\n  }\n}\n";
+    let errors = lines(&read(text).expect_err("refused"));
+    assert_eq!(
+        errors,
+        [
+            "job.hcl:6:7: Unknown attribute: \"cuont\" is not expected here (did you mean \"count\"?)"
+        ]
+    );
+    let many: String = (0..5000).map(|i| format!("  unknown{i} = 1\n")).collect();
+    let errors = lines(&read(&format!("job \"x\" {{\n{many}}}\n")).expect_err("refused"));
+    assert_eq!(errors.len(), 51);
+    assert_eq!(errors[50], "Further findings: 4950 more are not shown");
+}

@@ -10,7 +10,7 @@ use crate::types::Type;
 use crate::value::Value;
 
 /// Largest width and precision.
-const WIDTH_MAX: usize = 4096;
+const WIDTH_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Verb {
@@ -278,7 +278,7 @@ fn fixed(number: &Number, places: usize) -> String {
 }
 
 fn scaled(number: &Number, places: usize) -> (String, String) {
-    let power = Number::parse(&format!("1e{places}")).unwrap_or(Number::from(1i64));
+    let power = Number::power_of_ten(places as i64);
     let shifted = number.mul(&power).unwrap_or(Number::ZERO);
     let floor = shifted.floor().unwrap_or(Number::ZERO);
     let rest = shifted.sub(&floor).unwrap_or(Number::ZERO);
@@ -315,7 +315,7 @@ fn significant(number: &Number) -> (String, i64) {
 
 fn scientific(number: &Number, places: usize, letter: char) -> String {
     let (_, exponent) = significant(number);
-    let shift = Number::parse(&format!("1e{}", -exponent)).unwrap_or(Number::from(1i64));
+    let shift = Number::power_of_ten(-exponent);
     let mantissa = number.mul(&shift).unwrap_or(Number::ZERO);
     let mut text = fixed(&mantissa, places);
     let mut exponent = exponent;

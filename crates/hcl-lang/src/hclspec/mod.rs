@@ -12,7 +12,7 @@ pub use msgpack::to_msgpack;
 
 use crate::body::{self, Attribute, Block, Body, Content, Schema};
 use crate::convert::convert;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, tidy};
 use crate::eval::{Budget, Context, Expression, Scope, Undefined};
 use crate::functions::FunctionSet;
 use crate::parse::parse_expr;
@@ -369,7 +369,7 @@ impl Checked {
         if decoder.diagnostics.is_empty() {
             Ok(value)
         } else {
-            Err(decoder.diagnostics)
+            Err(tidy(decoder.diagnostics))
         }
     }
 }
