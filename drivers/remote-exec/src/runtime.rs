@@ -328,9 +328,7 @@ impl Runtime {
         create_once(&retired, epoch.to_string().as_bytes()).map_err(unclear("create", &retired))?;
         let intent = place.dir.join("instance.json");
         match std::fs::remove_file(&intent) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(unclear("remove", &intent)(e));
-            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(unclear("remove", &intent)(e)),
             _ => self.clear(place),
         }
     }

@@ -503,3 +503,255 @@ pub fn errno(error: &io::Error) -> Option<i32> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up hierarchy: directories are given the files that a kernel would put there.
+    struct Tree(tempfile::TempDir);
+
+    impl Tree {
+        fn new() -> Tree {
+            Tree(tempfile::tempdir().unwrap())
+        }
+
+        fn dir(&self, path: &str, files: &[(&str, &str)]) -> PathBuf {
+            let dir = self.0.path().join(path);
+            std::fs::create_dir_all(&dir).unwrap();
+            for (name, text) in files {
+                std::fs::write(dir.join(name), text).unwrap();
+            }
+            dir
+        }
+
+        fn read(&self, path: &str) -> String {
+            std::fs::read_to_string(self.0.path().join(path)).unwrap()
+        }
+    }
+
+    fn spec(unified: Option<&Path>, v1: &[(&str, &Path)]) -> Cgroup {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        Cgroup {
+            unified: unified.map(bytes).unwrap_or_default(),
+            v1: v1
+                .iter()
+                .map(|(c, path)| executor_proto::CgroupV1 {
+                    controller: (*c).into(),
+                    path: bytes(path),
+                })
+                .collect(),
+            memory_max: 64 << 20,
+            memory_reservation: 32 << 20,
+            cpu_shares: 1024,
+            cpu_quota_us: 50_000,
+            pids_max: 10,
+            ..Cgroup::default()
+        }
+    }
+
+    const LIMITS_V2: [(&str, &str); 6] = [
+        ("memory.max", ""),
+        ("memory.oom.group", ""),
+        ("memory.low", ""),
+        ("cpu.weight", ""),
+        ("cpu.max", ""),
+        ("pids.max", ""),
+    ];
+
+    #[test]
+    fn limits_of_version_2() {
+        let tree = Tree::new();
+        let dir = tree.dir("drover/t", &LIMITS_V2);
+        create(&spec(Some(&dir), &[])).unwrap();
+        let wanted = [
+            ("memory.max", "67108864"),
+            ("memory.oom.group", "1"),
+            ("memory.low", "33554432"),
+            ("cpu.weight", "39"),
+            ("cpu.max", "50000 100000"),
+            ("pids.max", "10"),
+        ];
+        for (file, value) in wanted {
+            assert_eq!(tree.read(&format!("drover/t/{file}")), value, "{file}");
+        }
+    }
+
+    #[test]
+    fn controllers_are_passed_on_from_the_top() {
+        let tree = Tree::new();
+        let top = tree.dir(
+            "",
+            &[
+                ("cgroup.controllers", "cpuset cpu memory pids"),
+                ("cgroup.subtree_control", "cpu"),
+            ],
+        );
+        tree.dir(
+            "drover",
+            &[
+                ("cgroup.controllers", "cpu memory pids"),
+                ("cgroup.subtree_control", "memory pids"),
+            ],
+        );
+        // The plain files keep the last write only, which shows the last controller that was missing.
+        enable_controllers(&top.join("drover")).unwrap();
+        assert!(tree.read("cgroup.subtree_control").starts_with("+pids"));
+        assert!(
+            tree.read("drover/cgroup.subtree_control")
+                .starts_with("+cpu")
+        );
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_set_is_an_error_that_names_it() {
+        let tree = Tree::new();
+        let dir = tree.dir("drover/t", &LIMITS_V2[1..]);
+        let error = create(&spec(Some(&dir), &[])).unwrap_err();
+        assert!(error.to_string().contains("memory.max"), "{error}");
+        assert_eq!(errno(&error), Some(rustix::io::Errno::NOENT.raw_os_error()));
+    }
+
+    #[test]
+    fn hybrid_hosts_limit_in_version_1_only() {
+        let tree = Tree::new();
+        let unified = tree.dir("unified/drover/t", &[("cgroup.procs", "")]);
+        let memory = tree.dir(
+            "memory/drover/t",
+            &[
+                ("memory.limit_in_bytes", ""),
+                ("memory.soft_limit_in_bytes", ""),
+            ],
+        );
+        let cpu = tree.dir(
+            "cpu/drover/t",
+            &[
+                ("cpu.shares", ""),
+                ("cpu.cfs_period_us", ""),
+                ("cpu.cfs_quota_us", ""),
+            ],
+        );
+        let spec = spec(Some(&unified), &[("memory", &memory), ("cpu", &cpu)]);
+        create(&spec).unwrap();
+        assert_eq!(
+            tree.read("memory/drover/t/memory.limit_in_bytes"),
+            "67108864"
+        );
+        assert_eq!(
+            tree.read("memory/drover/t/memory.soft_limit_in_bytes"),
+            "33554432"
+        );
+        assert_eq!(tree.read("cpu/drover/t/cpu.shares"), "1024");
+        assert_eq!(tree.read("cpu/drover/t/cpu.cfs_quota_us"), "50000");
+        // Who is in the version 2 directory is brought into the others; who is there already is not moved again.
+        std::fs::write(unified.join("cgroup.procs"), "11\n12\n").unwrap();
+        std::fs::write(memory.join("cgroup.procs"), "11\n").unwrap();
+        std::fs::write(cpu.join("cgroup.procs"), "11\n12\n").unwrap();
+        let paths = Paths::of_spec(&spec);
+        gather(&paths).unwrap();
+        assert!(tree.read("memory/drover/t/cgroup.procs").starts_with("12"));
+        assert_eq!(tree.read("cpu/drover/t/cgroup.procs"), "11\n12\n");
+        assert!(entries(&paths).unwrap().is_empty());
+    }
+
+    #[test]
+    fn members_population_and_kills() {
+        let tree = Tree::new();
+        let dir = tree.dir(
+            "drover/t",
+            &[
+                ("cgroup.procs", "1\n2\n"),
+                ("cgroup.events", "populated 1\nfrozen 0\n"),
+                ("cgroup.kill", ""),
+            ],
+        );
+        tree.dir("drover/t/below/deeper", &[("cgroup.procs", "3\n")]);
+        let paths = Paths {
+            unified: Some(dir.clone()),
+            v1: Vec::new(),
+        };
+        let mut pids = members(&paths);
+        pids.sort_unstable();
+        assert_eq!(pids, [1, 2, 3]);
+        assert!(is_populated(&paths));
+        kill(&paths);
+        assert_eq!(tree.read("drover/t/cgroup.kill"), "1");
+        std::fs::write(dir.join("cgroup.events"), "populated 0\n").unwrap();
+        assert!(!is_populated(&paths));
+        std::fs::write(dir.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
+        assert_eq!(oom_kills(&paths), 2);
+        let absent = Paths {
+            unified: Some(dir.join("nowhere")),
+            v1: Vec::new(),
+        };
+        assert!(!is_populated(&absent) && members(&absent).is_empty() && remove(&absent).is_ok());
+    }
+
+    #[test]
+    fn counters_of_both_versions() {
+        let tree = Tree::new();
+        let v2 = tree.dir(
+            "v2",
+            &[
+                ("cpu.stat", "usage_usec 30\nuser_usec 20\nsystem_usec 10\nnr_throttled 4\nthrottled_usec 7\n"),
+                ("memory.current", "100\n"),
+                ("memory.peak", "200\n"),
+                ("memory.stat", "anon 1\nfile 50\n"),
+            ],
+        );
+        let seen = counters(&Paths {
+            unified: Some(v2.clone()),
+            v1: Vec::new(),
+        });
+        assert_eq!((seen.user_ns, seen.system_ns), (Some(20_000), Some(10_000)));
+        assert_eq!((seen.throttled_periods, seen.throttled_ns), (4, 7_000));
+        assert_eq!(
+            (
+                seen.memory_usage,
+                seen.memory_peak,
+                seen.memory_cache,
+                seen.memory_swap
+            ),
+            (Some(100), Some(200), Some(50), None)
+        );
+        let memory = tree.dir(
+            "memory",
+            &[
+                ("memory.usage_in_bytes", "7\n"),
+                ("memory.stat", "cache 1\ntotal_cache 3\n"),
+            ],
+        );
+        let hybrid = Paths {
+            unified: Some(v2),
+            v1: vec![("memory".into(), memory)],
+        };
+        let seen = counters(&hybrid);
+        assert_eq!(
+            (seen.memory_usage, seen.memory_cache, seen.user_ns),
+            (Some(7), Some(3), Some(20_000))
+        );
+        assert_eq!(counters(&Paths::default()), Counters::default());
+    }
+
+    #[test]
+    fn removal_takes_what_is_below_and_an_unused_parent() {
+        let tree = Tree::new();
+        let (a, b) = (tree.dir("drover/a/below", &[]), tree.dir("drover/b", &[]));
+        let paths = |dir: &Path| Paths {
+            unified: Some(dir.to_owned()),
+            v1: Vec::new(),
+        };
+        remove(&paths(a.parent().unwrap())).unwrap();
+        assert!(!a.parent().unwrap().exists() && b.exists());
+        remove(&paths(&b)).unwrap();
+        assert!(!tree.0.path().join("drover").exists());
+    }
+
+    #[test]
+    fn weights() {
+        assert_eq!(
+            [0, 2, 1024, 262_144, u64::MAX].map(weight),
+            [1, 1, 39, 10_000, 10_000]
+        );
+    }
+}
