@@ -88,13 +88,13 @@ impl Content {
 /// Parses a file: JSON when it begins with a brace, native syntax otherwise.
 pub fn parse_file(source: &Source) -> Result<Body, Diagnostic> {
     if source.text().trim_start().starts_with('{') {
-        if source.text().len() > parse::SOURCE_MAX {
+        if source.text().len() > parse::JSON_SOURCE_MAX {
             return Err(Diagnostic::error(
                 "File too large",
                 format!(
                     "{} has more than {} bytes",
                     source.name(),
-                    parse::SOURCE_MAX
+                    parse::JSON_SOURCE_MAX
                 ),
             ));
         }

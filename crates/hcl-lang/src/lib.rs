@@ -44,7 +44,7 @@ pub use convert::{ConvertError, convert};
 pub use diag::{Diagnostic, FINDINGS_MAX, Severity, render, tidy};
 pub use duration::{DurationError, parse_duration};
 pub use number::Number;
-pub use parse::{SOURCE_MAX, parse_body, parse_expr};
+pub use parse::{JSON_SOURCE_MAX, SOURCE_MAX, parse_body, parse_expr};
 pub use source::{Location, Source, Span};
 pub use suggest::{did_you_mean, nearest};
 pub use types::{Type, type_from_expr, unify};

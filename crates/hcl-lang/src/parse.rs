@@ -17,8 +17,12 @@ use crate::source::{Source, Span};
 use crate::template::{Marker, Token, build, flush_indent, trim};
 use crate::value::Value;
 
-/// Longest text accepted, in bytes. Job files are kilobytes; this bounds the memory of one parse.
-pub const SOURCE_MAX: usize = 4 << 20;
+/// Longest text in native syntax, in bytes. Job files are kilobytes; parsing takes up to a hundred times the
+/// text in memory.
+pub const SOURCE_MAX: usize = 2 << 20;
+
+/// Longest text in JSON, in bytes.
+pub const JSON_SOURCE_MAX: usize = 16 << 20;
 
 /// Most steps of one reference that make the tree deeper.
 const STEPS_MAX: usize = 64;

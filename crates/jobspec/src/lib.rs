@@ -89,13 +89,13 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     let mut diagnostics = Vec::new();
     let mut used = BTreeMap::new();
     let fields = if source.text().trim_start().starts_with('{') {
-        if source.text().len() > hcl_lang::SOURCE_MAX {
+        if source.text().len() > hcl_lang::JSON_SOURCE_MAX {
             return Err(vec![Diagnostic::error(
                 "File too large",
                 format!(
                     "{} has more than {} bytes",
                     input.path,
-                    hcl_lang::SOURCE_MAX
+                    hcl_lang::JSON_SOURCE_MAX
                 ),
             )]);
         }
