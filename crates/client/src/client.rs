@@ -1,7 +1,7 @@
 //! Start and stop of a node, and the handle that the rest of the agent talks to.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
@@ -74,7 +74,7 @@ impl Client {
         create(0o700, &config.state_dir)?;
         create(0o711, &config.alloc_dir)?;
         create(0o700, &config.run_dir())?;
-        let lock = DirLock::acquire(&config.state_dir)?;
+        let lock = take_directory(&config.state_dir).await?;
         let (store, restored) = LocalStore::open(&config.state_dir)?;
         let identity = identity::load(&config.state_dir, &store).await?;
         if config.plugin_dir.is_some()
@@ -122,7 +122,6 @@ impl Client {
             seeds: AtomicU64::new(seed),
         });
 
-        let known: HashSet<String> = restored.allocs.iter().map(|a| a.id.clone()).collect();
         let (node_commands, commands) = mpsc::unbounded_channel();
         let (to_node, from_server) = mpsc::unbounded_channel();
         let reset = Arc::new(Notify::new());
@@ -149,7 +148,7 @@ impl Client {
             commands,
             driver_events: ctx.drivers.host().events(),
         };
-        node_loop.restore(restored.allocs);
+        let (known, forgotten) = node_loop.restore(restored.allocs);
         let (servers, servers_seen) = watch::channel(config.servers.clone());
         let status = Arc::new(Mutex::new(SessionStatus::default()));
         let session = Session {
@@ -169,6 +168,10 @@ impl Client {
         ];
         // Before the session: what a server places from now on is not left over from a former run.
         node::sweep(&ctx, &known, &restored.ledger).await;
+        if !forgotten.is_empty() {
+            // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
+            let _ = ctx.store.commit(forgotten).await;
+        }
         loops.push(tokio::spawn(session.run()));
         let inner = Inner {
             ctx,
@@ -221,6 +224,19 @@ impl Client {
             let _ = tokio::time::timeout(LOOPS, l).await;
         }
         inner.ctx.drivers.shutdown().await;
+    }
+}
+
+/// A process that was being started while the last holder ended has a copy of the lock's descriptor until it executes: not every refusal is final.
+async fn take_directory(dir: &std::path::Path) -> Result<DirLock, StartError> {
+    let patience = tokio::time::Instant::now() + Duration::from_millis(250);
+    loop {
+        match DirLock::acquire(dir) {
+            Err(StartError::InUse { .. }) if tokio::time::Instant::now() < patience => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            other => return other,
+        }
     }
 }
 
@@ -327,6 +343,12 @@ impl ClientHandle {
             *old = servers;
             changed
         });
+    }
+
+    /// Whether the node may act for remote tasks now.
+    #[must_use]
+    pub fn lease_held(&self) -> bool {
+        self.inner.ctx.lease.held()
     }
 
     /// A session with a server stands.

@@ -114,24 +114,33 @@ impl NodeLoop {
         while self.loops.join_next().await.is_some() {}
     }
 
-    /// Brings allocations of a former run back to life.
-    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) {
+    /// Brings allocations of a former run back to life; answers with their ids. A damaged record is contained by the sweep that follows: what
+    /// runs for it is ended, and the servers' copy makes it start over. Everything else goes on.
+    pub(crate) fn restore(
+        &mut self,
+        restored: Vec<RestoredAlloc>,
+    ) -> (HashSet<String>, Vec<Write>) {
+        let (mut known, mut forgotten) = (HashSet::new(), Vec::new());
         for alloc in restored {
             let id = alloc.id.clone();
-            let origin = match origin(alloc) {
-                Ok(origin) => origin,
+            match origin(alloc) {
+                Ok(origin) => {
+                    known.insert(id);
+                    self.spawn(origin);
+                }
                 Err(why) => {
-                    // Contained and reported, everything else goes on; the servers' copy makes it start over.
                     tracing::error!(
                         alloc = id,
                         why,
-                        "the record of an allocation is damaged and was set aside"
+                        "the record of an allocation is damaged; what runs for it is ended"
                     );
-                    continue;
+                    forgotten.push(Write::Forget(id));
                 }
-            };
-            self.spawn(origin);
+            }
         }
+        // Until the first welcome no server is heard.
+        self.cut_off(true);
+        (known, forgotten)
     }
 
     fn spawn(&mut self, origin: Origin) {
@@ -162,8 +171,11 @@ impl NodeLoop {
 
     fn server(&mut self, message: FromServer) {
         match message {
-            FromServer::Welcome { cluster } => self.ctx.remote.send(Command::Welcome(cluster)),
-            FromServer::Lost => {}
+            FromServer::Welcome { cluster } => {
+                self.ctx.remote.send(Command::Welcome(cluster));
+                self.cut_off(false);
+            }
+            FromServer::Lost => self.cut_off(true),
             FromServer::Orders {
                 full,
                 orders,
@@ -190,6 +202,12 @@ impl NodeLoop {
                     }
                 }
             }
+        }
+    }
+
+    fn cut_off(&self, is: bool) {
+        for (_, handle) in handles(&self.allocs) {
+            let _ = handle.commands.send(AllocCommand::CutOff(is));
         }
     }
 

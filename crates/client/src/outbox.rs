@@ -67,12 +67,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// An allocation or slot about which nothing is to be said any more.
-    pub(crate) fn forget_alloc(&self, id: AllocId) {
-        self.lock().allocs.remove(&id);
-    }
-
-    /// As [`Outbox::forget_alloc`], for a slot.
+    /// A slot about which nothing is to be said any more: it belongs elsewhere.
     pub(crate) fn forget_slot(&self, slot: &SlotKey) {
         self.lock().reports.remove(slot);
     }

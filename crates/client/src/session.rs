@@ -115,6 +115,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A server that refuses our identity will not change its mind soon.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
+/// Above this many, jobs that no allocation uses are dropped; one that is referred to again makes the session start over.
+const JOBS_KEPT: usize = 1024;
+
 /// Jobs that the server has sent in this session, by name and version.
 type Jobs = HashMap<(JobKey, u64), (Arc<Job>, Arc<StoredJob>)>;
 
@@ -410,6 +413,9 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
             })
         })
         .collect::<Result<_, Ended>>()?;
+    if jobs.len() > JOBS_KEPT {
+        jobs.retain(|_, (job, _)| Arc::strong_count(job) > 1);
+    }
     let removed = message
         .removed
         .iter()

@@ -6,7 +6,7 @@
 //! the servers is merged back from there.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         mpsc::{Receiver, Sender},
@@ -243,7 +243,7 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
     })
 }
 
-fn run(mut connection: Connection, path: &PathBuf, batches: &Receiver<Batch>) {
+fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>) {
     while let Ok(first) = batches.recv() {
         let mut group = vec![first];
         while group.len() < 512 {
@@ -255,7 +255,7 @@ fn run(mut connection: Connection, path: &PathBuf, batches: &Receiver<Batch>) {
         let result = apply(&mut connection, &group).map_err(|e| {
             let error = StoreError::Database {
                 doing: "commit",
-                path: path.clone(),
+                path: path.to_owned(),
                 why: e.to_string(),
             };
             tracing::error!(%error, "local records were not written");

@@ -66,6 +66,8 @@ pub(crate) enum Event {
     Removed,
     /// The agent stops for good and its tasks with it.
     StopLocal,
+    /// No server has been heard (true) or one is heard again.
+    CutOff(bool),
     Started {
         task: Arc<str>,
         run: String,
@@ -136,9 +138,18 @@ pub(crate) struct RemoteView {
 /// A moment that was waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    Restart { task: Arc<str> },
-    ShutdownDelay { task: Arc<str>, run: String },
+    Restart {
+        task: Arc<str>,
+    },
+    ShutdownDelay {
+        task: Arc<str>,
+        run: String,
+    },
     Health,
+    /// The job wants its tasks stopped when the node is cut off this long.
+    CutOff {
+        since: TimestampNs,
+    },
 }
 
 /// What is to be done, after the records have been written.
@@ -237,6 +248,8 @@ pub(crate) struct Machine {
     max_kill_timeout: GoDuration,
     contacted: bool,
     stop_local: bool,
+    /// Since when no server has been heard; 0 = one is heard.
+    cut_off_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
 }
@@ -295,6 +308,7 @@ impl Machine {
             max_kill_timeout,
             contacted: !restored,
             stop_local: false,
+            cut_off_since: 0,
             destroyed: false,
             health_timer: 0,
         }
@@ -331,6 +345,11 @@ impl Machine {
         (slot.phase == Phase::Running)
             .then_some(slot.record.run.as_ref())
             .flatten()
+    }
+
+    /// A driver is starting something.
+    pub(crate) fn starting(&self) -> bool {
+        self.slots.values().any(|s| s.phase == Phase::Starting)
     }
 
     pub(crate) fn is_remote_task(&self, task: &str) -> bool {
@@ -407,6 +426,18 @@ impl Machine {
                 self.contacted = true;
             }
             Event::StopLocal => self.stop_local = true,
+            Event::CutOff(true) if self.cut_off_since == 0 => {
+                self.cut_off_since = now.time;
+                if let Some(after) = self.stop_when_cut_off() {
+                    let at = now.time.saturating_add(after.nanos());
+                    out.push(Effect::Wake {
+                        at,
+                        timer: Timer::CutOff { since: now.time },
+                    });
+                }
+            }
+            Event::CutOff(true) => {}
+            Event::CutOff(false) => self.cut_off_since = 0,
             Event::Started { task, run, result } => {
                 self.started(&task, &run, result, now, &mut out)
             }
@@ -877,6 +908,8 @@ impl Machine {
                 }
             }
             Timer::Health => self.health_timer = 0,
+            // Heard and lost again since then: another timer counts.
+            Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
         }
     }
 
@@ -1067,11 +1100,22 @@ impl Machine {
             return;
         };
         slot.released = false;
+        let known = slot.seen.is_some();
         let before = slot.seen.replace(view.clone()).unwrap_or_default();
         let state = &mut slot.record.state;
+        // After a restart of the agent the events tell what has been counted already.
+        let another =
+            state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
+        let last_is_restart = state
+            .events
+            .last()
+            .is_some_and(|e| e.kind == events::kind::RESTARTING);
         state.restarts = view.restarts;
         if let Some(exit) = &view.result
-            && before.result.as_ref() != Some(exit)
+            && !state
+                .events
+                .iter()
+                .any(|e| e.kind == events::kind::TERMINATED && e.time == exit.at)
         {
             events::push(
                 state,
@@ -1091,9 +1135,7 @@ impl Machine {
             RemoteVerdict::Active if state.state == TaskRunState::Dead => {}
             RemoteVerdict::Active => match view.observed {
                 Observed::Running => {
-                    if state.state != TaskRunState::Running
-                        || before.incarnation != view.incarnation
-                    {
+                    if state.state != TaskRunState::Running || another {
                         let started = if view.started_at == 0 {
                             now.time
                         } else {
@@ -1141,7 +1183,7 @@ impl Machine {
                 | Observed::Gone => {}
             },
             RemoteVerdict::Restarting { at, reason } => {
-                if before.verdict != view.verdict {
+                if before.verdict != view.verdict && (known || !last_is_restart) {
                     state.state = TaskRunState::Pending;
                     state.last_restart = rfc3339(now.time);
                     events::push(
@@ -1231,6 +1273,18 @@ impl Machine {
             canary,
             modify_index: 0,
         });
+    }
+
+    /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.
+    fn stop_when_cut_off(&self) -> Option<GoDuration> {
+        let group = self.group()?;
+        let newer = group
+            .disconnect
+            .as_ref()
+            .and_then(|d| d.stop_on_client_after);
+        newer
+            .or(group.stop_after_client_disconnect)
+            .filter(|d| d.nanos() > 0)
     }
 
     fn kill_timeout(&self, task: &str) -> GoDuration {

@@ -97,6 +97,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
                 Timer::Restart { task } => format!("restart {task} at {}", at / S),
                 Timer::ShutdownDelay { task, .. } => format!("delay {task} until {}", at / S),
                 Timer::Health => format!("health at {}", at / S),
+                Timer::CutOff { .. } => format!("cut off until {}", at / S),
             },
             Effect::Destroy => "destroy".into(),
         })
@@ -641,4 +642,79 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
     );
     assert_eq!(p.machine.update().client_status, ClientStatus::Complete);
     assert_eq!(p.apply(Event::Removed, 5 * S), ["destroy"]);
+}
+
+#[test]
+fn a_job_may_ask_to_be_stopped_when_its_node_is_cut_off() {
+    let mut job = (*job("service", vec![task("t")])).clone();
+    job.task_groups[0].disconnect = Some(model::Disconnect {
+        stop_on_client_after: Some(GoDuration::from_secs(10)),
+        ..model::Disconnect::default()
+    });
+    let machine = Machine::new(
+        record(),
+        Arc::new(job),
+        Vec::new(),
+        GoDuration::from_secs(30),
+    );
+    let (mut p, _) = Play::begin(machine, S);
+    p.started("t", S);
+    assert_eq!(p.apply(Event::CutOff(true), 2 * S), ["cut off until 12"]);
+    assert_eq!(p.apply(Event::CutOff(false), 5 * S), Vec::<String>::new());
+    assert_eq!(
+        p.apply(Event::Due(Timer::CutOff { since: 2 * S }), 12 * S),
+        Vec::<String>::new(),
+        "it was heard in between"
+    );
+    assert_eq!(p.apply(Event::CutOff(true), 20 * S), ["cut off until 30"]);
+    assert_eq!(
+        p.apply(Event::Due(Timer::CutOff { since: 20 * S }), 30 * S),
+        ["stop t"]
+    );
+}
+
+#[test]
+fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
+    let result = Some(RemoteExit {
+        code: 1,
+        at: 2 * S,
+        ..RemoteExit::default()
+    });
+    let seen = |restarts| {
+        let view = RemoteView {
+            observed: Observed::Running,
+            restarts,
+            result: result.clone(),
+            ..RemoteView::default()
+        };
+        Event::Remote {
+            task: "t".into(),
+            view: Box::new(view),
+        }
+    };
+    let (mut p, _) = Play::begin(remote(), S);
+    p.apply(seen(1), 3 * S);
+    let before = p.machine.update();
+    let tasks: Vec<_> = p
+        .machine
+        .tasks()
+        .map(|(n, r)| (n.clone(), r.clone()))
+        .collect();
+    let again = Machine::new(
+        p.machine.record().clone(),
+        p.machine.job().clone(),
+        tasks,
+        GoDuration::from_secs(30),
+    );
+    let (mut p, _) = Play::begin(again, 9 * S);
+    p.apply(seen(1), 10 * S);
+    assert_eq!(p.machine.update(), before);
+    p.apply(seen(2), 11 * S);
+    assert_eq!(
+        p.machine.update().task_states["t"]
+            .events
+            .last()
+            .map(|e| e.kind.clone()),
+        Some("Started".into())
+    );
 }

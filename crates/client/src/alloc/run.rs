@@ -25,6 +25,9 @@ use crate::{
     store::{StoredJob, Write},
 };
 
+/// How long an ending agent waits for starts that are under way.
+const START_GRACE: Duration = Duration::from_secs(5);
+
 /// What an allocation is told.
 #[derive(Debug)]
 pub(crate) enum AllocCommand {
@@ -36,6 +39,8 @@ pub(crate) enum AllocCommand {
     Contacted,
     /// The agent ends for good: local tasks are stopped.
     StopLocal,
+    /// No server is heard (true), or one is heard again.
+    CutOff(bool),
     Restart {
         task: Option<String>,
         all: bool,
@@ -158,7 +163,10 @@ impl AllocLoop {
         while !self.destroyed {
             // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
             tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => {
+                    self.finish_starts().await;
+                    return false;
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command).await,
                     None => return false,
@@ -175,6 +183,27 @@ impl AllocLoop {
         true
     }
 
+    /// A start that the driver is at is waited for, so that its handle is known to the next agent; nothing else is begun.
+    async fn finish_starts(&mut self) {
+        let limit = tokio::time::sleep(START_GRACE);
+        tokio::pin!(limit);
+        while self.machine.starting() {
+            tokio::select! {
+                () = &mut limit => return,
+                done = self.effects.join_next() => match done {
+                    Some(Ok(Some(event @ Event::Started { .. }))) => {
+                        let now = self.now();
+                        // What follows is left to the next agent.
+                        drop(self.machine.apply(event, now));
+                        let _ = self.ctx.store.commit(self.changes()).await;
+                    }
+                    Some(_) => {}
+                    None => return,
+                },
+            }
+        }
+    }
+
     async fn command(&mut self, command: AllocCommand) {
         match command {
             AllocCommand::Changed(placed) => {
@@ -185,6 +214,7 @@ impl AllocLoop {
             AllocCommand::Removed => self.apply(Event::Removed).await,
             AllocCommand::Contacted => self.apply(Event::Contacted).await,
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
+            AllocCommand::CutOff(is) => self.apply(Event::CutOff(is)).await,
             AllocCommand::Remote { task, view } => self.apply(Event::Remote { task, view }).await,
             AllocCommand::RemoteReleased { task } => {
                 self.apply(Event::RemoteReleased { task }).await
@@ -402,7 +432,6 @@ impl AllocLoop {
                 .remote
                 .no_interest(slot_of(&subject.alloc, task), id);
         }
-        self.ctx.outbox.forget_alloc(id);
         if let Err(error) = self
             .ctx
             .store

@@ -57,7 +57,8 @@ mod tests {
         b.attributes.insert("unique.hostname".into(), "b".into());
         b.meta.insert("unique.rack".into(), "2".into());
         assert_eq!(computed_class(&a), computed_class(&b));
-        let changes: [(&str, fn(&mut Node)); 5] = [
+        type Change = fn(&mut Node);
+        let changes: [(&str, Change); 5] = [
             ("attribute", |n| {
                 drop(n.attributes.insert("kernel.name".into(), "plan9".into()))
             }),

@@ -39,6 +39,9 @@ impl Facts {
     }
 }
 
+/// One file's look at the machine.
+type Look = fn(&ClientConfig, &mut Facts);
+
 /// Looks at everything once. Blocking: some facts come from files.
 #[must_use]
 pub fn look(config: &ClientConfig) -> Facts {
@@ -49,7 +52,7 @@ pub fn look(config: &ClientConfig) -> Facts {
             .get("fingerprint.denylist")
             .is_some_and(|list| list.split(',').any(|n| n.trim() == name))
     };
-    let looks: [(&str, fn(&ClientConfig, &mut Facts)); 5] = [
+    let looks: [(&str, Look); 5] = [
         ("host", host::look),
         ("cpu", cpu::look),
         ("memory", host::memory),

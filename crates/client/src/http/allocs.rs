@@ -151,12 +151,12 @@ pub(super) async fn gc(
 ) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
     handle.collect(Some(id)).await?;
-    Ok(answer(&Value::Null, false))
+    Ok(text(StatusCode::OK, ""))
 }
 
 pub(super) async fn gc_all(State(handle): State<ClientHandle>) -> Result<Response, RequestError> {
     handle.collect(None).await?;
-    Ok(answer(&Value::Null, false))
+    Ok(text(StatusCode::OK, ""))
 }
 
 pub(super) async fn pause() -> Response {

@@ -174,10 +174,12 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
             }
             search(remote, &owner, incarnation).await
         }
-        Call::Observe { handle } => match observe(remote, &[handle.clone()]).await.pop() {
-            Some(answer) => answer,
-            None => Answer::CouldNotAsk("the driver answered without an observation".into()),
-        },
+        Call::Observe { handle } => {
+            match observe(remote, std::slice::from_ref(&handle)).await.pop() {
+                Some(answer) => answer,
+                None => Answer::CouldNotAsk("the driver answered without an observation".into()),
+            }
+        }
         Call::Seal { .. } | Call::Ensure { .. } | Call::Stop { .. } | Call::Acknowledge { .. } => {
             Answer::CouldNotAsk("not a looking call".into())
         }

@@ -258,6 +258,16 @@ impl RemoteLoop {
 
     fn interest(&mut self, interest: Interest) {
         let slot = interest.slot.clone();
+        // All orders are known and none is for this allocation: should it be stopped, there is nothing to wait for. An order that comes
+        // later takes that back.
+        let ordered = self
+            .entries
+            .get(&slot)
+            .and_then(|e| e.slot.order())
+            .is_some_and(|o| o.alloc_id == interest.alloc.id);
+        if self.orders_are_fresh && !ordered {
+            tell_released(std::iter::once(&interest));
+        }
         let list = self.interests.entry(slot.clone()).or_default();
         list.retain(|i| i.alloc.id != interest.alloc.id);
         list.push(interest);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::fixture::{Rig, alloc, eventually, kinds, task};
 
-fn plugin_pids(rig: &Rig) -> Vec<i32> {
+pub(crate) fn plugin_pids(rig: &Rig) -> Vec<i32> {
     // The plugins of this node are known by the socket directory in their environment.
     let marker = rig.dir.path().display().to_string();
     std::fs::read_dir("/proc")
@@ -25,7 +25,7 @@ fn plugin_pids(rig: &Rig) -> Vec<i32> {
         .collect()
 }
 
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     let pid = rustix::process::Pid::from_raw(pid).expect("pid");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
 }
@@ -137,5 +137,34 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
     assert_eq!(update.client_status, ClientStatus::Running);
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_dies_in_every_start_fails_its_task_only() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    rig.driver_ready("raw_exec").await;
+    let (a, job_a) = alloc(
+        "batch",
+        vec![task(
+            "t",
+            "mock",
+            json!({"run_for": "1h", "panic": ["start"]}),
+        )],
+    );
+    let (b, job_b) = alloc(
+        "batch",
+        vec![task("t", "raw_exec", json!({"command": "/bin/true"}))],
+    );
+    rig.server.place(&a, &job_a);
+    rig.server.place(&b, &job_b);
+    rig.server.status(b.id, ClientStatus::Complete).await;
+    let update = rig.server.status(a.id, ClientStatus::Failed).await;
+    assert!(
+        kinds(&update.task_states["t"]).contains(&"Driver Failure"),
+        "{update:#?}"
+    );
     node.stop().await;
 }

@@ -41,6 +41,7 @@ struct Desired {
     allocs: BTreeMap<AllocId, (Allocation, Job)>,
     orders: BTreeMap<String, RemoteOrder>,
     lease_ms: u64,
+    heartbeat_ms: u64,
     mute: bool,
 }
 
@@ -122,6 +123,11 @@ impl FakeServer {
     /// Leases from now on.
     pub(crate) fn lease(&self, lease: Duration) {
         self.desired().lease_ms = u64::try_from(lease.as_millis()).expect("short");
+    }
+
+    /// Pause between heartbeats from now on.
+    pub(crate) fn heartbeat(&self, pause: Duration) {
+        self.desired().heartbeat_ms = u64::try_from(pause.as_millis()).expect("short");
     }
 
     /// Heartbeats are no longer answered.
@@ -276,7 +282,11 @@ impl Shared {
                 answer(ToNodeMessage::Welcome(Welcome {
                     cluster_id: "c0000000-0000-4000-8000-000000000001".into(),
                     lease_ms: desired.lease_ms,
-                    heartbeat_interval_ms: (desired.lease_ms / 4).max(20),
+                    heartbeat_interval_ms: if desired.heartbeat_ms > 0 {
+                        desired.heartbeat_ms
+                    } else {
+                        (desired.lease_ms / 4).max(20)
+                    },
                     server_version: "test".into(),
                     ..Welcome::default()
                 }));

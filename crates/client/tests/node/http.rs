@@ -263,7 +263,7 @@ async fn placement_to_running_is_quick() {
         rig.server.status(a.id, ClientStatus::Complete).await;
     }
     times.sort_unstable();
-    println!(
+    eprintln!(
         "placement to running: median {:?}, worst {:?}",
         times[times.len() / 2],
         times[times.len() - 1]

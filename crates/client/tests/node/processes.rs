@@ -106,7 +106,7 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
     assert_eq!(seen.lines().next(), Some("hello t on n1"));
     assert_eq!(seen.lines().count(), 11, "{seen}");
     lags.sort_unstable();
-    println!(
+    eprintln!(
         "lag of a followed line: median {} µs, worst {} µs",
         lags[lags.len() / 2],
         lags[lags.len() - 1]
@@ -214,7 +214,7 @@ async fn a_killed_executor_ends_its_workload_which_is_started_again() {
             u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
         })
         .await;
-    println!("executor killed to running again: {:?}", begin.elapsed());
+    eprintln!("executor killed to running again: {:?}", begin.elapsed());
     assert!(!alive(workload), "the first workload is gone");
     assert_eq!(
         kinds(&update.task_states["t"])
@@ -246,7 +246,7 @@ async fn two_hundred_tasks_start_and_are_found_again() {
     for (a, _) in &placed {
         rig.server.status(a.id, ClientStatus::Running).await;
     }
-    println!("200 raw_exec tasks running: {:?}", begin.elapsed());
+    eprintln!("200 raw_exec tasks running: {:?}", begin.elapsed());
     node.stop().await;
     let begin = Instant::now();
     let node = rig.node().await;
@@ -255,7 +255,7 @@ async fn two_hundred_tasks_start_and_are_found_again() {
         placed.iter().all(|(a, _)| handle.running(a.id, "t"))
     })
     .await;
-    println!("200 tasks found again: {:?}", begin.elapsed());
+    eprintln!("200 tasks found again: {:?}", begin.elapsed());
     let begin = Instant::now();
     for (a, _) in &placed {
         rig.server.stop_alloc(a.id);
@@ -263,7 +263,7 @@ async fn two_hundred_tasks_start_and_are_found_again() {
     for (a, _) in &placed {
         rig.server.status(a.id, ClientStatus::Complete).await;
     }
-    println!("200 tasks stopped: {:?}", begin.elapsed());
+    eprintln!("200 tasks stopped: {:?}", begin.elapsed());
     node.stop().await;
     nothing_left(&rig).await;
 }

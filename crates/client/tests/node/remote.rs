@@ -168,3 +168,80 @@ async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
     node.stop().await;
     nothing_left(&rig).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_plugin_does_not_cost_the_instance_and_its_end_is_seen() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    let slot = order.slot.to_string();
+    rig.server.place(&a, &job);
+    rig.server.order(&order);
+    let first = rig
+        .server
+        .report(&slot, "a running instance", running)
+        .await;
+    let pid: i32 = first
+        .attributes
+        .get("pid")
+        .and_then(|p| p.parse().ok())
+        .expect("pid");
+    crate::faults::plugin_pids(&rig)
+        .into_iter()
+        .for_each(crate::faults::kill);
+    let mut handle = order.clone();
+    handle.handle.clone_from(&first.handle);
+    crate::faults::kill(pid);
+    let ended = rig
+        .server
+        .report(&slot, "the exact end", |r| {
+            matches!(r.observed, Observed::Exited { .. })
+        })
+        .await;
+    assert!(
+        matches!(ended.observed, Observed::Exited { signal: 9, .. }),
+        "{:?}",
+        ended.observed
+    );
+    assert_eq!(
+        node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts,
+        0,
+        "restarts are the servers' to decide"
+    );
+    handle.acknowledge = true;
+    rig.server.order(&handle);
+    rig.server
+        .report(&slot, "that it is forgotten", |r| r.forgotten)
+        .await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_lease_nothing_is_created() {
+    let rig = Rig::new().await;
+    // No heartbeat for a long time: the lease ends by the node's own clock while the session still stands.
+    rig.server.lease(std::time::Duration::from_millis(2000));
+    rig.server.heartbeat(std::time::Duration::from_secs(600));
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    eventually("the lease to end", || !node.handle().lease_held()).await;
+    let (a, job, order) = remote_alloc();
+    let slot = order.slot.to_string();
+    rig.server.place(&a, &job);
+    rig.server.order(&order);
+    // Long enough for a create, which takes some ten milliseconds.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(
+        !rig.server
+            .now()
+            .reports
+            .get(&slot)
+            .is_some_and(|r| r.iter().any(running)),
+        "created without a lease"
+    );
+    assert!(node.handle().connected(), "the order has come");
+    node.stop().await;
+    nothing_left(&rig).await;
+}
