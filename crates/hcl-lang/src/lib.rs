@@ -13,6 +13,11 @@
 //! **No input** – text, schema, variables – may panic, hang or take memory without bound: texts have a
 //! largest size, nesting a largest depth, evaluation an [`eval::Budget`].
 //!
+//! **Where it differs from the reference**, knowingly: numbers are exact fractions, so the last of some 155
+//! digits of `1/3` may differ; `length` and `index` take objects too; an object expression may not give a key
+//! twice; a reference that stays text loses a `~` written behind it; YAML booleans are `true` and `false` only;
+//! text is not normalised to NFC; `rsadecrypt` is refused.
+//!
 //! **Where to begin reading.** `value.rs`, then `eval.rs`. The parser is the crate `hcl-edit`; only `parse.rs`
 //! knows it. A new function is one row in `functions/table.rs` and one `fn` in the file of its family.
 

@@ -148,12 +148,8 @@ fn unsuitable_values_are_named() {
             "job.hcl:3:14: Unsuitable value: weight: 200 is out of range, it must be from -128 to 127",
         ),
         (
-            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      template {\n        wait {\n          min = \"1s\"\n        }\n      }\n    }\n  }\n}",
-            "job.hcl:5:9: Missing attribute: max is required here (write max = …)",
-        ),
-        (
-            "job \"x\" {\n  constraint {\n    version = \">1\"\n    regexp = \"x\"\n  }\n}",
-            "job.hcl:2:3: Two short forms: version and regexp both stand for an operator (write one rule for each)",
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      action \"a\" {}\n    }\n  }\n}",
+            "job.hcl:4:7: Missing attribute: command is required here (write command = …)",
         ),
         (
             "job \"x\" {\n  group \"g\" {\n    scaling {}\n  }\n}",
@@ -539,4 +535,23 @@ fn repeated_and_countless_mistakes_stay_readable() {
     let errors = lines(&read(&format!("job \"x\" {{\n{many}}}\n")).expect_err("refused"));
     assert_eq!(errors.len(), 51);
     assert_eq!(errors[50], "Further findings: 4950 more are not shown");
+}
+
+#[test]
+fn what_is_overruled_is_said() {
+    let text = "job \"x\" {\n  constraint {\n    version = \">1\"\n    regexp = \"x\"\n  }\n}";
+    let parsed = parse(&ParseInput::new("job.hcl", text)).expect("reads");
+    assert_eq!(
+        lines(&parsed.warnings),
+        [
+            "job.hcl:2:3: Two short forms: version and regexp both stand for an operator; only regexp counts (write one rule for each)"
+        ]
+    );
+    assert_eq!(
+        (
+            &*parsed.job.constraints[0].operator,
+            &*parsed.job.constraints[0].right
+        ),
+        ("regexp", "x")
+    );
 }

@@ -47,7 +47,7 @@ fn put(fields: &mut Fields, name: &str, items: Vec<Value>) {
 pub(super) fn none(_: &mut Fields, _: &mut Place<'_>) {}
 
 /// `version = ">= 1"` and its kin stand for an operator and a value. The last of several wins, in the order
-/// of this list, as in the reference.
+/// of this list, as in the reference, but not in silence.
 pub(super) fn rule(fields: &mut Fields, place: &mut Place<'_>) {
     const FORMS: [&str; 10] = [
         "version",
@@ -70,10 +70,13 @@ pub(super) fn rule(fields: &mut Fields, place: &mut Place<'_>) {
             continue;
         }
         if let Some(first) = used {
-            place.error(
-                "Two short forms",
-                format!("{first} and {form} both stand for an operator"),
-                "write one rule for each",
+            place.diagnostics.push(
+                Diagnostic::warning(
+                    "Two short forms",
+                    format!("{first} and {form} both stand for an operator; only {form} counts"),
+                )
+                .at(place.body.source(), place.span)
+                .hint("write one rule for each"),
             );
         }
         used = Some(form);
@@ -122,6 +125,7 @@ pub(super) fn template(fields: &mut Fields, _: &mut Place<'_>) {
 pub(super) fn change_script(fields: &mut Fields, _: &mut Place<'_>) {
     default(fields, "Args", json!([]));
     default(fields, "Timeout", json!(5_000_000_000_i64));
+    default(fields, "FailOnError", json!(false));
 }
 
 /// Ports with a number of their own are reserved, the others are chosen on the node.

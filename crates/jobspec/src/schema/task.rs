@@ -123,8 +123,8 @@ pub(super) static TEMPLATE: BlockSpec = BlockSpec {
 pub(super) static WAIT: BlockSpec = BlockSpec {
     label: None,
     attributes: &[
-        required("min", "Min", Kind::Duration),
-        required("max", "Max", Kind::Duration),
+        a("min", "Min", Kind::Duration),
+        a("max", "Max", Kind::Duration),
     ],
     blocks: &[],
     json_only: &[],
@@ -134,10 +134,10 @@ pub(super) static WAIT: BlockSpec = BlockSpec {
 pub(super) static CHANGE_SCRIPT: BlockSpec = BlockSpec {
     label: None,
     attributes: &[
-        required("command", "Command", Kind::Text),
+        a("command", "Command", Kind::Text),
         a("args", "Args", Kind::Texts),
         a("timeout", "Timeout", Kind::Duration),
-        required("fail_on_error", "FailOnError", Kind::Bool),
+        a("fail_on_error", "FailOnError", Kind::Bool),
     ],
     blocks: &[],
     json_only: &[],
