@@ -94,6 +94,7 @@ pub(crate) async fn launch_spec(
         cgroup: Some(cgroup_policy(task)),
         oom_score_adj: (options.oom_score_adj != 0).then_some(options.oom_score_adj),
         epoch: None,
+        listen: false,
     })
 }
 

@@ -411,23 +411,10 @@ async fn what_cannot_be_had_is_refused_with_the_reason() {
     );
 }
 
-/// CPU time of this process and of all that it has started and that has been waited for is not enough: executors belong to
-/// nobody. So the whole machine's is taken, and the bound is generous.
 #[tokio::test]
-async fn five_hundred_short_tasks_cost_little() {
+async fn five_hundred_short_tasks_at_once_end_exactly() {
     let node = Node::new();
-    let cpu = || -> u64 {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap();
-        let fields = stat
-            .lines()
-            .next()
-            .unwrap()
-            .split_ascii_whitespace()
-            .skip(1);
-        let n: Vec<u64> = fields.map(|f| f.parse().unwrap()).collect();
-        (n[0] + n[1] + n[2]) * 10
-    };
-    let (begun, before) = (Instant::now(), cpu());
+    let begun = Instant::now();
     let tasks: Vec<TaskConfig> = (0..500)
         .map(|n| node.task(&format!("t{n}"), "/bin/true", &[]))
         .collect();
@@ -442,9 +429,5 @@ async fn five_hundred_short_tasks_cost_little() {
         exits.iter().all(|e| *e == driver_sdk::TaskExit::default()),
         "{exits:?}"
     );
-    println!(
-        "500 × true in {:?}, {} ms CPU of the whole machine per task",
-        begun.elapsed(),
-        (cpu() - before) as f64 / 500.0
-    );
+    eprintln!("500 × true in {:?}", begun.elapsed());
 }

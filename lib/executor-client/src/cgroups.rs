@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use executor_proto::{Cgroup, CgroupV1};
 
@@ -84,8 +85,10 @@ impl CgroupHost {
             })
             .collect();
         let usable = |dir: &PathBuf| {
-            let probe = dir.join(format!(".probe-{}", std::process::id()));
-            let made = std::fs::create_dir_all(&probe).is_ok();
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let probe = dir.join(format!(".probe-{}-{number}", std::process::id()));
+            let made = executor::cgroup::make(&probe).is_ok();
             let _ = std::fs::remove_dir(&probe);
             let _ = std::fs::remove_dir(dir);
             made

@@ -70,6 +70,9 @@ pub struct LaunchSpec {
     pub oom_score_adj: Option<i32>,
     /// On whose behalf; `None` = epochs are not used.
     pub epoch: Option<u64>,
+    /// Make the control socket at once, for controllers that cannot see this one's processes. Otherwise it is made when
+    /// somebody looks for the workload.
+    pub listen: bool,
 }
 
 /// What [`Launcher::launch`] found or made.
@@ -146,6 +149,7 @@ impl Launcher {
             oom_score_adj: spec.oom_score_adj,
             epoch: spec.epoch.unwrap_or(0),
             collect: None,
+            listen: spec.listen,
         };
         self.start("run", state_dir, &command, wire, spec.epoch)
             .await

@@ -756,7 +756,7 @@ async fn two_hundred_at_once_and_nothing_is_left() {
         starts.spawn(async move { launcher.launch(&state, spec).await.unwrap().executor });
     }
     let executors = starts.join_all().await;
-    println!("200 launched in {:?}", begun.elapsed());
+    eprintln!("200 launched in {:?}", begun.elapsed());
     let sum = |key: &str| -> u64 {
         let of = |pid: i32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
@@ -773,13 +773,13 @@ async fn two_hundred_at_once_and_nothing_is_left() {
         sum("Pss:") / 200,
         (sum("Private_Dirty:") + sum("Private_Clean:")) / 200,
     );
-    println!("per executor: PSS {pss} KiB, private {private} KiB");
+    eprintln!("per executor: PSS {pss} KiB, private {private} KiB");
     assert!(pss <= 160, "PSS {pss} KiB");
     let begun = Instant::now();
     for executor in &executors {
         Executor::attach(executor.state_dir()).await.unwrap();
     }
-    println!("200 attached one after the other in {:?}", begun.elapsed());
+    eprintln!("200 attached one after the other in {:?}", begun.elapsed());
     let pids: Vec<i32> = executors
         .iter()
         .flat_map(|e| [e.pid(), e.executor_pid()])

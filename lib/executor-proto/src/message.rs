@@ -39,6 +39,9 @@ pub struct Spec {
     /// Present for a log collector: there is no workload, the output comes from two fifos.
     #[prost(message, optional, tag = "11")]
     pub collect: Option<Collect>,
+    /// Make the control socket at once: several controllers are expected, and they may not see each other's processes.
+    #[prost(bool, tag = "12")]
+    pub listen: bool,
 }
 
 /// Numeric identity of the workload.

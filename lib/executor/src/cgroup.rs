@@ -115,7 +115,8 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
     Ok(())
 }
 
-fn make(dir: &Path) -> io::Result<()> {
+/// Makes one directory afresh.
+pub fn make(dir: &Path) -> io::Result<()> {
     // A left-over one carries old counters, and some kernels kill what is cloned into a cgroup that was once killed.
     let _ = std::fs::remove_dir(dir);
     // Removing the last workload's directory also removes an empty parent, which may happen in between.

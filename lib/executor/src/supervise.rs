@@ -87,9 +87,12 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         Err(failure) => return fail(failure, Some(lock), control),
     };
     let epoch = epoch::load(Path::new(".")).unwrap_or(u64::MAX);
+    let mut executor = Executor::new(signals, started, epoch, lock);
+    if spec.listen {
+        executor.listen();
+    }
     // The environment may hold secrets and is of no further use.
     drop(spec);
-    let mut executor = Executor::new(signals, started, epoch, lock);
     if let Some(mut connection) = control {
         let body = reply::Body::Launched(Launched {
             hello: Some(executor.hello()),
