@@ -19,7 +19,7 @@ use model::{
     alloc::{Allocation, ClientStatus, RescheduleEvent, RescheduleTracker},
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
     eval::{EvalStatus, Evaluation, Trigger},
-    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, TimestampNs},
+    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, TimestampNs},
     job::{Job, TaskGroup, job_type},
     node::NodeStatus,
     plan::{DeploymentUpdate, DesiredUpdates, PlannedStop},
@@ -68,6 +68,19 @@ pub(crate) struct Request {
     /// Nodes on which it has failed before.
     pub(crate) penalty: Vec<NodeId>,
     pub(crate) tracker: Option<RescheduleTracker>,
+    /// The slot's remote instance lives, without a manager.
+    pub(crate) living: bool,
+}
+
+impl Request {
+    fn new(index: u32) -> Self {
+        Self { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None, living: false }
+    }
+
+    fn replacing(previous: Arc<Allocation>) -> Self {
+        let tracker = previous.reschedule_tracker.clone();
+        Self { previous: Some(previous.clone()), tracker, ..Self::new(previous.index()) }
+    }
 }
 
 /// What is to be placed of a group.
@@ -101,6 +114,19 @@ enum Fate {
     Migrate,
     RescheduleNow(RescheduleTracker),
     RescheduleLater(TimestampNs),
+}
+
+/// The allocations of a group by [`Fate`].
+#[derive(Default)]
+struct Sorted {
+    keep: Vec<Arc<Allocation>>,
+    lost: Vec<Arc<Allocation>>,
+    migrate: Vec<Arc<Allocation>>,
+    now: Vec<(Arc<Allocation>, RescheduleTracker)>,
+    /// Among the kept.
+    later: Vec<(Arc<Allocation>, TimestampNs)>,
+    /// Lost earlier, when there was no place for a replacement; by index.
+    unreplaced: BTreeMap<u32, Arc<Allocation>>,
 }
 
 struct Reconciler<'a> {
@@ -315,13 +341,9 @@ impl Reconciler<'_> {
         if p.unlimited() { 5 } else { usize::try_from(p.attempts()).unwrap_or(0).max(5) }
     }
 
-    /// One group. True when nothing of it is left to do.
-    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, ids: &mut Ids) -> bool {
-        let count = group.count() as usize;
-        let mut counts = DesiredUpdates::default();
-        let (mut keep, mut lost, mut migrate, mut now, mut later) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let had_running =
-            allocs.iter().any(|a| a.job.as_ref().is_some_and(|j| j.version == self.job.version && j.create_index == self.job.create_index));
+    /// The allocations of a group by what becomes of them.
+    fn sort(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>) -> Sorted {
+        let mut s = Sorted::default();
         for a in allocs {
             match self.fate(group, &a) {
                 Fate::Ignore => {
@@ -329,104 +351,100 @@ impl Reconciler<'_> {
                     if a.server_terminal() && !a.client_terminal() && node_lost(self.state, a.node_id) {
                         self.out.stops.push(stop(&a, why::LOST, Some(ClientStatus::Lost)));
                     }
+                    let of_this_job = a.job.as_ref().is_some_and(|j| j.create_index == self.job.create_index);
+                    if of_this_job && a.client_status == ClientStatus::Lost && a.next_allocation.is_nil() {
+                        s.unreplaced.insert(a.index(), a);
+                    }
                 }
-                Fate::Keep => keep.push(a),
-                Fate::Lost => lost.push(a),
-                Fate::Migrate => migrate.push(a),
-                Fate::RescheduleNow(t) => now.push((a, t)),
+                Fate::Keep => s.keep.push(a),
+                Fate::Lost => s.lost.push(a),
+                Fate::Migrate => s.migrate.push(a),
+                Fate::RescheduleNow(t) => s.now.push((a, t)),
                 Fate::RescheduleLater(at) => {
-                    later.push((a.clone(), at));
-                    keep.push(a);
+                    s.later.push((a.clone(), at));
+                    s.keep.push(a);
                 }
             }
         }
-        for a in &lost {
+        for a in &s.lost {
             self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
         }
-        self.drop_ended_surplus(count, &mut keep, &mut now, migrate.len());
-        self.stop_surplus(count, &mut keep, &mut migrate, &mut counts);
-        let kept: BTreeSet<AllocId> = if later.is_empty() { BTreeSet::new() } else { keep.iter().map(|a| a.id).collect() };
-        later.retain(|(a, _)| kept.contains(&a.id));
-        self.follow_up(later, &mut counts, ids);
+        s
+    }
 
-        let mut taken: BTreeSet<u32> = keep.iter().chain(&migrate).chain(now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
-        let existing = keep.len() + migrate.len() + now.len();
+    /// What is to be placed because it is missing: rescheduled, lost, and new ones up to the count.
+    fn missing(&self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> Vec<Request> {
+        let count = group.count() as usize;
+        let mut taken: BTreeSet<u32> = s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
+        let existing = s.keep.len() + s.migrate.len() + s.now.len();
         let mut place = Vec::new();
-        for (a, tracker) in now {
-            let penalty = tracker.events.iter().map(|e| e.prev_node_id).collect();
+        for (a, tracker) in s.now.drain(..) {
             let stop = Some(stop(&a, why::RESCHEDULED, None));
-            place.push(Request { index: a.index(), previous: Some(a), stop, release_anyway: false, penalty, tracker: Some(tracker) });
+            let penalty = tracker.events.iter().map(|e| e.prev_node_id).collect();
+            place.push(Request { stop, penalty, tracker: Some(tracker), ..Request::replacing(a) });
             counts.reschedule_now += 1;
         }
-        let missing = count.saturating_sub(existing);
-        let replaced = missing.min(lost.len());
-        lost.sort_by_key(|a| (a.index(), a.id));
-        for a in lost.into_iter().take(replaced) {
+        let replaced = count.saturating_sub(existing).min(s.lost.len());
+        s.lost.sort_by_key(|a| (a.index(), a.id));
+        for a in s.lost.drain(..).take(replaced) {
             // A lost allocation may share its name with one that lives on; the name then is not free.
             if taken.insert(a.index()) {
-                let tracker = a.reschedule_tracker.clone();
-                place.push(Request {
-                    index: a.index(),
-                    previous: Some(a),
-                    stop: None,
-                    release_anyway: false,
-                    penalty: Vec::new(),
-                    tracker,
-                });
+                place.push(Request::replacing(a));
             }
         }
-        let rest = count.saturating_sub(keep.len() + migrate.len() + place.len());
-        for index in self.free_indexes(group, &taken, rest) {
-            place.push(Request { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None });
+        let rest = count.saturating_sub(s.keep.len() + s.migrate.len() + place.len());
+        let living = self.living_slots(group);
+        for index in free_indexes(&taken, &living, rest) {
+            let request = s.unreplaced.remove(&index).map_or_else(|| Request::new(index), Request::replacing);
+            place.push(Request { living: living.contains(&index), ..request });
         }
+        place
+    }
 
-        let (destructive, in_place) = self.updates(group, &keep, &mut counts);
-        let updating = !destructive.is_empty() || !in_place.is_empty();
-        self.make_deployment(group, updating, had_running, ids);
-        let ready = self.deployment.as_ref().is_none_or(|d| d.status == DeploymentStatus::Running);
-        let mut limit = self.limit(group, &keep, destructive.len());
-        let mut requests = Vec::new();
-        let pending = place.len();
-        if ready {
+    /// One group. True when nothing of it is left to do.
+    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, ids: &mut Ids) -> bool {
+        let count = group.count() as usize;
+        let mut counts = DesiredUpdates::default();
+        let current = |j: &Arc<Job>| j.version == self.job.version && j.create_index == self.job.create_index;
+        let had_running = allocs.iter().any(|a| a.job.as_ref().is_some_and(current));
+        let mut s = self.sort(group, allocs);
+        self.drop_ended_surplus(count, &mut s);
+        self.stop_surplus(group, &mut s.keep, &mut s.migrate, &mut counts);
+        let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { s.keep.iter().map(|a| a.id).collect() };
+        s.later.retain(|(a, _)| kept.contains(&a.id));
+        self.follow_up(std::mem::take(&mut s.later), &mut counts, ids);
+
+        let place = self.missing(group, &mut s, &mut counts);
+        let (destructive, in_place) = self.updates(group, &s.keep, &mut counts);
+        self.make_deployment(group, !destructive.is_empty() || !in_place.is_empty(), had_running, ids);
+        let left = place.len() + destructive.len() + s.migrate.len() + in_place.len();
+        let mut limit = self.limit(group, &s.keep, destructive.len());
+        let mut requests = place;
+        if self.deployment.as_ref().is_none_or(|d| d.status == DeploymentStatus::Running) {
             if self.rolling(group).is_some() {
                 // What is placed for other reasons, or joins the roll-out in place, is not known to be healthy yet either.
-                limit = limit.saturating_sub(place.len() + in_place.len());
+                limit = limit.saturating_sub(requests.len() + in_place.len());
             }
-            requests.append(&mut place);
         } else {
-            // A halted roll-out goes no further, but what was lost or has failed outside of it comes back.
+            // A halted roll-out goes no further, but what was lost or has failed outside of it comes back, and instances that live on
+            // elsewhere get a manager.
             let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
-            requests.extend(place.drain(..).filter(|r| r.previous.as_ref().is_some_and(|p| r.stop.is_none() || p.deployment_id != id)));
+            requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| r.stop.is_none() || p.deployment_id != id));
             limit = 0;
         }
-        counts.place += requests.len() as u64 - counts.reschedule_now.min(requests.len() as u64);
-
-        let waiting = destructive.len();
-        for (n, a) in destructive.into_iter().enumerate() {
-            if n < limit {
-                counts.destructive_update += 1;
-                let stop = Some(stop(&a, why::UPDATED, None));
-                requests.push(Request {
-                    index: a.index(),
-                    previous: Some(a),
-                    stop,
-                    release_anyway: false,
-                    penalty: Vec::new(),
-                    tracker: None,
-                });
-            } else {
-                counts.ignore += 1;
-            }
+        counts.place += (requests.len() as u64).saturating_sub(counts.reschedule_now);
+        counts.ignore += destructive.len().saturating_sub(limit) as u64;
+        for a in destructive.into_iter().take(limit) {
+            counts.destructive_update += 1;
+            let stop = Some(stop(&a, why::UPDATED, None));
+            // A new version begins with a clean record of failures.
+            requests.push(Request { stop, tracker: None, ..Request::replacing(a) });
         }
-        let migrating = migrate.len();
-        for a in migrate {
+        for a in s.migrate {
             counts.migrate += 1;
-            let release_anyway = remote::only_remote(&a);
             let stop = Some(stop(&a, why::MIGRATING, None));
-            let tracker = a.reschedule_tracker.clone();
-            requests.push(Request { index: a.index(), previous: Some(a), stop, release_anyway, penalty: Vec::new(), tracker });
+            requests.push(Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a) });
         }
-        let changed_in_place = in_place.len();
         self.out.in_place.extend(in_place);
         self.out.annotations.insert(group.name.clone(), counts);
         let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
@@ -435,8 +453,8 @@ impl Reconciler<'_> {
         }
         // The deployment's counters also know those that were healthy once and have gone since: it is what is there now that counts.
         let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
-        let settled = deployment.is_nil() || keep.iter().filter(|a| healthy(a)).count() >= count;
-        pending + waiting + migrating + changed_in_place == 0 && counts.reschedule_later == 0 && settled
+        let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count;
+        left == 0 && counts.reschedule_later == 0 && settled
     }
 
     /// Evaluations that look again when failed allocations become due.
@@ -453,7 +471,7 @@ impl Reconciler<'_> {
                 Some((from, id)) if at - from <= FOLLOWUP_WINDOW => id,
                 _ => {
                     let id = EvalId(ids.uuid());
-                    // The window ends with the last of them, so that all are due when it runs.
+                    // It runs when the first of them is due; those that are due a little later come along.
                     open = Some((at, id));
                     self.out.followups.push(Evaluation {
                         id,
@@ -479,14 +497,9 @@ impl Reconciler<'_> {
     }
 
     /// What has ended makes way first: successes silently, failures with a stop, so that nobody reschedules them.
-    fn drop_ended_surplus(
-        &mut self,
-        count: usize,
-        keep: &mut Vec<Arc<Allocation>>,
-        now: &mut Vec<(Arc<Allocation>, RescheduleTracker)>,
-        migrating: usize,
-    ) {
-        let surplus = (keep.len() + now.len() + migrating).saturating_sub(count);
+    fn drop_ended_surplus(&mut self, count: usize, s: &mut Sorted) {
+        let Sorted { keep, now, migrate, .. } = s;
+        let surplus = (keep.len() + now.len() + migrate.len()).saturating_sub(count);
         let mut ended: Vec<_> = keep.iter().filter(|a| a.terminal()).chain(now.iter().map(|(a, _)| a)).cloned().collect();
         ended.sort_by_key(|a| (std::cmp::Reverse(a.index()), a.id));
         ended.truncate(surplus);
@@ -504,15 +517,20 @@ impl Reconciler<'_> {
     }
 
     /// Stops what exceeds the count: first what would have to move anyway, then names held twice, then the highest indexes.
+    ///
+    /// An instance that lives on without a manager is one of the count as well: its slot is not given up for one beyond the count.
     fn stop_surplus(
         &mut self,
-        count: usize,
+        group: &TaskGroup,
         keep: &mut Vec<Arc<Allocation>>,
         migrate: &mut Vec<Arc<Allocation>>,
         counts: &mut DesiredUpdates,
     ) {
-        let live = keep.iter().filter(|a| !a.terminal()).count() + migrate.len();
-        let mut surplus = live.saturating_sub(count);
+        let count = group.count() as usize;
+        let live: Vec<u32> = keep.iter().filter(|a| !a.terminal()).chain(&*migrate).map(|a| a.index()).collect();
+        let beyond = live.iter().filter(|i| **i >= group.count()).count();
+        let unmanaged = if beyond == 0 { 0 } else { self.living_slots(group).iter().filter(|i| !live.contains(i)).count() };
+        let mut surplus = live.len().saturating_sub(count).max((live.len() + unmanaged).saturating_sub(count).min(beyond));
         if surplus == 0 {
             return;
         }
@@ -543,27 +561,11 @@ impl Reconciler<'_> {
         migrate.retain(|a| !gone.contains(&a.id));
     }
 
-    /// The lowest free indexes, but slots of remote tasks that still live come first: they are waiting for a manager.
-    fn free_indexes(&self, group: &TaskGroup, taken: &BTreeSet<u32>, n: usize) -> Vec<u32> {
-        if n == 0 {
-            return Vec::new();
-        }
-        let key = self.job.key();
-        let mut free: Vec<u32> = self
-            .state
-            .remote_tasks_by_job(&key)
-            .filter(|r| r.slot.group == group.name && !r.observed.ended() && r.slot.index < group.count() && !taken.contains(&r.slot.index))
-            .map(|r: &Arc<model::RemoteTask>| {
-                let slot: &SlotKey = &r.slot;
-                slot.index
-            })
-            .collect();
-        free.dedup();
-        let first: BTreeSet<u32> = free.iter().copied().collect();
-        free.truncate(n);
-        let more = n - free.len();
-        free.extend((0..u32::MAX).filter(|i| !taken.contains(i) && !first.contains(i)).take(more));
-        free
+    /// Slots of remote tasks whose instance lives, or may.
+    fn living_slots(&self, group: &TaskGroup) -> BTreeSet<u32> {
+        let records = self.state.remote_tasks_by_job(&self.job.key());
+        let live = |r: &&Arc<model::RemoteTask>| r.slot.group == group.name && !r.observed.ended() && r.slot.index < group.count();
+        records.filter(live).map(|r| r.slot.index).collect()
     }
 
     /// Which of the kept ones the newest version replaces, and which it changes in place.
@@ -665,4 +667,11 @@ impl Reconciler<'_> {
         }
         open
     }
+}
+
+/// The lowest free indexes, but slots whose instance lives come first: they are waiting for a manager.
+fn free_indexes(taken: &BTreeSet<u32>, living: &BTreeSet<u32>, n: usize) -> Vec<u32> {
+    let waiting = living.iter().copied().filter(|i| !taken.contains(i));
+    let others = (0..u32::MAX).filter(|i| !taken.contains(i) && !living.contains(i));
+    waiting.chain(others).take(n).collect()
 }

@@ -227,7 +227,7 @@ impl State {
         self.versions.get(&(key.clone(), version))
     }
     /// The known versions of a job, newest first.
-    pub fn job_versions(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Job>> {
+    pub fn job_versions<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Job>> + use<'a> {
         self.versions.range((key.clone(), 0)..=(key.clone(), u64::MAX)).rev().map(|(_, j)| j)
     }
     /// The text that a job version was registered from.
@@ -256,7 +256,7 @@ impl State {
         self.evals.len()
     }
     /// The evaluations of a job, by id.
-    pub fn evals_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> {
+    pub fn evals_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Evaluation>> + use<'a> {
         self.evals_by_job.range(ids::<_, EvalId>(key)).filter_map(|(_, id)| self.evals.get(id))
     }
 
@@ -279,7 +279,7 @@ impl State {
         self.allocs.len()
     }
     /// The allocations of a job (of all jobs that ever had its name), by id.
-    pub fn allocs_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Allocation>> {
+    pub fn allocs_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Allocation>> + use<'a> {
         self.allocs_by_job.range(ids::<_, AllocId>(key)).filter_map(|(_, id)| self.alloc(*id))
     }
     /// The allocations of a node, by id.
@@ -305,7 +305,7 @@ impl State {
         self.deployments.values()
     }
     /// The deployments of a job, by id.
-    pub fn deployments_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Deployment>> {
+    pub fn deployments_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Deployment>> + use<'a> {
         self.deployments_by_job.range(ids::<_, DeploymentId>(key)).filter_map(|(_, id)| self.deployments.get(id))
     }
     /// The newest deployment of the job that now has this name.
@@ -326,7 +326,7 @@ impl State {
         self.remote.values()
     }
     /// The records of a job's slots.
-    pub fn remote_tasks_by_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<RemoteTask>> {
+    pub fn remote_tasks_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<RemoteTask>> + use<'a> {
         let from = SlotKey { namespace: key.namespace.clone(), job_id: key.id.clone(), group: "".into(), index: 0, task: "".into() };
         let key = key.clone();
         self.remote.range(from..).take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id).map(|(_, r)| r)

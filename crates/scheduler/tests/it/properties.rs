@@ -116,7 +116,7 @@ fn happen(w: &mut World, shape: &Shape, e: &Event, count: &mut u8, env: &mut u8)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(160), ..ProptestConfig::default() })]
+    #![proptest_config(crate::world::cases(160))]
 
     #[test]
     fn invariants_of_every_history(shape in shape(), events in prop::collection::vec(event(), 1..30), seed in any::<u64>()) {
@@ -193,7 +193,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(crate::world::cases(48))]
 
     /// Each placement goes to the node that the formula, applied to every node, says is best.
     #[test]

@@ -348,3 +348,20 @@ fn what_is_not_supported_is_refused_by_name() {
     let e = scheduler::schedule(&w.state, &eval, 0, 0).expect_err("not yet");
     assert!(e.to_string().contains("canaries"), "{e}");
 }
+
+#[test]
+fn what_was_lost_without_room_comes_back_even_in_a_failed_deployment() {
+    let mut w = World::new("n1");
+    w.submit(&rolling(service(2), 1));
+    let id = w.state.latest_deployment(&key()).expect("there is one").id;
+    let failed = model::plan::DeploymentUpdate { id, status: DeploymentStatus::Failed, description: String::new() };
+    w.apply(vec![Change::DeploymentStatus(failed)]);
+    let lost: Vec<_> = w.live().iter().map(|a| a.id).collect();
+    w.down("n1");
+    let d = w.run();
+    assert_eq!((w.show().as_str(), d.queued["g"]), ("", 2));
+    assert_eq!(w.run().queued["g"], 2, "they are not forgotten");
+    w.node("n2");
+    w.run();
+    assert_eq!(w.live().iter().map(|a| a.previous_allocation).collect::<Vec<_>>(), lost);
+}

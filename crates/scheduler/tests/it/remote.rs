@@ -175,6 +175,22 @@ fn local_and_remote_tasks_of_one_group() {
     assert!(Arc::ptr_eq(w.at(0).job.as_ref().expect("linked"), w.state.job(&crate::world::key()).expect("there")) || w.at(0).job.is_some());
 }
 
+#[test]
+fn a_halted_roll_out_does_not_leave_instances_unmanaged() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    w.submit(&crate::world::rolling(remote_job(2), 1));
+    running(&mut w, "a", 1);
+    let id = w.state.latest_deployment(&crate::world::key()).expect("there is one").id;
+    let failed = model::plan::DeploymentUpdate { id, status: model::DeploymentStatus::Failed, description: String::new() };
+    w.apply(vec![Change::DeploymentStatus(failed)]);
+    w.drain("n1");
+    w.run();
+    assert_eq!(w.show(), "");
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    w.run();
+    assert_eq!(w.show(), "0:n2:v0 1:n2:v0");
+}
+
 mod histories {
     use proptest::prelude::*;
 
@@ -202,7 +218,7 @@ mod histories {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+        #![proptest_config(crate::world::cases(96))]
 
         /// One live allocation per slot, always at the provider where its instance is; whatever can be managed is, at once.
         #[test]

@@ -18,6 +18,12 @@ use state::{AppliedSet, Change, State};
 
 pub(crate) const S: i64 = 1_000_000_000;
 
+/// So many cases, or as many as `PROPTEST_CASES` says.
+pub(crate) fn cases(n: u32) -> proptest::test_runner::Config {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(n);
+    proptest::test_runner::Config { cases, ..Default::default() }
+}
+
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) now: i64,
