@@ -7,7 +7,7 @@ use api::{
     paging::page,
     shapes::{AllocDetail, AllocExtra, AllocListStub, AllocStopResponse},
 };
-use model::{AllocId, Allocation};
+use model::{AllocId, Allocation, RemoteTask};
 use state::{State, Table};
 
 use super::{
@@ -50,10 +50,18 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 
 /// An allocation as the API shows it.
 pub(super) fn detail(state: &State, alloc: &Arc<Allocation>) -> AllocDetail {
+    // The slot may serve another allocation by now: then its record is shown with that one.
+    let mine = |r: &&Arc<RemoteTask>| {
+        let managers = r.manager.iter().chain(&r.successor);
+        r.alloc_id == alloc.id || managers.into_iter().any(|m| m.alloc_id == alloc.id)
+    };
     let remote_tasks = alloc
-        .remote
-        .keys()
-        .filter_map(|task| state.remote_task(&model::remote::slot_of(alloc, task)))
+        .resources
+        .tasks
+        .iter()
+        .filter(|(_, given)| given.remote)
+        .filter_map(|(task, _)| state.remote_task(&model::remote::slot_of(alloc, task)))
+        .filter(mine)
         .map(|r| remote::view(state, r))
         .collect();
     let extra = AllocExtra {

@@ -142,6 +142,18 @@ pub(super) async fn forget(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.written(index, &IndexResponse { index })
 }
 
+/// Declares that no instance exists: the way out when the provider cannot tell.
+pub(super) async fn gone(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().declare_remote_gone(slot(&ctx)?).await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
+/// Stops the instance; another one of the same specification follows.
+pub(super) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().restart_remote(slot(&ctx)?).await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

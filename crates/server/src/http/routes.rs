@@ -153,6 +153,8 @@ routes! {
     // Remote tasks: ours, not in the API that we follow.
     "/v1/remote/tasks": Get remote::list;
     "/v1/remote/task/*slot": Get remote::get, Delete remote::forget;
+    "/v1/remote/restart/*slot": Put remote::restart;
+    "/v1/remote/gone/*slot": Put remote::gone;
 
     // Client endpoints: answered here when the node is this agent's, else by the node.
     "/v1/client/fs/:operation/:alloc": Get proxy::by_alloc;

@@ -1,6 +1,7 @@
 //! Nodes, the agent, the operator's endpoints.
 
 use http::{Method, StatusCode};
+use model::{DriverInfo, node::RemoteProvider};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, FakeNode, job, node};
@@ -285,5 +286,130 @@ async fn the_agent_and_its_operator() {
         "{text}"
     );
     assert!(text.contains("job=\"measured\""), "{text}");
+    c.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn remote_tasks_are_shown_with_what_is_promised() {
+    let c = Cluster::start().await;
+    let mut n = node("manager");
+    let provider = RemoteProvider {
+        provider: "fake:one".into(),
+        keyed_create: true,
+        find: true,
+        list: true,
+        retained_exit_results: true,
+        handle_schema_min: 1,
+        handle_schema_max: 1,
+        ..RemoteProvider::default()
+    };
+    let driver = DriverInfo {
+        detected: true,
+        healthy: true,
+        remote: Some(provider),
+        ..DriverInfo::default()
+    };
+    n.drivers.insert("far".into(), driver);
+    n.attributes.insert("driver.far".into(), "1".into());
+    let n = FakeNode::join(&c, n).await;
+    let mut far = job("far/job", 1);
+    far.task_groups[0].tasks[0].driver = "far".into();
+    c.register(&far).await;
+    let list = c
+        .until("/v1/remote/tasks", "managed", |l| {
+            l[0]["ManagerName"] == "manager"
+        })
+        .await;
+    let slot = "default/far/job.web[0]/server";
+    assert_eq!(
+        (
+            &list[0]["SlotName"],
+            &list[0]["Epoch"],
+            &list[0]["Unmanaged"]
+        ),
+        (&json!(slot), &json!(1), &json!(false)),
+        "{list}"
+    );
+    assert_eq!(
+        (&list[0]["Manager"]["NodeID"], &list[0]["UnmanagedSince"]),
+        (&json!(n.id), &json!(0))
+    );
+    let guarantee = &list[0]["Guarantee"];
+    assert_eq!(
+        (
+            &guarantee["Level"],
+            &guarantee["ExactlyOne"],
+            &guarantee["Fenced"]
+        ),
+        (&json!("exactly-one"), &json!(true), &json!(false))
+    );
+    let one = c.get(&format!("/v1/remote/task/{slot}")).await;
+    assert_eq!(
+        (one.status, &one.json()["Slot"]["JobID"]),
+        (StatusCode::OK, &json!("far/job"))
+    );
+    assert!(
+        one.header("x-nomad-index")
+            .parse::<u64>()
+            .is_ok_and(|i| i > 0)
+    );
+    for (query, found) in [
+        ("job=far%2Fjob", 1),
+        ("job=other", 0),
+        ("namespace=other", 0),
+        ("prefix=default/far", 1),
+        ("filter=Guarantee.Level%20==%20%60exactly-one%60", 1),
+        ("filter=Unmanaged%20==%20true", 0),
+    ] {
+        let list = c.get(&format!("/v1/remote/tasks?{query}")).await.json();
+        assert_eq!(
+            list.as_array().map(Vec::len),
+            Some(found),
+            "{query}: {list}"
+        );
+    }
+    assert_eq!(
+        c.get("/v1/job/far/job").await.json()["RemoteTasks"][0]["SlotName"],
+        slot
+    );
+    let allocs = c.get("/v1/job/far/job/allocations").await.json();
+    let alloc = c
+        .get(&format!(
+            "/v1/allocation/{}",
+            allocs[0]["ID"].as_str().expect("id")
+        ))
+        .await
+        .json();
+    assert_eq!(alloc["RemoteTasks"][0]["ManagerName"], "manager", "{alloc}");
+    // Verbs of people: refused with the reason where they make no sense, carried out where they do.
+    for (verb, path) in [
+        (Method::PUT, "/v1/remote/restart/"),
+        (Method::PUT, "/v1/remote/gone/"),
+        (Method::DELETE, "/v1/remote/task/"),
+    ] {
+        let raw = c
+            .send(
+                verb.clone(),
+                &format!("{path}default/no.web[0]/server"),
+                &[],
+                "",
+            )
+            .await;
+        assert_eq!(
+            (raw.status, raw.text().as_str()),
+            (StatusCode::NOT_FOUND, "remote task not found"),
+            "{verb} {path}"
+        );
+    }
+    let raw = c
+        .send(Method::DELETE, &format!("/v1/remote/task/{slot}"), &[], "")
+        .await;
+    assert!(
+        raw.status == StatusCode::OK && raw.json()["Index"].as_u64().is_some_and(|i| i > 0),
+        "{}",
+        raw.text()
+    );
+    let text = c.get("/v1/metrics?format=prometheus").await.text();
+    assert!(text.contains("drover_remote_unmanaged 0\n"), "{text}");
     c.end().await;
 }
