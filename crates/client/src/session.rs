@@ -307,7 +307,7 @@ impl Session {
                 () = self.reset.notified() => return Err(Ended::Reset),
                 () = self.outbox.ready() => {
                     for message in self.outbox.take() {
-                        out.send(message).await.map_err(|_| closed("the stream is closed".into()))?;
+                        give(&out, server, patience, message).await?;
                     }
                 }
                 changed = self.node.changed() => {
@@ -315,7 +315,7 @@ impl Session {
                         return Err(Ended::Stopping);
                     }
                     let node_json = node_rpc::to_json(&**self.node.borrow_and_update());
-                    out.send(FromNodeMessage::Node(NodeUpdate { node_json }).into()).await.map_err(|_| closed("the stream is closed".into()))?;
+                    give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await?;
                 }
                 changed = self.servers.changed() => {
                     if changed.is_err() {
@@ -363,6 +363,23 @@ impl Session {
 
     fn hand_on(&self, message: FromServer) -> Result<(), Ended> {
         self.to_node.send(message).map_err(|_| Ended::Stopping)
+    }
+}
+
+/// A server that takes nothing for so long is as good as gone: heartbeats wait in the same queue.
+async fn give(
+    out: &mpsc::Sender<FromNode>,
+    server: &str,
+    patience: Duration,
+    message: FromNode,
+) -> Result<(), Ended> {
+    match tokio::time::timeout(patience, out.send(message)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(Ended::Closed {
+            server: server.to_owned(),
+            why: "the stream is closed".into(),
+        }),
+        Err(_) => Err(Ended::Silent(server.to_owned(), patience)),
     }
 }
 

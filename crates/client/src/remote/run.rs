@@ -555,7 +555,8 @@ impl RemoteLoop {
     }
 }
 
-/// Facts about the driver of the slot's order; of a driver that has not come up yet nothing is known, so nothing is risked.
+/// What the driver of the slot's order has declared. While its plugin is coming up nothing is known of it: then the slot is looked up, which waits
+/// for the driver and touches nothing, and nothing is taken for granted about creating.
 fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider {
     let driver = match event {
         Event::Order(order) => Some(order.driver.as_str()),
@@ -563,7 +564,10 @@ fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider
     };
     driver
         .and_then(|d| ctx.drivers.provider(d))
-        .unwrap_or_default()
+        .unwrap_or_else(|| RemoteProvider {
+            find: true,
+            ..RemoteProvider::default()
+        })
 }
 
 fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {

@@ -321,3 +321,23 @@ async fn frames_of_a_rotated_log_have_absolute_offsets() {
     node.stop().await;
     nothing_left(&rig).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_development_agent_takes_its_tasks_along() {
+    let rig = Rig::new().await;
+    let mut config = rig.config();
+    config.stop_tasks_on_stop = true;
+    let node = client::Client::start(config).await.expect("start");
+    rig.driver_ready("raw_exec").await;
+    let (a, job) = alloc("service", vec![sh("t", "exec sleep 600")]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    node.stop().await;
+    let last = rig.server.now().allocs[&a.id].clone();
+    assert_eq!(
+        last.client_status,
+        ClientStatus::Complete,
+        "the servers have heard of it"
+    );
+    nothing_left(&rig).await;
+}

@@ -1,0 +1,554 @@
+//! Local tasks: start, end, restart, stop.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lifecycle::{
+    restart::{Decision, End},
+    task_order::StopReason,
+};
+use model::{GoDuration, Restart, TaskRunState, job::job_type};
+
+use super::{
+    After, Effect, Exit, Kill, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339,
+};
+use crate::events;
+
+impl Machine {
+    pub(super) fn start(&mut self, task: &Arc<str>, now: Now, out: &mut Vec<Effect>) -> bool {
+        // A restored allocation may have been replaced meanwhile: nothing is started before the servers have said that it is still wanted.
+        if !self.contacted {
+            return false;
+        }
+        let id = self.id();
+        let Some(slot) = self.slots.get_mut(task) else {
+            return false;
+        };
+        if slot.remote
+            || slot.phase != Phase::Idle
+            || slot.record.run.is_some()
+            || slot.record.restart_at != 0
+        {
+            return false;
+        }
+        if slot.record.state.restarts == 0
+            && !slot
+                .record
+                .state
+                .events
+                .iter()
+                .any(|e| e.kind == events::kind::SETUP)
+        {
+            events::push(
+                &mut slot.record.state,
+                events::setup(now.time, "Building Task Directory"),
+            );
+        }
+        let salt = task
+            .bytes()
+            .fold(now.seed, |h, b| lifecycle::restart::mix(h ^ u64::from(b)));
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "eight hexadecimal digits are wanted"
+        )]
+        let run = format!("{id}/{task}/{:08x}", salt as u32);
+        slot.record.run = Some(Run {
+            id: run.clone(),
+            handle: None,
+            ended: false,
+        });
+        slot.phase = Phase::Starting;
+        out.push(Effect::Start {
+            task: task.clone(),
+            run,
+        });
+        true
+    }
+
+    pub(super) fn started(
+        &mut self,
+        task: &Arc<str>,
+        run: &str,
+        result: Result<Vec<u8>, StartFailure>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(slot) = self
+            .current(task, run)
+            .filter(|s| s.phase == Phase::Starting)
+        else {
+            return;
+        };
+        match result {
+            Ok(handle) => {
+                if let Some(run) = &mut slot.record.run {
+                    run.handle = Some(handle.clone());
+                }
+                slot.phase = Phase::Running;
+                slot.record.state.state = TaskRunState::Running;
+                slot.record.state.failed = false;
+                slot.record.state.started_at = rfc3339(now.time);
+                slot.record.state.finished_at = String::new();
+                events::push(&mut slot.record.state, events::started(now.time));
+                out.push(Effect::Wait {
+                    task: task.clone(),
+                    run: run.to_owned(),
+                    handle,
+                });
+                if slot.kill.is_some() {
+                    self.begin_stop(task, now, out);
+                }
+            }
+            Err(failure) => {
+                let (event, end) = match &failure {
+                    StartFailure::Validation(why) => {
+                        (events::failed_validation(now.time, why), End::Unrecoverable)
+                    }
+                    StartFailure::Setup { why, recoverable } => (
+                        events::setup_failure(now.time, why, false),
+                        if *recoverable {
+                            End::StartFailed
+                        } else {
+                            End::Unrecoverable
+                        },
+                    ),
+                    StartFailure::Driver { why, recoverable } => (
+                        events::driver_failure(now.time, why),
+                        if *recoverable {
+                            End::StartFailed
+                        } else {
+                            End::Unrecoverable
+                        },
+                    ),
+                };
+                events::push(&mut slot.record.state, event);
+                self.ended(task, end, now);
+                self.free(task, true, out);
+            }
+        }
+    }
+
+    pub(super) fn recovered(
+        &mut self,
+        task: &Arc<str>,
+        run: &str,
+        result: Result<(), String>,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(slot) = self
+            .current(task, run)
+            .filter(|s| s.phase == Phase::Recovering)
+        else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                slot.phase = Phase::Running;
+                let handle = slot
+                    .record
+                    .run
+                    .as_ref()
+                    .and_then(|r| r.handle.clone())
+                    .unwrap_or_default();
+                out.push(Effect::Wait {
+                    task: task.clone(),
+                    run: run.to_owned(),
+                    handle,
+                });
+                if slot.kill.is_some() {
+                    self.begin_stop(task, now, out);
+                }
+            }
+            Err(why) => {
+                events::push(
+                    &mut slot.record.state,
+                    events::restore_failed(now.time, &why),
+                );
+                let exit = Exit {
+                    code: -1,
+                    message: format!("the task could not be found again: {why}"),
+                    ..Exit::default()
+                };
+                self.exited(task, run, &exit, now, out);
+            }
+        }
+    }
+
+    pub(super) fn exited(
+        &mut self,
+        task: &Arc<str>,
+        run: &str,
+        exit: &Exit,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(slot) = self
+            .current(task, run)
+            .filter(|s| matches!(s.phase, Phase::Running | Phase::Recovering))
+        else {
+            return;
+        };
+        events::push(
+            &mut slot.record.state,
+            events::terminated(
+                now.time,
+                exit.code,
+                exit.signal,
+                exit.oom_killed,
+                &exit.message,
+            ),
+        );
+        self.ended(
+            task,
+            End::Exited {
+                successful: exit.successful(),
+            },
+            now,
+        );
+        self.free(task, true, out);
+    }
+
+    /// Counts the end of a run and decides what follows.
+    pub(super) fn ended(&mut self, task: &Arc<str>, end: End, now: Now) {
+        let policy = self.policy(task);
+        let once = self.runs_once(task);
+        let Some(slot) = self.slots.get_mut(task) else {
+            return;
+        };
+        if let Some(run) = &mut slot.record.run {
+            run.ended = true;
+        }
+        let state = &mut slot.record.state;
+        match slot.kill.take() {
+            Some(Kill {
+                after: After::Die,
+                error,
+                ..
+            }) => {
+                events::push(state, events::killed(now.time, &error));
+                dead(state, now);
+            }
+            Some(Kill {
+                after: After::Restart,
+                ..
+            }) => {
+                events::push(state, events::restarting(now.time, GoDuration::ZERO, ""));
+                state.state = TaskRunState::Pending;
+                state.restarts += 1;
+                state.last_restart = rfc3339(now.time);
+                slot.record.restart_at = now.time;
+            }
+            None => {
+                let mut tracker = slot.record.tracker();
+                let decision = tracker.on_end(&policy, once, end, now.time, now.seed);
+                slot.record.set_tracker(tracker);
+                let state = &mut slot.record.state;
+                match decision {
+                    Decision::Restart { at, reason } => {
+                        let delay = GoDuration(at.saturating_sub(now.time).max(0));
+                        events::push(state, events::restarting(now.time, delay, &reason));
+                        state.state = TaskRunState::Pending;
+                        state.failed = false;
+                        state.restarts += 1;
+                        state.last_restart = rfc3339(now.time);
+                        slot.record.restart_at = at.max(1);
+                    }
+                    Decision::Complete => dead(state, now),
+                    Decision::Fail { reason } => {
+                        events::push(state, events::not_restarting(now.time, &reason));
+                        dead(state, now);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn free(&mut self, task: &Arc<str>, known: bool, out: &mut Vec<Effect>) {
+        let Some(slot) = self.slots.get_mut(task) else {
+            return;
+        };
+        slot.phase = Phase::Freeing;
+        if let Some(run) = &slot.record.run {
+            out.push(Effect::Free {
+                task: task.clone(),
+                run: run.id.clone(),
+                handle: run.handle.clone(),
+                known,
+            });
+        }
+    }
+
+    pub(super) fn freed(&mut self, task: &Arc<str>, run: &str, out: &mut Vec<Effect>) {
+        let Some(slot) = self
+            .current(task, run)
+            .filter(|s| s.phase == Phase::Freeing)
+        else {
+            return;
+        };
+        slot.record.run = None;
+        slot.phase = Phase::Idle;
+        if slot.record.state.state == TaskRunState::Dead {
+            slot.record.restart_at = 0;
+            out.push(Effect::TaskOver { task: task.clone() });
+        } else if slot.record.restart_at != 0 {
+            slot.phase = Phase::Backoff;
+            out.push(Effect::Wake {
+                at: slot.record.restart_at,
+                timer: Timer::Restart { task: task.clone() },
+            });
+        }
+    }
+
+    pub(super) fn due(&mut self, timer: Timer, out: &mut Vec<Effect>) {
+        match timer {
+            Timer::Restart { task } => {
+                if let Some(slot) = self
+                    .slots
+                    .get_mut(&task)
+                    .filter(|s| s.phase == Phase::Backoff)
+                {
+                    slot.phase = Phase::Idle;
+                    slot.record.restart_at = 0;
+                }
+            }
+            Timer::ShutdownDelay { task, run } => {
+                if self
+                    .current(&task, &run)
+                    .is_some_and(|s| s.phase == Phase::Running)
+                {
+                    self.send_stop(&task, out);
+                }
+            }
+            Timer::Health => self.health_timer = 0,
+            // Heard and lost again since then: another timer counts.
+            Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
+        }
+    }
+
+    /// True when the task's state has changed by it.
+    pub(super) fn stop(
+        &mut self,
+        task: &Arc<str>,
+        reason: &StopReason,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(slot) = self.slots.get_mut(task) else {
+            return false;
+        };
+        let why = match reason {
+            StopReason::AllocStopped => None,
+            StopReason::SiblingFailed(sibling) => Some(events::sibling_failed(now.time, sibling)),
+            StopReason::LeaderDead(_) => Some(events::leader_dead(now.time)),
+            StopReason::MainTasksDead => Some(events::main_dead(now.time)),
+        };
+        if slot.remote {
+            // Rule 5: only a server order ends the instance. For this allocation the task is over with the verdict, or when the slot has moved.
+            if !slot.released || slot.record.state.state == TaskRunState::Dead {
+                return false;
+            }
+            let let_go =
+                "Let go: the servers have moved the instance elsewhere, nothing was stopped";
+            events::push(
+                &mut slot.record.state,
+                events::driver(now.time, let_go, &BTreeMap::new()),
+            );
+            dead(&mut slot.record.state, now);
+            return true;
+        }
+        match slot.phase {
+            Phase::Idle | Phase::Backoff | Phase::Freeing => {
+                if slot.record.state.state == TaskRunState::Dead {
+                    return false;
+                }
+                if let Some(why) = why {
+                    events::push(&mut slot.record.state, why);
+                }
+                slot.record.restart_at = 0;
+                dead(&mut slot.record.state, now);
+                if slot.phase == Phase::Backoff {
+                    slot.phase = Phase::Idle;
+                }
+                if slot.phase == Phase::Idle {
+                    out.push(Effect::TaskOver { task: task.clone() });
+                }
+                true
+            }
+            Phase::Starting | Phase::Recovering | Phase::Running => {
+                match &mut slot.kill {
+                    Some(kill) => {
+                        kill.after = After::Die;
+                        return false;
+                    }
+                    None => {
+                        slot.kill = Some(Kill {
+                            after: After::Die,
+                            sent: false,
+                            error: String::new(),
+                        })
+                    }
+                }
+                if let Some(why) = why {
+                    events::push(&mut slot.record.state, why);
+                }
+                if slot.phase == Phase::Running {
+                    self.begin_stop(task, now, out);
+                }
+                // Its state changes when it has ended.
+                false
+            }
+        }
+    }
+
+    /// Announces the stop of a running task, waits for its shutdown_delay if it has one, then stops it.
+    pub(super) fn begin_stop(&mut self, task: &Arc<str>, now: Now, out: &mut Vec<Effect>) {
+        let timeout = self.kill_timeout(task);
+        let task_delay = self
+            .task(task)
+            .map_or(GoDuration::ZERO, |t| t.shutdown_delay);
+        let group_delay = self
+            .group()
+            .and_then(|g| g.shutdown_delay)
+            .unwrap_or(GoDuration::ZERO);
+        let skip = self.alloc().desired_transition.no_shutdown_delay == Some(true);
+        let stopping = self.stopping();
+        let Some(slot) = self.slots.get_mut(task) else {
+            return;
+        };
+        let Some(kill) = &slot.kill else { return };
+        // The group's delay is for stops of the whole allocation.
+        let delay = if stopping && kill.after == After::Die {
+            task_delay.max(group_delay)
+        } else {
+            task_delay
+        };
+        let Some(run) = slot.record.run.as_ref().map(|r| r.id.clone()) else {
+            return;
+        };
+        events::push(
+            &mut slot.record.state,
+            events::killing(now.time, timeout, ""),
+        );
+        if delay.nanos() > 0 && skip {
+            events::push(
+                &mut slot.record.state,
+                events::skip_shutdown_delay(now.time),
+            );
+        }
+        if delay.nanos() > 0 && !skip {
+            let at = now.time.saturating_add(delay.nanos());
+            out.push(Effect::Wake {
+                at,
+                timer: Timer::ShutdownDelay {
+                    task: task.clone(),
+                    run,
+                },
+            });
+        } else {
+            self.send_stop(task, out);
+        }
+    }
+
+    pub(super) fn send_stop(&mut self, task: &Arc<str>, out: &mut Vec<Effect>) {
+        let timeout = self.kill_timeout(task);
+        let signal = self
+            .task(task)
+            .map(|t| t.kill_signal.clone())
+            .unwrap_or_default();
+        let Some(slot) = self.slots.get_mut(task) else {
+            return;
+        };
+        let (Some(kill), Some(run)) = (&mut slot.kill, &slot.record.run) else {
+            return;
+        };
+        if !kill.sent {
+            kill.sent = true;
+            out.push(Effect::Stop {
+                task: task.clone(),
+                run: run.id.clone(),
+                signal,
+                timeout,
+            });
+        }
+    }
+
+    pub(super) fn restart_asked(
+        &mut self,
+        task: &Arc<str>,
+        also_dead: bool,
+        now: Now,
+        out: &mut Vec<Effect>,
+    ) {
+        let stopping = self.stopping();
+        let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !stopping) else {
+            return;
+        };
+        match slot.phase {
+            Phase::Running if slot.kill.is_none() => {
+                events::push(&mut slot.record.state, events::restart_signaled(now.time));
+                slot.kill = Some(Kill {
+                    after: After::Restart,
+                    sent: false,
+                    error: String::new(),
+                });
+                self.begin_stop(task, now, out);
+            }
+            Phase::Backoff => {
+                events::push(&mut slot.record.state, events::restart_signaled(now.time));
+                slot.phase = Phase::Idle;
+                slot.record.restart_at = 0;
+            }
+            Phase::Idle if also_dead && slot.record.state.state == TaskRunState::Dead => {
+                let state = &mut slot.record.state;
+                events::push(state, events::restart_signaled(now.time));
+                state.state = TaskRunState::Pending;
+                state.failed = false;
+                state.restarts += 1;
+                state.last_restart = rfc3339(now.time);
+                state.finished_at = String::new();
+                self.record.ended_at = 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.
+    pub(super) fn stop_when_cut_off(&self) -> Option<GoDuration> {
+        let group = self.group()?;
+        let newer = group
+            .disconnect
+            .as_ref()
+            .and_then(|d| d.stop_on_client_after);
+        newer
+            .or(group.stop_after_client_disconnect)
+            .filter(|d| d.nanos() > 0)
+    }
+
+    pub(super) fn kill_timeout(&self, task: &str) -> GoDuration {
+        let asked = self
+            .task(task)
+            .and_then(|t| t.kill_timeout)
+            .unwrap_or(GoDuration::from_secs(5));
+        asked.min(self.max_kill_timeout)
+    }
+
+    pub(super) fn policy(&self, task: &str) -> Restart {
+        let mut policy = self
+            .task(task)
+            .and_then(|t| t.restart.clone())
+            .unwrap_or_default();
+        if let Some(outer) = self.group().and_then(|g| g.restart.as_ref()) {
+            policy.inherit(outer);
+        }
+        policy
+    }
+
+    /// A successful end completes the task instead of restarting it.
+    pub(super) fn runs_once(&self, task: &str) -> bool {
+        match self.task(task).and_then(|t| t.lifecycle.as_ref()) {
+            Some(l) if l.hook == "prestart" || l.hook == "poststart" => !l.sidecar,
+            Some(l) if l.hook == "poststop" => true,
+            _ => matches!(self.job.kind.as_str(), job_type::BATCH | job_type::SYSBATCH),
+        }
+    }
+}
