@@ -96,3 +96,35 @@ async fn output_of_any_number_of_writers_is_kept_once() {
     assert_eq!(end, expected.len() as u64 + 5);
     assert_eq!(log.read(end - 5, 10).unwrap().data, b"more\n");
 }
+
+#[tokio::test]
+async fn a_collector_that_nobody_can_find_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
+    let spec = CollectSpec {
+        id: "t".into(),
+        stdout_fifo: dir.path().join("out.fifo"),
+        stderr_fifo: dir.path().join("err.fifo"),
+        log: LogPolicy {
+            dir: dir.path().to_owned(),
+            stdout_name: "t.stdout".into(),
+            stderr_name: "t.stderr".into(),
+            max_files: 1,
+            max_file_bytes: 4096,
+        },
+    };
+    let state = dir.path().join("state");
+    let collector = LogCollector::start(&launcher, &state, spec.clone())
+        .await
+        .unwrap();
+    std::fs::remove_dir_all(&state).unwrap();
+    // Any event makes it look around; otherwise it does so by itself after a while.
+    let mut writer = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&spec.stdout_fifo)
+        .unwrap();
+    writer.write_all(b"x").unwrap();
+    tokio::time::timeout(Duration::from_secs(10), collector.gone())
+        .await
+        .expect("it has gone");
+}

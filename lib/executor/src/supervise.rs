@@ -38,6 +38,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// After this long with something left, killing by cgroup is not believed to be enough.
 const ESCALATE: Duration = Duration::from_millis(50);
 
+/// How often a collector looks whether anybody could still find it.
+const LOOK_AROUND: Duration = Duration::from_secs(15);
+
 /// What this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -247,7 +250,8 @@ struct Executor {
     /// Next look at a tree that takes its time to die, and the pause before the one after.
     check: Option<(Instant, Duration)>,
     reason: String,
-    _lock: OwnedFd,
+    /// The state directory; holding its lock is being its executor.
+    lock: OwnedFd,
 }
 
 impl Executor {
@@ -272,7 +276,7 @@ impl Executor {
             empty_since: None,
             check: None,
             reason: String::new(),
-            _lock: lock,
+            lock,
         }
     }
 
@@ -333,6 +337,7 @@ impl Executor {
             self.kill_at,
             self.check.map(|(at, _)| at),
             self.empty_since.map(|at| at + DRAIN),
+            self.is_collector().then(|| now + LOOK_AROUND),
         ];
         let retries = self.pumps.iter().filter_map(Pump::retry_at);
         let next = deadlines.into_iter().flatten().chain(retries).min();
@@ -551,6 +556,11 @@ impl Executor {
 
     fn advance_collector(&mut self, now: Instant) -> bool {
         let Some(deadline) = self.kill_at else {
+            // Without its directory no controller can find it, and what it stores belongs to nobody.
+            let orphaned = rustix::fs::fstat(&self.lock).is_ok_and(|stat| stat.st_nlink == 0);
+            if orphaned {
+                self.kill_at = Some(now);
+            }
             return false;
         };
         if self.ended.is_none() {
