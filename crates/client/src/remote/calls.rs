@@ -1,9 +1,9 @@
 //! Calls to remote drivers, translated between the wire and the words of `lifecycle`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use driver_host::{
-    Bundle, BundleFile, Driver, EnsureRequest, InstanceState, Observation, Remote, RemoteError,
+    Bundle, BundleFile, EnsureRequest, InstanceState, Observation, Remote, RemoteError,
     RemoteHandle as WireHandle, TaskConfig, proto::build,
 };
 use lifecycle::remote::node::{Answer, Call, Sighting};
@@ -15,6 +15,9 @@ use crate::{
     alloc::{machine::StartFailure, task_config},
     context::{NodeContext, now_ns},
 };
+
+/// How long a call waits for a driver whose plugin is coming up.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a create needs from this node.
 #[derive(Clone, Debug)]
@@ -104,17 +107,33 @@ fn trouble(error: RemoteError) -> Answer {
     }
 }
 
-/// The remote extension of a driver whose plugin runs; until then the provider cannot be asked.
-async fn remote_of(driver: Option<Driver>, name: &str) -> Result<Remote, String> {
-    let driver = driver.ok_or_else(|| format!("driver {name:?} is not present on this node"))?;
-    if tokio::time::timeout(std::time::Duration::from_secs(5), driver.wait_ready(0))
+/// Why a driver cannot be asked.
+enum NoRemote {
+    /// Its plugin is not running.
+    Down(String),
+    /// It knows the plain protocol only.
+    Plain(String),
+}
+
+/// The remote extension of a driver whose plugin runs.
+async fn remote_of(ctx: &NodeContext, name: &str) -> Result<Remote, NoRemote> {
+    let driver = ctx
+        .drivers
+        .get(name, DRIVER_PATIENCE)
+        .await
+        .map_err(NoRemote::Down)?;
+    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0))
         .await
         .is_err()
     {
-        return Err(format!("the plugin of driver {name:?} is not running"));
+        return Err(NoRemote::Down(format!(
+            "the plugin of driver {name:?} is not running"
+        )));
     }
     driver.remote().ok_or_else(|| {
-        format!("driver {name:?} does not serve drover's remote extension; this release manages remote tasks through it only")
+        NoRemote::Plain(format!(
+            "driver {name:?} knows the plain driver protocol only; this release manages remote tasks through drover's remote extension"
+        ))
     })
 }
 
@@ -133,15 +152,13 @@ pub(crate) async fn call(
     call: Call,
     prepared: Option<Result<Prepared, String>>,
 ) -> Answer {
-    let driver = about
-        .ctx
-        .drivers
-        .get(&about.driver, std::time::Duration::from_secs(10))
-        .await
-        .ok();
-    let remote = match remote_of(driver, &about.driver).await {
+    let remote = match remote_of(&about.ctx, &about.driver).await {
         Ok(remote) => remote,
-        Err(why) => return Answer::CouldNotAsk(why),
+        // Nothing was asked and nothing was created: a create is refused for good, anything else stays unknown.
+        Err(NoRemote::Plain(why)) if matches!(call, Call::Ensure { .. }) => {
+            return Answer::WrongRequest(why);
+        }
+        Err(NoRemote::Plain(why) | NoRemote::Down(why)) => return Answer::CouldNotAsk(why),
     };
     if !call.mutates() {
         return look(about, &remote, call).await;
@@ -251,14 +268,9 @@ pub(crate) async fn observe_by_name(
     driver: &str,
     handles: &[RemoteHandle],
 ) -> Vec<Answer> {
-    let found = ctx
-        .drivers
-        .get(driver, std::time::Duration::from_secs(10))
-        .await
-        .ok();
-    match remote_of(found, driver).await {
+    match remote_of(ctx, driver).await {
         Ok(remote) => observe(&remote, handles).await,
-        Err(why) => handles
+        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => handles
             .iter()
             .map(|_| Answer::CouldNotAsk(why.clone()))
             .collect(),
@@ -367,10 +379,10 @@ pub(crate) async fn prepare(
     }
     let driver = ctx
         .drivers
-        .get(&spec.driver, std::time::Duration::from_secs(20))
+        .get(&spec.driver, Duration::from_secs(20))
         .await
         .map_err(Preparation::Later)?;
-    if tokio::time::timeout(std::time::Duration::from_secs(20), driver.wait_ready(0))
+    if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0))
         .await
         .is_err()
     {

@@ -341,3 +341,90 @@ async fn a_development_agent_takes_its_tasks_along() {
     );
     nothing_left(&rig).await;
 }
+
+/// Changes the records of a node that does not run.
+fn tamper(rig: &Rig, sql: &str, id: AllocId) {
+    let path = rig.dir.path().join("client/node.sqlite");
+    let changed = rusqlite::Connection::open(path)
+        .expect("open")
+        .execute(sql, [id.to_string()])
+        .expect("sql");
+    assert_eq!(changed, 1, "{sql}");
+}
+
+async fn start_again(rig: &Rig) -> client::Client {
+    let until = Instant::now() + crate::fixture::PATIENCE;
+    loop {
+        match client::Client::start(rig.config()).await {
+            Ok(node) => return node,
+            Err(client::StartError::InUse { .. }) if Instant::now() < until => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// A workload whose records are lost or incomplete is ended before another one is started; its neighbour is not disturbed.
+async fn contained(sql: &str) {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let script = "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600";
+    let (a, job_a) = alloc("service", vec![sh("t", script)]);
+    let (b, job_b) = alloc("service", vec![sh("t", script)]);
+    rig.server.place(&a, &job_a);
+    rig.server.place(&b, &job_b);
+    for id in [a.id, b.id] {
+        rig.server.status(id, ClientStatus::Running).await;
+        eventually("the pid", || pid_file(&rig, id).is_some()).await;
+    }
+    let (old, neighbour) = (
+        pid_file(&rig, a.id).expect("pid"),
+        pid_file(&rig, b.id).expect("pid"),
+    );
+    // As after a SIGKILL of everything of the agent.
+    drop(node);
+    crate::faults::plugin_pids(&rig)
+        .into_iter()
+        .for_each(crate::faults::kill);
+    eventually("the node to have gone", || {
+        std::fs::File::open(rig.dir.path().join("client/agent.lock"))
+            .is_ok_and(|f| f.try_lock().is_ok())
+    })
+    .await;
+    tamper(&rig, sql, a.id);
+    let node = start_again(&rig).await;
+    eventually("a second workload", || {
+        pid_file(&rig, a.id).is_some_and(|pid| pid != old && alive(pid))
+    })
+    .await;
+    assert!(!alive(old), "the first workload runs beside the second");
+    assert!(alive(neighbour));
+    assert_eq!(pid_file(&rig, b.id), Some(neighbour));
+    for id in [a.id, b.id] {
+        rig.server.stop_alloc(id);
+    }
+    eventually("both to end", || {
+        [a.id, b.id].iter().all(|id| {
+            node.handle()
+                .alloc_update(*id)
+                .is_some_and(|u| u.client_status == ClientStatus::Complete)
+        })
+    })
+    .await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_is_contained() {
+    contained("UPDATE allocs SET record = CAST('nonsense' AS BLOB) WHERE id = ?1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_was_never_confirmed_leaves_no_second_workload() {
+    // What an agent leaves that dies between the driver's answer and its own record of it.
+    contained(
+        "UPDATE tasks SET record = CAST(json_set(CAST(record AS TEXT), '$.run.handle', NULL, '$.state.State', 'pending') AS BLOB) WHERE alloc = ?1",
+    )
+    .await;
+}

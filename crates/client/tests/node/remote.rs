@@ -245,3 +245,71 @@ async fn without_a_lease_nothing_is_created() {
     node.stop().await;
     nothing_left(&rig).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_slots_are_found_again_at_once_without_handles() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let mut orders = Vec::new();
+    for index in 0..50 {
+        let (mut a, mut job, mut order) = remote_alloc();
+        a.name = format!("job.g[{index}]").into();
+        job.task_groups[0].tasks[0].config = json!({"command": "/bin/sleep", "args": ["600"]})
+            .as_object()
+            .expect("object")
+            .clone();
+        order.slot = slot_of(&a, &Arc::from("t"));
+        rig.server.place(&a, &job);
+        rig.server.order(&order);
+        orders.push(order);
+    }
+    let mut pids = Vec::new();
+    for order in &orders {
+        let report = rig
+            .server
+            .report(&order.slot.to_string(), "a running instance", running)
+            .await;
+        pids.push(report.attributes.get("pid").cloned());
+    }
+    node.stop().await;
+    rig.server.forget_reports();
+    for order in &mut orders {
+        // As when the reports with the handles had been lost: they are found by their keys.
+        order.adopt = true;
+        order.epoch = 2;
+        rig.server.set_order(order);
+    }
+    let begin = std::time::Instant::now();
+    let node = rig.node().await;
+    for (order, pid) in orders.iter().zip(&pids) {
+        let report = rig
+            .server
+            .report(&order.slot.to_string(), "the same instance", running)
+            .await;
+        assert_eq!(report.attributes.get("pid"), pid.as_ref());
+        assert_eq!(report.epoch, 2);
+    }
+    eprintln!("50 remote instances managed again: {:?}", begin.elapsed());
+    for order in &mut orders {
+        order.role = RemoteRole::Stop;
+        order.desired = DesiredRemote::Stop;
+        rig.server.order(order);
+    }
+    for order in &mut orders {
+        rig.server
+            .report(&order.slot.to_string(), "the end", |r| r.observed.ended())
+            .await;
+        order.acknowledge = true;
+        rig.server.order(order);
+    }
+    for order in &orders {
+        rig.server
+            .report(&order.slot.to_string(), "that it is forgotten", |r| {
+                r.forgotten
+            })
+            .await;
+    }
+    node.stop().await;
+    nothing_left(&rig).await;
+}
