@@ -8,7 +8,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("driver-sdk", &["driver-proto"]),
     ("executor-proto", &[]),
     ("executor", &["executor-proto"]),
-    ("executor-client", &["executor-proto"]),
+    ("executor-client", &["executor", "executor-proto"]),
     // Drivers see lib/ only.
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client"]),
