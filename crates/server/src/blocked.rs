@@ -46,6 +46,17 @@ fn may_fit(eval: &Evaluation, class: &str) -> bool {
     eval.escaped_computed_class || eval.class_eligibility.get(class).copied().unwrap_or(true)
 }
 
+/// Has a ready node become ready just now, or different in what matters for placing?
+fn offers_more(before: Option<&Arc<Node>>, now: &Node) -> bool {
+    before.is_none_or(|before| {
+        !before.ready()
+            || before.computed_class != now.computed_class
+            || before.resources != now.resources
+            || before.reserved != now.reserved
+            || before.attributes != now.attributes
+    })
+}
+
 impl Blocked {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,10 +85,14 @@ impl Blocked {
             match &change.object {
                 Object::Eval(eval) if !change.deleted && eval.status == EvalStatus::Blocked => inner.add(eval),
                 Object::Eval(eval) => inner.remove(eval),
-                Object::Node(node) if !change.deleted && node.ready() => {
+                Object::Node(node) if !change.deleted && node.ready() && offers_more(commit.before.node(node.id), node) => {
                     classes.insert(node.computed_class.clone());
                 }
-                Object::Alloc(alloc) if change.deleted || alloc.client_terminal() => {
+                // Only its end makes room: what is noted of it later must not wake for ever what cannot be placed.
+                Object::Alloc(alloc)
+                    if (change.deleted || alloc.client_terminal())
+                        && commit.before.alloc(alloc.id).is_some_and(|before| before.occupies()) =>
+                {
                     if freed.insert(alloc.node_id)
                         && let Some(class) = commit.state.node(alloc.node_id).filter(|n| Node::ready(n)).map(|n| &n.computed_class)
                     {

@@ -7,6 +7,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 pub struct ServerConfig {
     /// Where the state is kept; None keeps it in memory (development and tests).
     pub data_dir: Option<PathBuf>,
+    /// Refuse writes that would make the stored state larger; None = as much as the disk takes.
+    pub max_stored_bytes: Option<u64>,
     /// Name of this server, for people.
     pub name: String,
     /// Region.
@@ -80,6 +82,7 @@ impl Default for ServerConfig {
         let lease = Duration::from_secs(10);
         Self {
             data_dir: None,
+            max_stored_bytes: None,
             name: "drover".to_owned(),
             region: "global".to_owned(),
             datacenter: "dc1".to_owned(),

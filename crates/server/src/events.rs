@@ -120,6 +120,9 @@ impl EventFilter {
     }
 }
 
+/// Events kept beyond the newest batch: each of them also keeps an old version of its object alive.
+const MAX_EVENTS: usize = 10_000;
+
 /// The ring of the newest batches with the signal that a new one has come.
 #[derive(Debug)]
 pub(crate) struct EventLog {
@@ -141,10 +144,11 @@ impl EventLog {
         let index = batch.index;
         {
             let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-            if ring.len() == self.capacity {
-                ring.pop_front();
-            }
             ring.push_back(Arc::new(batch));
+            let mut events: usize = ring.iter().map(|batch| batch.events.len()).sum();
+            while ring.len() > self.capacity || (events > MAX_EVENTS && ring.len() > 1) {
+                events -= ring.pop_front().map_or(0, |batch| batch.events.len());
+            }
         }
         self.newest.send_replace(index);
     }

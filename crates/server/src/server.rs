@@ -85,7 +85,8 @@ impl Server {
         let store: Arc<dyn Store> = match &config.data_dir {
             Some(dir) => {
                 let dir = dir.clone();
-                blocking(move || SqliteStore::open(&dir, &SqliteOptions::default())).await.map(Arc::new)?
+                let options = SqliteOptions { max_bytes: config.max_stored_bytes };
+                blocking(move || SqliteStore::open(&dir, &options)).await.map(Arc::new)?
             }
             None => Arc::new(MemoryStore::default()),
         };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{ClientStatus, EvalStatus};
-use server::{Server, ServerConfig, StartError};
+use server::{Server, ServerConfig, StartError, requests::RegisterJob};
 
 use crate::fake::*;
 
@@ -102,5 +102,41 @@ async fn a_restart_keeps_the_cluster_and_its_nodes() {
     let ids = |state: &state::State| state.allocs().map(|a| a.id).collect::<Vec<_>>();
     assert_eq!(ids(&before), ids(&after), "nothing was placed again");
     assert!(after.latest_index() >= before.latest_index(), "indexes never go back");
+    server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServerConfig { data_dir: Some(dir.path().to_owned()), max_stored_bytes: Some(1024 * 1024), ..ServerConfig::default() };
+    let server = start_with(config).await;
+    let s = server.handle();
+    let _a = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    let large = |number: usize| {
+        let mut job = job(&format!("large-{number}"), 1);
+        job.meta.insert("filler".to_owned(), "x".repeat(100_000));
+        job
+    };
+    let mut stored = 0;
+    // Several at once, so that decisions are in flight which were built on a refused one.
+    let refusal = 'full: loop {
+        let attempts = (stored..stored + 4).map(|n| s.register_job(RegisterJob { job: large(n), ..RegisterJob::default() }));
+        for result in futures::future::join_all(attempts).await {
+            match result {
+                Ok(_) => stored += 1,
+                Err(error) => break 'full error,
+            }
+        }
+        assert!(stored < 40, "the limit was not enforced");
+    };
+    assert!(refusal.to_string().contains("no space left"), "{refusal}");
+    // It still reads, and says nothing of what was refused.
+    until(s, "what was acknowledged is there", |state| state.job_count() >= stored && state.job(&key("large-0")).is_some()).await;
+    // What still fits is taken, scheduled and run: neither the state nor the broker has lost its way.
+    submit(s, job("small", 1)).await;
+    until(s, "the small one runs", |state| live(state, "small", ClientStatus::Running).len() == 1).await;
+    server.shutdown().await;
+    let server = start_with(ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() }).await;
+    assert_eq!(live(&server.handle().snapshot(), "small", ClientStatus::Running).len(), 1);
     server.shutdown().await;
 }

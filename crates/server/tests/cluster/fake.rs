@@ -239,10 +239,23 @@ impl FakeNode {
     pub(crate) fn connect(server: &ServerHandle, node: Node, fate: Fate, provider: &Provider) -> Self {
         let view = Arc::<Mutex<View>>::default();
         let address = format!("http://{}", server.rpc_addr());
-        let session = Session { node: node.clone(), view: view.clone(), fate, provider: provider.clone(), seq: 0 };
+        let (described, seen, provider) = (node.clone(), view.clone(), provider.clone());
         let task = tokio::spawn(async move {
-            if let Err(error) = session.run(address).await {
-                println!("fake session ended: {error:?}");
+            loop {
+                let session = Session { node: described.clone(), view: seen.clone(), fate, provider: provider.clone(), seq: 0 };
+                if let Err(error) = session.run(address.clone()).await {
+                    println!("fake session ended: {error:?}");
+                }
+                // What was not stored is reported again in a new session; being sent away for another reason is the end.
+                {
+                    let mut view = seen.lock().unwrap();
+                    if view.goodbye.take_if(|(why, _)| why.contains("was not stored")).is_none() && view.goodbye.is_some() {
+                        return;
+                    }
+                    view.reported.clear();
+                    view.reports.clear();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
         Self { node, view, task }

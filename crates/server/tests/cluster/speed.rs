@@ -49,3 +49,79 @@ async fn a_burst_of_updates_becomes_few_transactions() {
     assert!(after.syncs - before.syncs < 60);
     server.shutdown().await;
 }
+
+/// Registers nodes that say hello and then only listen, many over one connection.
+async fn quiet_nodes(server: &server::ServerHandle, count: u128) -> Vec<tokio::task::JoinHandle<()>> {
+    use api::node_rpc::{FromNode, FromNodeMessage, Hello, PROTOCOL, node_service_client::NodeServiceClient, to_json};
+    let mut listeners = Vec::new();
+    let mut client = None;
+    for number in 0..count {
+        if number % 100 == 0 {
+            client = Some(NodeServiceClient::connect(format!("http://{}", server.rpc_addr())).await.unwrap());
+        }
+        let node = node(number + 1);
+        let hello = Hello {
+            node_id: node.id.to_string(),
+            secret_id: node.secret_id.clone(),
+            node_json: to_json(&node),
+            region: "global".to_owned(),
+            protocol: PROTOCOL,
+        };
+        let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(1);
+        tx.send(FromNodeMessage::Hello(hello).into()).await.unwrap();
+        let mut client = client.clone().unwrap();
+        listeners.push(tokio::spawn(async move {
+            let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap().into_inner();
+            while let Ok(Some(_)) = from.message().await {}
+            drop(tx);
+        }));
+    }
+    until(server, "all nodes are ready", |state| state.nodes().filter(|node| node.ready()).count() == count as usize).await;
+    listeners
+}
+
+fn rss_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / 1024.0
+}
+
+/// Placements per second, commit on disk included: `cargo test --release -p server --test cluster speed::placements -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
+async fn placements() {
+    let number = |name: &str, default: u128| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
+    let (nodes, jobs, each) = (number("NODES", 5000), number("JOBS", 1), number("EACH", 10_000));
+    let dir = tempfile::tempdir().unwrap();
+    let lease = Duration::from_secs(600);
+    let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
+    let server = server::Server::start(config).await.unwrap();
+    let s = server.handle();
+    let start = Instant::now();
+    let listeners = quiet_nodes(s, nodes).await;
+    println!("{nodes} nodes registered in {:?}, {:.0} MiB", start.elapsed(), rss_mib());
+    let before = s.stats();
+    let start = Instant::now();
+    let mut submitted = Vec::new();
+    for n in 0..jobs {
+        let mut job = batch_job(&format!("job-{n}"), i32::try_from(each).unwrap());
+        resources(&mut job, 100, 100);
+        let s = s.clone();
+        submitted.push(tokio::spawn(async move { submit(&s, job).await }));
+    }
+    let total = (jobs * each) as usize;
+    until(s, "everything is placed", |state| state.alloc_count() == total).await;
+    let took = start.elapsed();
+    let after = s.stats();
+    println!(
+        "{jobs} jobs of {each} on {nodes} nodes: {took:?}, {:.0} placements/s, {} commits, {} transactions, {} partial, {:.0} MiB with the nodes' side",
+        total as f64 / took.as_secs_f64(),
+        after.commits - before.commits,
+        after.syncs - before.syncs,
+        after.plans_partial,
+        rss_mib()
+    );
+    listeners.iter().for_each(tokio::task::JoinHandle::abort);
+    server.shutdown().await;
+}
