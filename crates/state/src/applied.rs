@@ -29,8 +29,8 @@ pub struct AppliedSet {
     pub tables: TableSet,
     /// The objects.
     pub changes: Vec<Changed>,
-    /// Shared values that came (Some) or went (None), by id; rows only.
-    pub(crate) shared: Vec<(u64, bool)>,
+    /// Ids of shared values that came or went: these have rows, but nobody watches them.
+    pub(crate) shared: Vec<u64>,
 }
 
 impl AppliedSet {

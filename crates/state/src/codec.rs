@@ -3,7 +3,10 @@
 //! An allocation's row begins with a version; then each field that is not at its default follows as tag, length, bytes. The job is named by its
 //! create index and version. Resources and metrics that many rows have in common stand in rows of their own.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use model::{
     alloc::{Allocation, ClientStatus, DesiredStatus},
@@ -257,8 +260,9 @@ impl AppliedSet {
             let value = if c.deleted { None } else { object_value(state, &c.object) };
             rows.push(Row { table, key, value });
         }
-        for (id, came) in &self.shared {
-            let value = if *came { state.shared.get(id) } else { None };
+        let shared: BTreeSet<u64> = self.shared.iter().copied().collect();
+        for id in shared {
+            let value = state.shared.get(&id);
             let value = value.map(|v| match &v.value {
                 Shared::Resources(r) => [b"r".as_slice(), &json(r)].concat(),
                 Shared::Metrics(m) => [b"m".as_slice(), &json(m)].concat(),

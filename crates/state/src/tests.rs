@@ -534,3 +534,15 @@ fn classes_come_and_go() {
     assert_eq!(s.fleet().len(), 3, "the slot is used again");
     assert!(std::mem::size_of::<Allocation>() <= 600, "an allocation has become large");
 }
+
+#[test]
+fn a_shared_value_that_comes_and_goes_within_a_batch_has_one_row() {
+    let (mut s, mut disk) = (State::new(), Disk::default());
+    put_job(&mut s, 2);
+    let mut changes = plan(&s, 0, &[(0, 0, 0), (1, 0, 0)], &[], None, true);
+    changes.push(Change::DeleteAllocs(vec![AllocId(uuid(4, 0)), AllocId(uuid(4, 1))]));
+    changes.extend(plan(&s, 0, &[(2, 0, 0), (3, 0, 0)], &[], None, true));
+    let set = apply(&mut s, changes);
+    disk.write(set.rows(&s));
+    assert_eq!(disk.0.keys().filter(|(t, _)| *t == Table::Shared).count(), s.shared.len());
+}

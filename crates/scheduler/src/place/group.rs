@@ -81,6 +81,8 @@ pub(super) struct GroupPlacer<'a, 'o> {
     /// No node is left for requests without special wishes.
     exhausted: bool,
     distinct_hosts: Option<bool>,
+    /// On some of the nodes, tasks of the group run elsewhere.
+    any_remote: bool,
 }
 
 impl<'a, 'o> GroupPlacer<'a, 'o> {
@@ -128,6 +130,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             placed: 0,
             exhausted: false,
             distinct_hosts,
+            any_remote: false,
         };
         p.find_candidates();
         p
@@ -202,6 +205,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             let slot = slot as u32;
             if matches!(self.classes[c], Class::Unknown) {
                 self.classes[c] = self.class_of(self.node(slot));
+                self.any_remote |= matches!(&self.classes[c], Class::Feasible { ask, .. } if ask.remote.contains(&true));
                 any_pool |= matches!(&self.classes[c], Class::Feasible { ask, .. } if !ask.pool.is_empty());
             }
             met[c] += 1;
@@ -417,8 +421,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     fn choose(&mut self, r: &Request) -> Option<Allocation> {
-        let any_remote = self.classes.iter().any(|c| matches!(c, Class::Feasible { ask, .. } if ask.remote.contains(&true)));
-        let (needs, carried) = if any_remote || r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()) {
+        let (needs, carried) = if self.any_remote || r.previous.as_ref().is_some_and(|p| !p.remote.is_empty()) {
             remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref())
         } else {
             Default::default()
@@ -593,6 +596,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// What live instances of the wanted slots demand of their next manager.
     fn needs(&self) -> Vec<remote::Need> {
+        if self.cx.state.remote_tasks_by_job(&self.cx.job.key()).next().is_none() {
+            return Vec::new();
+        }
         let requests = self.wanted.requests.iter();
         requests.flat_map(|r| remote::slot(self.cx.state, self.cx.job, self.group, r.index, r.previous.as_deref()).0).collect()
     }

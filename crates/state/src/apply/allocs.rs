@@ -216,7 +216,7 @@ impl Applier<'_> {
         let id = (newest + 1).max(base);
         self.state.shared.insert(id, crate::tables::SharedValue { users: 0, value });
         self.set.tables.insert(crate::Table::Shared);
-        self.set.shared.push((id, true));
+        self.set.shared.push(id);
         id
     }
 
@@ -235,7 +235,7 @@ impl Applier<'_> {
         if v.users == 0 {
             self.state.shared.remove(&id);
             self.set.tables.insert(crate::Table::Shared);
-            self.set.shared.push((id, false));
+            self.set.shared.push(id);
         }
     }
 }
