@@ -275,21 +275,15 @@ impl Machine {
         let slots = specs
             .iter()
             .map(|spec| {
-                let record_of_task = tasks.remove(&spec.name).unwrap_or_else(|| TaskRecord {
-                    // What the servers know of a task is never undone by a node that has lost its records.
-                    state: record
-                        .alloc
-                        .task_states
-                        .get(&spec.name)
-                        .cloned()
-                        .unwrap_or_default(),
-                    ..TaskRecord::default()
-                });
                 let remote = is_remote(&record.alloc, &spec.name);
+                let known = record.alloc.task_states.get(&spec.name);
+                let record = tasks
+                    .remove(&spec.name)
+                    .unwrap_or_else(|| unrecorded(known, remote));
                 (
                     spec.name.clone(),
                     Slot {
-                        record: record_of_task,
+                        record,
                         phase: Phase::Idle,
                         kill: None,
                         remote,
@@ -606,6 +600,19 @@ impl Machine {
             self.destroyed = true;
             out.push(Effect::Destroy);
         }
+    }
+}
+
+/// A task without a record on this node. What the servers know of its end is never undone by a node that has lost its records; what they
+/// believe to run here does not.
+fn unrecorded(known: Option<&TaskState>, remote: bool) -> TaskRecord {
+    let mut state = known.cloned().unwrap_or_default();
+    if !remote && state.state == TaskRunState::Running {
+        state.state = TaskRunState::Pending;
+    }
+    TaskRecord {
+        state,
+        ..TaskRecord::default()
     }
 }
 

@@ -718,3 +718,30 @@ fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
         Some("Started".into())
     );
 }
+
+#[test]
+fn without_records_the_servers_copy_says_what_has_ended_and_nothing_runs() {
+    for (state, expected) in [
+        (TaskRunState::Pending, vec!["start t"]),
+        (TaskRunState::Running, vec!["start t"]),
+        (TaskRunState::Dead, vec!["over t"]),
+    ] {
+        let mut record = record();
+        record.alloc.task_states.insert(
+            "t".into(),
+            model::TaskState {
+                state,
+                ..model::TaskState::default()
+            },
+        );
+        let machine = Machine::new(
+            record,
+            job("batch", vec![task("t")]),
+            Vec::new(),
+            GoDuration::from_secs(30),
+        );
+        let (p, effects) = Play::begin(machine, S);
+        assert_eq!(effects, expected, "{state:?}");
+        assert_eq!(p.machine.over(), state == TaskRunState::Dead);
+    }
+}

@@ -316,10 +316,16 @@ impl Shared {
                 self.heard.send_modify(|h| h.node = Some(Arc::new(node)));
             }
             Some(FromNodeMessage::AllocUpdates(updates)) => {
+                let mut desired = desired;
                 self.heard.send_modify(|h| {
                     for json in &updates.updates_json {
                         let update: AllocClientUpdate =
                             node_rpc::from_json("update", json).expect("update");
+                        if let Some((alloc, _)) = desired.allocs.get_mut(&update.id) {
+                            // As servers do: what a node says is part of what it gets back with its next session.
+                            alloc.client_status = update.client_status;
+                            alloc.task_states.clone_from(&update.task_states);
+                        }
                         h.allocs.insert(update.id, update);
                     }
                 });
