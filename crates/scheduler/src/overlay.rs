@@ -91,7 +91,7 @@ impl<'a> Overlay<'a> {
 
     /// Cores in use. Looked up when a group asks for cores, which is rare.
     pub(crate) fn cores(&self, slot: NodeSlot) -> BTreeSet<u16> {
-        let Some(node) = &self.fleet.nodes()[slot as usize] else { return BTreeSet::new() };
+        let Some(node) = self.fleet.node(slot) else { return BTreeSet::new() };
         let live = self.state.allocs_by_node(node.id).filter(|a| !a.terminal() && !self.removed.contains(&a.id));
         let mut taken: BTreeSet<u16> = live.flat_map(|a| cores::of(a).collect::<Vec<_>>()).collect();
         taken.extend(self.given_cores.get(&slot).into_iter().flatten());

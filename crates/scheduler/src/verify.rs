@@ -83,8 +83,8 @@ fn check_node(
     for a in allocs.iter().filter_map(|a| state.alloc(a.id)).filter(|a| !a.terminal()) {
         taken.remove(a);
     }
-    let Some(slot) = state.fleet().slot(id) else { return Err("the node is not registered any more".to_owned()) };
-    let capacity = &state.fleet().capacity()[slot as usize];
+    let capacity = state.fleet().slot(id).and_then(|s| state.fleet().capacity(s));
+    let Some(capacity) = capacity else { return Err("the node is not registered any more".to_owned()) };
     for a in allocs.iter().filter(|a| !a.terminal()) {
         add(capacity, &mut taken, a, &fresh)?;
     }

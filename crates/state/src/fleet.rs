@@ -151,10 +151,7 @@ impl NodeCapacity {
 /// Facts of nodes by slot.
 #[derive(Clone, Debug, Default)]
 struct Facts {
-    slots: HashMap<NodeId, NodeSlot>,
     free: Vec<NodeSlot>,
-    nodes: Vec<Option<Arc<Node>>>,
-    capacity: Vec<Arc<NodeCapacity>>,
     ready: Vec<bool>,
     class: Vec<u32>,
     class_names: Vec<Arc<str>>,
@@ -182,6 +179,9 @@ struct Taken {
 /// The view of all nodes; see the module. Slots of forgotten nodes are empty: their node is None and they are never ready.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
+    slots: imbl::OrdMap<NodeId, NodeSlot>,
+    /// With their capacity. Apart from the other facts: these are looked up one by one, and a registration must not copy them all.
+    nodes: imbl::Vector<Option<(Arc<Node>, Arc<NodeCapacity>)>>,
     facts: Arc<Facts>,
     taken: Arc<Taken>,
     ports: imbl::Vector<Arc<PortSet>>,
@@ -191,27 +191,27 @@ impl Fleet {
     /// Number of slots, empty ones included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.facts.nodes.len()
+        self.nodes.len()
     }
     /// No slot at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.facts.nodes.is_empty()
+        self.nodes.is_empty()
     }
     /// The slot of a node.
     #[must_use]
     pub fn slot(&self, node: NodeId) -> Option<NodeSlot> {
-        self.facts.slots.get(&node).copied()
+        self.slots.get(&node).copied()
     }
-    /// Nodes by slot.
+    /// The node of a slot.
     #[must_use]
-    pub fn nodes(&self) -> &[Option<Arc<Node>>] {
-        &self.facts.nodes
+    pub fn node(&self, slot: NodeSlot) -> Option<&Arc<Node>> {
+        self.nodes.get(slot as usize)?.as_ref().map(|(n, _)| n)
     }
-    /// Capacity by slot.
+    /// What the node of a slot can give.
     #[must_use]
-    pub fn capacity(&self) -> &[Arc<NodeCapacity>] {
-        &self.facts.capacity
+    pub fn capacity(&self, slot: NodeSlot) -> Option<&Arc<NodeCapacity>> {
+        self.nodes.get(slot as usize)?.as_ref().map(|(_, c)| c)
     }
     /// Bits of the node's id, by slot: to order nodes in a way that does not depend on when they came.
     #[must_use]
@@ -306,14 +306,13 @@ impl Fleet {
         let class: Arc<str> =
             if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
         let capacity = NodeCapacity::of(node);
-        let known = facts.slots.get(&node.id).copied();
+        let known = self.slots.get(&node.id).copied();
         let slot = known.or_else(|| facts.free.pop());
         let i = if let Some(s) = slot {
             s as usize
         } else {
             let taken = Arc::make_mut(&mut self.taken);
-            facts.nodes.push(None);
-            facts.capacity.push(Arc::default());
+            self.nodes.push_back(None);
             facts.ready.push(false);
             facts.class.push(0);
             facts.id_bits.push(0);
@@ -324,9 +323,8 @@ impl Fleet {
             taken.ports.push(0);
             facts.dynamic_room.push(0);
             self.ports.push_back(Arc::default());
-            facts.nodes.len() - 1
+            facts.ready.len() - 1
         };
-        facts.nodes[i] = Some(node.clone());
         facts.ready[i] = node.ready();
         if known.is_some() {
             facts.leave_class(facts.class[i]);
@@ -338,17 +336,17 @@ impl Fleet {
         facts.memory_mb[i] = capacity.memory_mb;
         facts.disk_mb[i] = capacity.disk_mb;
         facts.dynamic_room[i] = capacity.dynamic_room();
-        facts.capacity[i] = Arc::new(capacity);
+        self.nodes.set(i, Some((node.clone(), Arc::new(capacity))));
         #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
-        facts.slots.insert(node.id, i as NodeSlot);
+        self.slots.insert(node.id, i as NodeSlot);
         known.is_none()
     }
 
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         let facts = Arc::make_mut(&mut self.facts);
-        let Some(slot) = facts.slots.remove(&id) else { return };
+        let Some(slot) = self.slots.remove(&id) else { return };
         let i = slot as usize;
-        facts.nodes[i] = None;
+        self.nodes.set(i, None);
         facts.ready[i] = false;
         facts.leave_class(facts.class[i]);
         facts.free.push(slot);

@@ -101,7 +101,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let mut buckets = Buckets::new(&spreads, &rules.distinct, group.count());
         if !buckets.plain() {
             for (g, slot, n) in job_use.iter() {
-                if let Some(node) = &fleet.nodes()[slot as usize] {
+                if let Some(node) = fleet.node(slot) {
                     (0..n).for_each(|_| buckets.count_existing(node, rules.region(), *g == group.name));
                 }
             }
@@ -138,7 +138,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     fn node(&self, slot: u32) -> &'a Arc<Node> {
         let fleet: &'a state::Fleet = self.overlay.fleet;
-        fleet.nodes()[slot as usize].as_ref().expect("candidates are nodes that are registered")
+        fleet.node(slot).expect("candidates are nodes that are registered")
     }
 
     fn class_of(&self, node: &Node) -> Class {
@@ -346,7 +346,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if self.ports.is_empty() {
             return None;
         }
-        self.ports.fits(&f.capacity()[i], o.ports(slot)).err()
+        f.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err())
     }
 
     /// Bin-packing (or evenness, or sessions), anti-affinity, affinity; 0 = does not apply, but for the first.
@@ -383,7 +383,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn lend(&mut self, previous: &Allocation, leave: bool) {
         let slot = if leave { self.overlay.remove(previous) } else { self.overlay.add(previous) };
         let Some(slot) = slot else { return };
-        let node = self.overlay.fleet.nodes()[slot as usize].clone();
+        let node = self.overlay.fleet.node(slot).cloned();
         if let Some(node) = node {
             if leave {
                 self.buckets.uncount(&node, self.rules.region());
@@ -466,7 +466,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             let grant = if self.ports.is_empty() {
                 NetworkGrant::default()
             } else {
-                let capacity = self.overlay.fleet.capacity()[slot as usize].clone();
+                let capacity = self.overlay.fleet.capacity(slot).cloned().unwrap_or_default();
                 match self.ports.grant(&capacity, self.overlay.ports(slot), self.ids) {
                     Ok(grant) => grant,
                     // The count said that there is a port, but all that is left is reserved.
