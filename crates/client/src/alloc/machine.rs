@@ -340,9 +340,11 @@ impl Machine {
             .flatten()
     }
 
-    /// A driver is starting something.
-    pub(crate) fn starting(&self) -> bool {
-        self.slots.values().any(|s| s.phase == Phase::Starting)
+    /// A driver is starting or freeing something: it will be done in a moment.
+    pub(crate) fn unsettled(&self) -> bool {
+        self.slots
+            .values()
+            .any(|s| matches!(s.phase, Phase::Starting | Phase::Freeing))
     }
 
     pub(crate) fn is_remote_task(&self, task: &str) -> bool {

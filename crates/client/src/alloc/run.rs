@@ -25,8 +25,8 @@ use crate::{
     store::{StoredJob, Write},
 };
 
-/// How long an ending agent waits for starts that are under way.
-const START_GRACE: Duration = Duration::from_secs(5);
+/// How long an ending agent waits for what drivers are at.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What an allocation is told.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl AllocLoop {
             // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
             tokio::select! {
                 () = stop.cancelled() => {
-                    self.finish_starts().await;
+                    self.finish().await;
                     return false;
                 }
                 command = self.commands.recv() => match command {
@@ -183,23 +183,27 @@ impl AllocLoop {
         true
     }
 
-    /// A start that the driver is at is waited for, so that its handle is known to the next agent; nothing else is begun.
-    async fn finish_starts(&mut self) {
-        let limit = tokio::time::sleep(START_GRACE);
+    /// What a driver is at is waited for, so that its handle is known to the next agent and nothing of an ended task stays; nothing else is begun.
+    async fn finish(&mut self) {
+        let limit = tokio::time::sleep(GRACE);
         tokio::pin!(limit);
-        while self.machine.starting() {
+        while self.machine.unsettled() || !self.cleanups.is_empty() {
             tokio::select! {
                 () = &mut limit => return,
-                done = self.effects.join_next() => match done {
-                    Some(Ok(Some(event @ Event::Started { .. }))) => {
-                        let now = self.now();
-                        // What follows is left to the next agent.
-                        drop(self.machine.apply(event, now));
-                        let _ = self.ctx.store.commit(self.changes()).await;
+                Some(_) = self.cleanups.join_next() => {}
+                Some(done) = self.effects.join_next() => {
+                    let Ok(Some(event @ (Event::Started { .. } | Event::Freed { .. }))) = done else { continue };
+                    let now = self.now();
+                    let effects = self.machine.apply(event, now);
+                    if self.ctx.store.commit(self.changes()).await.is_err() {
+                        return;
                     }
-                    Some(_) => {}
-                    None => return,
-                },
+                    self.publish();
+                    for over in effects.into_iter().filter(|e| matches!(e, Effect::TaskOver { .. })) {
+                        self.perform(over).await;
+                    }
+                }
+                else => return,
             }
         }
     }

@@ -6,7 +6,7 @@ use client::Client;
 use model::ClientStatus;
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, eventually, kinds, task};
+use crate::fixture::{Rig, alloc, end, eventually, kinds, task};
 
 pub(crate) fn plugin_pids(rig: &Rig) -> Vec<i32> {
     // The plugins of this node are known by the socket directory in their environment.
@@ -70,7 +70,7 @@ async fn a_killed_plugin_costs_no_task_anything() {
     );
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
-    node.stop().await;
+    end(&rig, node).await;
     eventually("the plugins to be gone", || plugin_pids(&rig).is_empty()).await;
 }
 
@@ -87,7 +87,7 @@ async fn a_second_agent_on_the_same_directory_is_refused() {
         refused.contains(&format!("pid {}", std::process::id())),
         "{refused}"
     );
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,7 +115,7 @@ async fn what_the_servers_have_collected_meanwhile_is_gone_after_a_restart() {
         !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)
     })
     .await;
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,7 +137,7 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
     assert_eq!(update.client_status, ClientStatus::Running);
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,5 +166,5 @@ async fn a_driver_that_dies_in_every_start_fails_its_task_only() {
         kinds(&update.task_states["t"]).contains(&"Driver Failure"),
         "{update:#?}"
     );
-    node.stop().await;
+    end(&rig, node).await;
 }

@@ -422,6 +422,63 @@ impl Rig {
     }
 }
 
+impl Drop for Rig {
+    /// A test that fails half-way leaves nothing running either.
+    fn drop(&mut self) {
+        for (pid, _) in processes(self.dir.path()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Processes that have anything to do with a directory, with their command lines.
+pub(crate) fn processes(dir: &Path) -> Vec<(i32, String)> {
+    let marker = dir.display().to_string();
+    let me = std::process::id().cast_signed();
+    std::fs::read_dir("/proc")
+        .expect("proc")
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != me)
+        .filter_map(|pid| {
+            let read =
+                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let has = |bytes: &[u8]| bytes.windows(marker.len()).any(|w| w == marker.as_bytes());
+            let line = read("cmdline");
+            (has(&line) || has(&read("environ")))
+                .then(|| (pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+        })
+        .collect()
+}
+
+/// Ends what a test has placed and asserts that nothing stays.
+pub(crate) async fn end(rig: &Rig, node: Client) {
+    let placed: Vec<AllocId> = rig.server.desired().allocs.keys().copied().collect();
+    for id in placed {
+        rig.server.stop_alloc(id);
+        if node.handle().has_alloc(id) {
+            rig.server
+                .alloc(id, "the end of an allocation", |u| {
+                    u.client_status.terminal()
+                })
+                .await;
+        }
+    }
+    node.stop().await;
+    nothing_left(rig).await;
+}
+
+/// Waits until no process of the rig is left.
+pub(crate) async fn nothing_left(rig: &Rig) {
+    eventually(
+        &format!("all processes to end: {:?}", processes(rig.dir.path())),
+        || processes(rig.dir.path()).is_empty(),
+    )
+    .await;
+}
+
 /// The plugin program, built as an example of this crate.
 fn plugin() -> PathBuf {
     let me = std::env::current_exe().expect("own path");

@@ -9,7 +9,7 @@ use model::{AllocId, ClientStatus};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fixture::{PATIENCE, Rig, alloc, task};
+use crate::fixture::{PATIENCE, Rig, alloc, end, task};
 
 async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
     let request = Request::get(path).body(Body::empty()).expect("request");
@@ -239,7 +239,7 @@ async fn files_logs_stats_and_errors() {
                 .map(drop)
         })
         .await;
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -272,5 +272,5 @@ async fn placement_to_running_is_quick() {
         times[times.len() / 2] < Duration::from_millis(100),
         "{times:?}"
     );
-    node.stop().await;
+    end(&rig, node).await;
 }

@@ -3,7 +3,7 @@
 use model::{ClientStatus, Task, TaskRunState, TaskState, task::Lifecycle};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, kinds, task};
+use crate::fixture::{Rig, alloc, end, kinds, task};
 
 fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
     task.lifecycle = Some(Lifecycle {
@@ -50,7 +50,7 @@ async fn hooks_run_in_their_order() {
             .values()
             .all(|s| s.state == TaskRunState::Dead && !s.failed)
     );
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,7 +76,7 @@ async fn a_dead_leader_and_a_failed_sibling_end_the_others() {
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
     assert!(kinds(&update.task_states["other"]).contains(&"Sibling Task Failed"));
     assert!(!update.task_states["other"].failed && update.task_states["bad"].failed);
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,5 +117,5 @@ async fn people_restart_and_signal() {
         ]
     );
     assert!(handle.restart(a.id, Some("nobody"), false).await.is_err());
-    node.stop().await;
+    end(&rig, node).await;
 }

@@ -9,7 +9,7 @@ use model::{AllocId, ClientStatus, Task, TaskRunState};
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::fixture::{Rig, alloc, eventually, kinds, restarts, task};
+use crate::fixture::{Rig, alloc, eventually, kinds, nothing_left, restarts, task};
 
 fn sh(name: &str, script: &str) -> Task {
     task(
@@ -17,37 +17,6 @@ fn sh(name: &str, script: &str) -> Task {
         "raw_exec",
         json!({"command": "/bin/sh", "args": ["-c", script]}),
     )
-}
-
-/// Processes that have anything to do with the rig's directory.
-pub(crate) fn left(rig: &Rig) -> Vec<String> {
-    let marker = rig.dir.path().display().to_string();
-    let me = std::process::id();
-    std::fs::read_dir("/proc")
-        .expect("proc")
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != me)
-        .filter_map(|pid| {
-            let read =
-                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let has = |bytes: &[u8]| bytes.windows(marker.len()).any(|w| w == marker.as_bytes());
-            let line = read("cmdline");
-            (has(&line) || has(&read("environ"))).then(|| {
-                format!(
-                    "{pid}: {}",
-                    String::from_utf8_lossy(&line).replace('\0', " ")
-                )
-            })
-        })
-        .collect()
-}
-
-pub(crate) async fn nothing_left(rig: &Rig) {
-    eventually(&format!("all processes to end: {:?}", left(rig)), || {
-        left(rig).is_empty()
-    })
-    .await;
 }
 
 fn pid_file(rig: &Rig, id: AllocId) -> Option<i32> {

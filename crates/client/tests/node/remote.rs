@@ -13,10 +13,7 @@ use model::{
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::{
-    fixture::{Rig, alloc, eventually, task},
-    processes::nothing_left,
-};
+use crate::fixture::{Rig, alloc, eventually, nothing_left, task};
 
 fn remote_alloc() -> (Allocation, Job, RemoteOrder) {
     let script = "echo begin; i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done";

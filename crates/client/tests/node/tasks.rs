@@ -3,7 +3,7 @@
 use model::{ClientStatus, TaskRunState};
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, eventually, kinds, restarts, task};
+use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_task_completes_and_is_collected() {
@@ -26,7 +26,7 @@ async fn a_batch_task_completes_and_is_collected() {
         !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)
     })
     .await;
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +65,7 @@ async fn exit_codes_signals_and_restarts_follow_the_policy() {
         .find(|e| e.kind == "Terminated")
         .expect("terminated");
     assert_eq!((ended.exit_code, ended.signal), (137, 9));
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +95,7 @@ async fn a_wrong_configuration_and_a_refusing_driver_fail_the_task() {
         .find(|e| e.kind == "Driver Failure")
         .expect("driver failure");
     assert!(failure.driver_error.contains("no room"), "{failure:?}");
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,7 +120,7 @@ async fn a_service_runs_until_it_is_stopped() {
             "Killed"
         ]
     );
-    node.stop().await;
+    end(&rig, node).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,5 +166,5 @@ async fn tasks_live_through_a_restart_of_the_agent() {
     );
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
-    node.stop().await;
+    end(&rig, node).await;
 }
