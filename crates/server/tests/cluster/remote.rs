@@ -263,3 +263,77 @@ async fn a_new_specification_replaces_the_instance() {
     assert_ne!(record(&state, "far").unwrap().incarnation, before.incarnation);
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live(), p.live().len()), (2, 1, 1, 1));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a18_a_drain_and_a_scale_down_at_the_same_instant() {
+    for round in 0..6_u64 {
+        let server = start().await;
+        let s = server.handle();
+        let p = Provider::default();
+        let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+        submit(s, remote_job("far", 4)).await;
+        until(s, "all run", |state| live(state, "far", ClientStatus::Running).len() == 4).await;
+        let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+        let drained = async {
+            tokio::time::sleep(std::time::Duration::from_millis(round % 3)).await;
+            s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+        };
+        let scaled = async {
+            tokio::time::sleep(std::time::Duration::from_millis(round / 3 * 2)).await;
+            submit(s, remote_job("far", 2)).await;
+        };
+        tokio::join!(drained, scaled);
+        let other = b.id();
+        until(s, "two are handed over, two are gone", |state| {
+            state.remote_tasks().count() == 2
+                && state.remote_tasks().all(|r| r.manager.is_some_and(|m| m.node_id == other) && r.desired == DesiredRemote::Run)
+        })
+        .await;
+        assert_eq!((p.live().len(), p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 4, 2, 1), "round {round}");
+        server.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a19_the_job_is_updated_while_its_manager_is_down() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 2)).await;
+    until(s, "both run", |state| live(state, "far", ClientStatus::Running).len() == 2).await;
+    until(s, "rolled out", |state| state.deployments().all(|d| !d.status.active())).await;
+    drop(a);
+    until(s, "both are unmanaged", |state| state.remote_tasks().all(|r| r.manager.is_none())).await;
+    // One instance fewer, and another specification.
+    let mut next = remote_job("far", 1);
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    submit(s, next).await;
+    let _b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    let state = until(s, "version 1 runs, nothing else is left", |state| {
+        state.remote_tasks().count() == 1
+            && record(state, "far").is_some_and(|r| r.job_version == 1 && r.observed == Observed::Running)
+            && live(state, "far", ClientStatus::Running).len() == 1
+    })
+    .await;
+    assert!(live(&state, "far", ClientStatus::Running).iter().all(|alloc| alloc.job_version == 1));
+    assert_eq!((p.live().len(), p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (1, 3, 2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_restarts_and_forgets() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 1)).await;
+    let before = managed_by(s, "far", &a).await;
+    s.restart_remote(slot("far", 0)).await.unwrap();
+    until(s, "another instance runs", |state| {
+        record(state, "far").is_some_and(|r| r.incarnation != before.incarnation && r.observed == Observed::Running)
+    })
+    .await;
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 1, 1));
+    assert!(s.declare_remote_gone(slot("far", 0)).await.is_err(), "it is observed alive");
+    assert!(s.restart_remote(slot("missing", 0)).await.is_err());
+}
