@@ -267,7 +267,7 @@ impl Inner {
         // Each evaluation looks at the whole job: of those that have queued up meanwhile the newest of the most urgent does for all.
         let Some(mut behind) = self.behind.remove(&key) else { return false };
         let Some(best) = behind.keys().map(|(priority, ..)| *priority).min() else { return false };
-        let chosen = behind.iter().filter(|((priority, ..), _)| *priority == best).next_back().map(|(rank, _)| *rank);
+        let chosen = behind.iter().rfind(|((priority, ..), _)| *priority == best).map(|(rank, _)| *rank);
         let Some(eval) = chosen.and_then(|rank| behind.remove(&rank)) else { return false };
         self.chores.superseded.extend(behind.values().map(|eval| eval.id));
         self.turn.insert(key, eval.id);

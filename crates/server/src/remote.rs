@@ -309,7 +309,7 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
         .filter(|eval| eval.status == EvalStatus::Blocked)
         .flat_map(|eval| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(group, _)| group))
         .collect();
-    let mut hashes: HashMap<(u64, u64, Arc<str>, Arc<str>), String> = HashMap::new();
+    let mut hashes = SpecHashes::new();
     let leased = |node: NodeId| state.node(node).is_some_and(|node| node.status == NodeStatus::Ready);
     let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
     for slot in slots {
@@ -340,13 +340,11 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
     }
 }
 
+/// Hashes of specifications by create index, version, group and task: many slots share one.
+type SpecHashes = HashMap<(u64, u64, Arc<str>, Arc<str>), String>;
+
 /// What an allocation wants of a slot; None when its node does not run the task remotely.
-fn wanted_by(
-    state: &State,
-    alloc: &Allocation,
-    slot: &SlotKey,
-    hashes: &mut HashMap<(u64, u64, Arc<str>, Arc<str>), String>,
-) -> Option<RemoteWanted> {
+fn wanted_by(state: &State, alloc: &Allocation, slot: &SlotKey, hashes: &mut SpecHashes) -> Option<RemoteWanted> {
     let job: &Job = alloc.job.as_deref()?;
     let group = job.group(&alloc.task_group)?;
     let task = group.task(&slot.task)?;

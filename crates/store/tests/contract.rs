@@ -76,7 +76,12 @@ fn suite(store: &dyn Store) {
         let base = if broken { 1 } else { 5 + done };
         let rows = vec![put(&format!("k{step}"), "v")];
         let batch = Batch { fence: newer, base, index: 6 + done, rows: Box::new(move || rows) };
-        store.submit(batch, Box::new(move |result| drop(tx.send((step, result.is_ok())))));
+        store.submit(
+            batch,
+            Box::new(move |result| {
+                let _ = tx.send((step, result.is_ok()));
+            }),
+        );
     }
     let answers: Vec<_> = (0..200).map(|_| rx.recv_timeout(PATIENCE).unwrap()).collect();
     assert_eq!(answers, (0..200).map(|step| (step, step % 50 != 49)).collect::<Vec<_>>());
@@ -229,7 +234,8 @@ fn victim() {
                 Batch { fence, base, index: base + 1, rows },
                 Box::new(move |result| {
                     result.unwrap();
-                    drop(tx.send(base + 1));
+                    // The receiver is gone when the process ends.
+                    let _ = tx.send(base + 1);
                 }),
             );
             // Bounded, so that the queue does not fill the memory.
@@ -261,7 +267,9 @@ fn a_kill_loses_nothing_acknowledged() {
         let enough = acknowledged + 50 * round;
         let mut read = |line: std::io::Result<String>| {
             let line = line.unwrap_or_default();
-            line.strip_prefix("acknowledged ").and_then(|n| n.parse().ok()).map(|n: u64| acknowledged = acknowledged.max(n));
+            if let Some(n) = line.strip_prefix("acknowledged ").and_then(|n| n.parse().ok()) {
+                acknowledged = acknowledged.max(n);
+            }
             acknowledged >= enough
         };
         assert!(lines.by_ref().any(&mut read), "the victim ended early");

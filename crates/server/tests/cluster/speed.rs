@@ -50,14 +50,17 @@ async fn a_burst_of_updates_becomes_few_transactions() {
     server.shutdown().await;
 }
 
-/// Registers nodes that say hello and then only listen, many over one connection.
-async fn quiet_nodes(server: &server::ServerHandle, count: u128) -> Vec<tokio::task::JoinHandle<()>> {
+/// The nodes of the measurement below, in a process of their own: they say hello, many over one connection, and then only listen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by `placements` as a process of its own"]
+async fn quiet_nodes() {
     use api::node_rpc::{FromNode, FromNodeMessage, Hello, PROTOCOL, node_service_client::NodeServiceClient, to_json};
+    let Ok(address) = std::env::var("SERVER_TEST_ADDRESS") else { return };
     let mut listeners = Vec::new();
     let mut client = None;
-    for number in 0..count {
+    for number in 0..setting("NODES", 5000) {
         if number % 100 == 0 {
-            client = Some(NodeServiceClient::connect(format!("http://{}", server.rpc_addr())).await.unwrap());
+            client = Some(NodeServiceClient::connect(address.clone()).await.unwrap());
         }
         let node = node(number + 1);
         let hello = Hello {
@@ -76,8 +79,23 @@ async fn quiet_nodes(server: &server::ServerHandle, count: u128) -> Vec<tokio::t
             drop(tx);
         }));
     }
-    until(server, "all nodes are ready", |state| state.nodes().filter(|node| node.ready()).count() == count as usize).await;
-    listeners
+    for listener in listeners {
+        let _ = listener.await;
+    }
+}
+
+/// Ends the nodes with the measurement, however it ends.
+struct Nodes(std::process::Child);
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn setting(name: &str, default: u128) -> u128 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
 fn rss_mib() -> f64 {
@@ -91,16 +109,30 @@ fn rss_mib() -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
 async fn placements() {
-    let number = |name: &str, default: u128| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
-    let (nodes, jobs, each) = (number("NODES", 5000), number("JOBS", 1), number("EACH", 10_000));
+    let (nodes, jobs, each) = (setting("NODES", 5000), setting("JOBS", 1), setting("EACH", 10_000));
     let dir = tempfile::tempdir().unwrap();
     let lease = Duration::from_secs(600);
     let config = server::ServerConfig { data_dir: Some(dir.path().to_owned()), ..Default::default() }.with_lease(lease);
     let server = server::Server::start(config).await.unwrap();
     let s = server.handle();
     let start = Instant::now();
-    let listeners = quiet_nodes(s, nodes).await;
+    let process = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["speed::quiet_nodes", "--exact", "--ignored"])
+        .env("SERVER_TEST_ADDRESS", format!("http://{}", s.rpc_addr()))
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let process = Nodes(process);
+    until(s, "all nodes are ready", |state| state.nodes().filter(|node| node.ready()).count() == nodes as usize).await;
     println!("{nodes} nodes registered in {:?}, {:.0} MiB", start.elapsed(), rss_mib());
+    // With SESSIONS=0 the nodes are only known, as in measurements that register them over HTTP.
+    let process = Some(process).filter(|_| setting("SESSIONS", 1) == 1);
+    if process.is_none() {
+        while s.stats().sessions > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        println!("sessions closed: {:.0} MiB", rss_mib());
+    }
     let before = s.stats();
     let start = Instant::now();
     let mut submitted = Vec::new();
@@ -115,13 +147,13 @@ async fn placements() {
     let took = start.elapsed();
     let after = s.stats();
     println!(
-        "{jobs} jobs of {each} on {nodes} nodes: {took:?}, {:.0} placements/s, {} commits, {} transactions, {} partial, {:.0} MiB with the nodes' side",
+        "{jobs} jobs of {each} on {nodes} nodes: {took:?}, {:.0} placements/s, {} commits, {} transactions, {} partial, {:.0} MiB",
         total as f64 / took.as_secs_f64(),
         after.commits - before.commits,
         after.syncs - before.syncs,
         after.plans_partial,
         rss_mib()
     );
-    listeners.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(process);
     server.shutdown().await;
 }
