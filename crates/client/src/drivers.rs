@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use driver_host::{
-    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock,
-    PluginSpec, Topology, discover,
+    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Topology, discover,
 };
 use model::node::{DriverInfo, Node, RemoteProvider};
 
@@ -28,81 +27,40 @@ impl Drivers {
         let failed = |e: &dyn std::fmt::Display| StartError::Drivers(e.to_string());
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
-        let usable = |name: &str| {
-            (allowed.is_empty() || allowed.iter().any(|a| a == name))
-                && !denied.iter().any(|d| d == name)
-        };
-        let mut plugins: Vec<PluginSpec> = config
-            .builtin_drivers
-            .iter()
-            .filter(|p| usable(&p.name))
-            .map(|p| builtin(p, config))
-            .collect();
+        let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
+        let mut plugins: Vec<PluginSpec> = config.builtin_drivers.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config)).collect();
         if let Some(dir) = &config.plugin_dir {
             let blocks: BTreeMap<String, PluginBlock> = config
                 .plugins
                 .iter()
                 .filter(|(name, _)| !config.builtin_drivers.iter().any(|b| b.name == **name))
-                .map(|(name, s)| {
-                    (
-                        name.clone(),
-                        PluginBlock {
-                            args: s.args.clone(),
-                            config: s.config.clone(),
-                        },
-                    )
-                })
+                .map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() }))
                 .collect();
-            let (found, notes) = discover(dir, &blocks)
-                .map_err(|e| failed(&format!("read {}: {e}", dir.display())))?;
+            let (found, notes) = discover(dir, &blocks).map_err(|e| failed(&format!("read {}: {e}", dir.display())))?;
             for note in notes {
                 tracing::warn!("{note}");
             }
             plugins.extend(found);
         }
-        let mut options = HostOptions::new(
-            plugins,
-            config.run_dir().join("p"),
-            config.state_dir.join("plugins"),
-        );
-        options.agent = AgentConfig {
-            port_min: config.plugin_ports.0,
-            port_max: config.plugin_ports.1,
-            topology: topology(config, facts),
-        };
+        let mut options = HostOptions::new(plugins, config.run_dir().join("p"), config.state_dir.join("plugins"));
+        options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
         let host = DriverHost::start(options).map_err(|e| failed(&e))?;
-        let builtin = config
-            .builtin_drivers
-            .iter()
-            .map(|b| b.name.clone())
-            .collect();
-        Ok(Self {
-            host,
-            allowed,
-            denied,
-            builtin,
-        })
+        let builtin = config.builtin_drivers.iter().map(|b| b.name.clone()).collect();
+        Ok(Self { host, allowed, denied, builtin })
     }
 
     fn usable(&self, name: &str) -> bool {
-        (self.allowed.is_empty() || self.allowed.iter().any(|a| a == name))
-            && !self.denied.iter().any(|d| d == name)
+        (self.allowed.is_empty() || self.allowed.iter().any(|a| a == name)) && !self.denied.iter().any(|d| d == name)
     }
 
     /// The driver of that name, when its plugin is there or comes within `limit`.
     pub(crate) async fn get(&self, name: &str, limit: Duration) -> Result<Driver, String> {
         if !self.usable(name) {
-            return Err(format!(
-                "driver {name:?} is not allowed on this node by its configuration"
-            ));
+            return Err(format!("driver {name:?} is not allowed on this node by its configuration"));
         }
         match self.host.driver(name) {
             Some(driver) => Ok(driver),
-            None => self
-                .host
-                .wait_driver(name, limit)
-                .await
-                .ok_or_else(|| format!("driver {name:?} is not present on this node")),
+            None => self.host.wait_driver(name, limit).await.ok_or_else(|| format!("driver {name:?} is not present on this node")),
         }
     }
 
@@ -122,11 +80,7 @@ impl Drivers {
 
     /// What a remote driver has declared; the plain protocol's weaker set when it knows no extension.
     pub(crate) fn provider(&self, name: &str) -> Option<RemoteProvider> {
-        self.host
-            .fingerprints()
-            .borrow()
-            .get(name)
-            .and_then(provider)
+        self.host.fingerprints().borrow().get(name).and_then(provider)
     }
 
     /// Ends the plugin processes; tasks go on.
@@ -135,18 +89,10 @@ impl Drivers {
     }
 
     /// Puts what is known of the drivers into the node. True when anything has changed.
-    pub(crate) fn merge(
-        &self,
-        fingerprints: &BTreeMap<String, DriverFingerprint>,
-        node: &mut Node,
-    ) -> bool {
+    pub(crate) fn merge(&self, fingerprints: &BTreeMap<String, DriverFingerprint>, node: &mut Node) -> bool {
         let mut drivers = BTreeMap::new();
-        let mut attributes: BTreeMap<String, String> = node
-            .attributes
-            .iter()
-            .filter(|(k, _)| !k.starts_with("driver."))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
+        let mut attributes: BTreeMap<String, String> =
+            node.attributes.iter().filter(|(k, _)| !k.starts_with("driver.")).map(|(k, v)| (k.clone(), v.clone())).collect();
         for (name, f) in fingerprints {
             if !self.usable(name) {
                 continue;
@@ -163,20 +109,10 @@ impl Drivers {
                 info.attributes.insert(format!("driver.{name}"), "1".into());
                 attributes.insert(format!("driver.{name}"), "1".into());
             }
-            attributes.extend(
-                f.attributes
-                    .iter()
-                    .filter(|(_, v)| !v.is_empty())
-                    .map(|(k, v)| (k.clone(), v.clone())),
-            );
+            attributes.extend(f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.clone(), v.clone())));
             // The time of an unchanged answer stays, so that a periodic fingerprint is no change of the node.
             match node.drivers.get(name) {
-                Some(old)
-                    if (DriverInfo {
-                        update_time: String::new(),
-                        ..old.clone()
-                    }) == info =>
-                {
+                Some(old) if (DriverInfo { update_time: String::new(), ..old.clone() }) == info => {
                     info.update_time.clone_from(&old.update_time)
                 }
                 _ => info.update_time = jiff::Timestamp::now().to_string(),
@@ -207,11 +143,9 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             pool_memory_mb: d.pool_memory_mib,
         }),
         // The driver's name stands for the runtime: nothing better is known of a driver without the extension.
-        None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => Some(RemoteProvider {
-            provider: format!("plain:{}", f.plugin),
-            plain_protocol: true,
-            ..RemoteProvider::default()
-        }),
+        None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => {
+            Some(RemoteProvider { provider: format!("plain:{}", f.plugin), plain_protocol: true, ..RemoteProvider::default() })
+        }
         None => None,
     }
 }
@@ -219,11 +153,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
 fn list(given: &[String], config: &ClientConfig, option: &str) -> Vec<String> {
     let mut all = given.to_vec();
     if let Some(text) = config.options.get(option) {
-        all.extend(
-            text.split(',')
-                .map(|t| t.trim().to_owned())
-                .filter(|t| !t.is_empty()),
-        );
+        all.extend(text.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()));
     }
     all
 }
@@ -239,10 +169,7 @@ fn builtin(plugin: &PluginCommand, config: &ClientConfig) -> PluginSpec {
         config: settings.and_then(|s| s.config.clone()),
         builtin: true,
         // One copy of the executor for drivers and log collectors; it outlives all of them.
-        env: BTreeMap::from([(
-            "DROVER_EXECUTOR_DIR".to_owned(),
-            config.state_dir.join("bin").display().to_string(),
-        )]),
+        env: BTreeMap::from([("DROVER_EXECUTOR_DIR".to_owned(), config.state_dir.join("bin").display().to_string())]),
     }
 }
 

@@ -16,9 +16,8 @@ use driver_host::proto::driver::*;
 use driver_host::proto::handshake::{self, Address};
 use driver_host::proto::structs::{Attribute, attribute};
 use driver_sdk::{
-    Description, Driver, Ensure, Ensured, Error, Instance, InstanceState, LogChunk, LogsQuery,
-    Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, Started, StopTask,
-    TaskExit, schema,
+    Description, Driver, Ensure, Ensured, Error, Instance, InstanceState, LogChunk, LogsQuery, Observation, Page, PluginInfo, RemoteDriver,
+    RemoteError, RemoteHandle, Started, StopTask, TaskExit, schema,
 };
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
@@ -29,10 +28,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let argument = args.get(1).cloned().unwrap_or_default();
     // Tests check that nothing stays behind; TMPDIR is the host's socket directory.
-    let _ = std::fs::write(
-        std::env::temp_dir().join(format!("pid.{}", std::process::id())),
-        "",
-    );
+    let _ = std::fs::write(std::env::temp_dir().join(format!("pid.{}", std::process::id())), "");
     match args.first().map(String::as_str).unwrap_or_default() {
         "mock" => driver_sdk::block_on(mock::serve()),
         "remote" => driver_sdk::block_on(driver_sdk::serve_remote(Remote::default())),
@@ -51,10 +47,7 @@ fn main() -> ExitCode {
             ExitCode::from(3)
         }
         "nobody-listens" => {
-            say(&handshake::line(
-                &Address::Unix("/nonexistent/socket".into()),
-                false,
-            ));
+            say(&handshake::line(&Address::Unix("/nonexistent/socket".into()), false));
             wait_for_ever()
         }
         "noisy" => {
@@ -147,23 +140,13 @@ struct Remote {
 }
 
 impl Remote {
-    fn change<T>(
-        &self,
-        handle: &RemoteHandle,
-        epoch: Option<u64>,
-        change: impl FnOnce(&mut Instance) -> T,
-    ) -> Result<T, RemoteError> {
+    fn change<T>(&self, handle: &RemoteHandle, epoch: Option<u64>, change: impl FnOnce(&mut Instance) -> T) -> Result<T, RemoteError> {
         let key = String::from_utf8_lossy(&handle.data).into_owned();
         let mut instances = self.instances.lock().expect("lock");
-        let instance = instances
-            .get_mut(&key)
-            .ok_or_else(|| RemoteError::gone("no such instance"))?;
+        let instance = instances.get_mut(&key).ok_or_else(|| RemoteError::gone("no such instance"))?;
         if let Some(given) = epoch {
             if given < instance.epoch {
-                return Err(RemoteError::StaleEpoch {
-                    given,
-                    accepted: instance.epoch,
-                });
+                return Err(RemoteError::StaleEpoch { given, accepted: instance.epoch });
             }
             instance.epoch = given;
             instance.observed.epoch = given;
@@ -202,68 +185,42 @@ impl RemoteDriver for Remote {
             Some("panic") => panic!("asked for"),
             _ => {}
         }
-        let handle = RemoteHandle {
-            schema: 1,
-            data: request.key.clone().into_bytes(),
-        };
+        let handle = RemoteHandle { schema: 1, data: request.key.clone().into_bytes() };
         let mut instances = self.instances.lock().expect("lock");
         let created = !instances.contains_key(&request.key);
-        let instance = instances
-            .entry(request.key.clone())
-            .or_insert_with(|| Instance {
+        let instance = instances.entry(request.key.clone()).or_insert_with(|| Instance {
+            key: request.key.clone(),
+            owner: request.owner,
+            slot: request.slot,
+            epoch: request.epoch,
+            handle: handle.clone(),
+            observed: Observation {
                 key: request.key.clone(),
-                owner: request.owner,
-                slot: request.slot,
+                state: InstanceState::Running,
+                provider_id: format!("memory-{}", request.key),
+                started_at: Some(SystemTime::now()),
                 epoch: request.epoch,
-                handle: handle.clone(),
-                observed: Observation {
-                    key: request.key.clone(),
-                    state: InstanceState::Running,
-                    provider_id: format!("memory-{}", request.key),
-                    started_at: Some(SystemTime::now()),
-                    epoch: request.epoch,
-                    ..Observation::default()
-                },
-            });
+                ..Observation::default()
+            },
+        });
         if request.epoch < instance.epoch {
-            return Err(RemoteError::StaleEpoch {
-                given: request.epoch,
-                accepted: instance.epoch,
-            });
+            return Err(RemoteError::StaleEpoch { given: request.epoch, accepted: instance.epoch });
         }
-        Ok(Ensured {
-            handle,
-            observed: instance.observed.clone(),
-            created,
-        })
+        Ok(Ensured { handle, observed: instance.observed.clone(), created })
     }
-    async fn find(
-        &self,
-        key: &str,
-        owner: &str,
-    ) -> Result<(RemoteHandle, Observation), RemoteError> {
+    async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
         let instances = self.instances.lock().expect("lock");
-        let found = instances
-            .get(key)
-            .filter(|instance| instance.owner == owner);
+        let found = instances.get(key).filter(|instance| instance.owner == owner);
         let found = found.ok_or_else(|| RemoteError::gone("no such key"))?;
         Ok((found.handle.clone(), found.observed.clone()))
     }
     async fn list(&self, owner: &str, _: &str, _: usize) -> Result<Page, RemoteError> {
         let instances = self.instances.lock().expect("lock");
-        let mine = instances
-            .values()
-            .filter(|instance| instance.owner == owner)
-            .cloned();
-        Ok(Page {
-            instances: mine.collect(),
-            next_page_token: String::new(),
-        })
+        let mine = instances.values().filter(|instance| instance.owner == owner).cloned();
+        Ok(Page { instances: mine.collect(), next_page_token: String::new() })
     }
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
-        let see = |handle: &RemoteHandle| match self
-            .change(handle, None, |instance| instance.observed.clone())
-        {
+        let see = |handle: &RemoteHandle| match self.change(handle, None, |instance| instance.observed.clone()) {
             Ok(seen) => seen,
             Err(_) => Observation {
                 key: String::from_utf8_lossy(&handle.data).into_owned(),
@@ -273,12 +230,7 @@ impl RemoteDriver for Remote {
         };
         Ok(handles.iter().map(see).collect())
     }
-    async fn stop(
-        &self,
-        handle: &RemoteHandle,
-        epoch: u64,
-        _: StopTask,
-    ) -> Result<Observation, RemoteError> {
+    async fn stop(&self, handle: &RemoteHandle, epoch: u64, _: StopTask) -> Result<Observation, RemoteError> {
         self.change(handle, Some(epoch), |instance| {
             instance.observed.state = InstanceState::Exited;
             instance.observed.exit = TaskExit::signal(15);
@@ -288,29 +240,15 @@ impl RemoteDriver for Remote {
     }
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {
         self.change(handle, Some(epoch), |_| ())?;
-        self.instances
-            .lock()
-            .expect("lock")
-            .remove(String::from_utf8_lossy(&handle.data).as_ref());
+        self.instances.lock().expect("lock").remove(String::from_utf8_lossy(&handle.data).as_ref());
         Ok(())
     }
-    async fn logs(
-        &self,
-        handle: &RemoteHandle,
-        query: LogsQuery,
-        sink: mpsc::Sender<LogChunk>,
-    ) -> Result<(), RemoteError> {
+    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         self.change(handle, None, |_| ())?;
         let text = b"one\ntwo\n";
         let offset = query.offset.min(text.len() as u64);
         let data = text[offset as usize..].to_vec();
-        let _ = sink
-            .send(LogChunk {
-                offset,
-                data,
-                file: "t.stdout.0".into(),
-            })
-            .await;
+        let _ = sink.send(LogChunk { offset, data, file: "t.stdout.0".into() }).await;
         if query.follow {
             sink.closed().await;
         }
@@ -324,77 +262,44 @@ async fn raw(kind: String) -> ExitCode {
     let Ok(listener) = UnixListener::bind(&path) else {
         return ExitCode::FAILURE;
     };
-    say(&handshake::line(
-        &Address::Unix(path.to_string_lossy().into_owned()),
-        false,
-    ));
+    say(&handshake::line(&Address::Unix(path.to_string_lossy().into_owned()), false));
     let served = tonic::transport::Server::builder()
         .add_service(BasePluginServer::new(RawBase(kind.clone())))
-        .add_service(DriverServer::new(RawDriver {
-            kind,
-            fingerprints: AtomicI64::new(0),
-        }))
+        .add_service(DriverServer::new(RawDriver { kind, fingerprints: AtomicI64::new(0) }))
         .serve_with_incoming(UnixListenerStream::new(listener))
         .await;
-    if served.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 struct RawBase(String);
 
 #[tonic::async_trait]
 impl BasePlugin for RawBase {
-    async fn plugin_info(
-        &self,
-        _: Request<PluginInfoRequest>,
-    ) -> Result<Response<PluginInfoResponse>, Status> {
+    async fn plugin_info(&self, _: Request<PluginInfoRequest>) -> Result<Response<PluginInfoResponse>, Status> {
         let kind = self.0.as_str();
         if kind == "hang" {
             std::future::pending::<()>().await;
         }
         Ok(Response::new(PluginInfoResponse {
-            r#type: if kind == "device" {
-                PluginType::Device
-            } else {
-                PluginType::Driver
-            } as i32,
+            r#type: if kind == "device" { PluginType::Device } else { PluginType::Driver } as i32,
             plugin_api_versions: match kind {
                 "no-api" => vec![],
                 "api-9" => vec!["v9.9.9".into()],
                 _ => vec!["v0.1.0".into()],
             },
-            plugin_version: if kind == "bad-version" {
-                "latest"
-            } else {
-                "0.1.0"
-            }
-            .into(),
+            plugin_version: if kind == "bad-version" { "latest" } else { "0.1.0" }.into(),
             name: "raw".into(),
         }))
     }
-    async fn config_schema(
-        &self,
-        _: Request<ConfigSchemaRequest>,
-    ) -> Result<Response<ConfigSchemaResponse>, Status> {
+    async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
         Ok(Response::new(ConfigSchemaResponse { spec: None }))
     }
-    async fn set_config(
-        &self,
-        request: Request<SetConfigRequest>,
-    ) -> Result<Response<SetConfigResponse>, Status> {
+    async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         if self.0 == "bad-config" {
             return Err(Status::unknown("the region is not set"));
         }
-        let driver = request
-            .into_inner()
-            .nomad_config
-            .and_then(|config| config.driver);
-        let topology = driver
-            .and_then(|driver| driver.topology)
-            .unwrap_or_default();
+        let driver = request.into_inner().nomad_config.and_then(|config| config.driver);
+        let topology = driver.and_then(|driver| driver.topology).unwrap_or_default();
         if topology.cores.is_empty() {
             return Err(Status::unknown("no cores"));
         }
@@ -418,121 +323,59 @@ impl WireDriver for RawDriver {
     async fn init(&self, _: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
         absent()
     }
-    async fn task_config_schema(
-        &self,
-        _: Request<TaskConfigSchemaRequest>,
-    ) -> Result<Response<TaskConfigSchemaResponse>, Status> {
+    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Result<Response<TaskConfigSchemaResponse>, Status> {
         let spec = (self.kind != "no-task-schema").then(|| schema::object::<&str>([]));
         Ok(Response::new(TaskConfigSchemaResponse { spec }))
     }
-    async fn capabilities(
-        &self,
-        _: Request<CapabilitiesRequest>,
-    ) -> Result<Response<CapabilitiesResponse>, Status> {
-        let capabilities = Some(DriverCapabilities {
-            fs_isolation: 99,
-            mount_configs: 99,
-            ..Default::default()
-        });
+    async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Result<Response<CapabilitiesResponse>, Status> {
+        let capabilities = Some(DriverCapabilities { fs_isolation: 99, mount_configs: 99, ..Default::default() });
         Ok(Response::new(CapabilitiesResponse { capabilities }))
     }
     type FingerprintStream = Stream<FingerprintResponse>;
-    async fn fingerprint(
-        &self,
-        _: Request<FingerprintRequest>,
-    ) -> Result<Response<Self::FingerprintStream>, Status> {
+    async fn fingerprint(&self, _: Request<FingerprintRequest>) -> Result<Response<Self::FingerprintStream>, Status> {
         let calls = self.fingerprints.fetch_add(1, Ordering::SeqCst) + 1;
         if self.kind == "fingerprint-fails" {
             return Err(Status::unknown("the runtime is on fire"));
         }
-        let calls = Attribute {
-            value: Some(attribute::Value::IntVal(calls)),
-            unit: String::new(),
-        };
+        let calls = Attribute { value: Some(attribute::Value::IntVal(calls)), unit: String::new() };
         let health = if self.kind == "wrong-enum" { 42 } else { 2 };
-        let one = FingerprintResponse {
-            attributes: BTreeMap::from([("calls".into(), calls)]),
-            health,
-            ..Default::default()
-        };
+        let one = FingerprintResponse { attributes: BTreeMap::from([("calls".into(), calls)]), health, ..Default::default() };
         Ok(Response::new(Box::pin(tokio_stream::iter([Ok(one)]))))
     }
-    async fn recover_task(
-        &self,
-        _: Request<RecoverTaskRequest>,
-    ) -> Result<Response<RecoverTaskResponse>, Status> {
+    async fn recover_task(&self, _: Request<RecoverTaskRequest>) -> Result<Response<RecoverTaskResponse>, Status> {
         absent()
     }
-    async fn start_task(
-        &self,
-        _: Request<StartTaskRequest>,
-    ) -> Result<Response<StartTaskResponse>, Status> {
+    async fn start_task(&self, _: Request<StartTaskRequest>) -> Result<Response<StartTaskResponse>, Status> {
         Ok(Response::new(StartTaskResponse::default()))
     }
-    async fn wait_task(
-        &self,
-        request: Request<WaitTaskRequest>,
-    ) -> Result<Response<WaitTaskResponse>, Status> {
-        let err = if request.get_ref().task_id == "closed" {
-            "channel closed"
-        } else {
-            ""
-        };
-        Ok(Response::new(WaitTaskResponse {
-            result: None,
-            err: err.into(),
-        }))
+    async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Result<Response<WaitTaskResponse>, Status> {
+        let err = if request.get_ref().task_id == "closed" { "channel closed" } else { "" };
+        Ok(Response::new(WaitTaskResponse { result: None, err: err.into() }))
     }
-    async fn stop_task(
-        &self,
-        _: Request<StopTaskRequest>,
-    ) -> Result<Response<StopTaskResponse>, Status> {
+    async fn stop_task(&self, _: Request<StopTaskRequest>) -> Result<Response<StopTaskResponse>, Status> {
         absent()
     }
-    async fn destroy_task(
-        &self,
-        _: Request<DestroyTaskRequest>,
-    ) -> Result<Response<DestroyTaskResponse>, Status> {
+    async fn destroy_task(&self, _: Request<DestroyTaskRequest>) -> Result<Response<DestroyTaskResponse>, Status> {
         Err(Status::unknown("rpc error: task not found for given id"))
     }
-    async fn inspect_task(
-        &self,
-        _: Request<InspectTaskRequest>,
-    ) -> Result<Response<InspectTaskResponse>, Status> {
+    async fn inspect_task(&self, _: Request<InspectTaskRequest>) -> Result<Response<InspectTaskResponse>, Status> {
         Ok(Response::new(InspectTaskResponse::default()))
     }
     type TaskStatsStream = Stream<TaskStatsResponse>;
-    async fn task_stats(
-        &self,
-        _: Request<TaskStatsRequest>,
-    ) -> Result<Response<Self::TaskStatsStream>, Status> {
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(
-            TaskStatsResponse { stats: None },
-        )]))))
+    async fn task_stats(&self, _: Request<TaskStatsRequest>) -> Result<Response<Self::TaskStatsStream>, Status> {
+        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(TaskStatsResponse { stats: None })]))))
     }
     type TaskEventsStream = Stream<DriverTaskEvent>;
-    async fn task_events(
-        &self,
-        _: Request<TaskEventsRequest>,
-    ) -> Result<Response<Self::TaskEventsStream>, Status> {
+    async fn task_events(&self, _: Request<TaskEventsRequest>) -> Result<Response<Self::TaskEventsStream>, Status> {
         absent()
     }
-    async fn shutdown(
-        &self,
-        _: Request<ShutdownRequest>,
-    ) -> Result<Response<ShutdownResponse>, Status> {
+    async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<ShutdownResponse>, Status> {
         absent()
     }
-    async fn signal_task(
-        &self,
-        _: Request<SignalTaskRequest>,
-    ) -> Result<Response<SignalTaskResponse>, Status> {
+    async fn signal_task(&self, _: Request<SignalTaskRequest>) -> Result<Response<SignalTaskResponse>, Status> {
         absent()
     }
-    async fn exec_task(
-        &self,
-        _: Request<ExecTaskRequest>,
-    ) -> Result<Response<ExecTaskResponse>, Status> {
+    async fn exec_task(&self, _: Request<ExecTaskRequest>) -> Result<Response<ExecTaskResponse>, Status> {
         Ok(Response::new(ExecTaskResponse::default()))
     }
     type ExecTaskStreamingStream = Stream<ExecTaskStreamingResponse>;
@@ -542,16 +385,10 @@ impl WireDriver for RawDriver {
     ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
         Ok(Response::new(Box::pin(tokio_stream::iter([]))))
     }
-    async fn create_network(
-        &self,
-        _: Request<CreateNetworkRequest>,
-    ) -> Result<Response<CreateNetworkResponse>, Status> {
+    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> Result<Response<CreateNetworkResponse>, Status> {
         absent()
     }
-    async fn destroy_network(
-        &self,
-        _: Request<DestroyNetworkRequest>,
-    ) -> Result<Response<DestroyNetworkResponse>, Status> {
+    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> Result<Response<DestroyNetworkResponse>, Status> {
         absent()
     }
 }

@@ -35,30 +35,11 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_the_ceiling_and_jitter_only_shortens() {
-        let backoff = Backoff {
-            first: Duration::from_millis(500),
-            max: Duration::from_secs(60),
-        };
-        let cases = [
-            (0, 0),
-            (1, 500),
-            (2, 1000),
-            (3, 2000),
-            (7, 32_000),
-            (8, 60_000),
-            (4_000_000_000, 60_000),
-        ];
+        let backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(60) };
+        let cases = [(0, 0), (1, 500), (2, 1000), (3, 2000), (7, 32_000), (8, 60_000), (4_000_000_000, 60_000)];
         for (failures, millis) in cases {
-            assert_eq!(
-                backoff.delay(failures, 0.0),
-                Duration::from_millis(millis),
-                "{failures}"
-            );
-            assert_eq!(
-                backoff.delay(failures, 1.0),
-                Duration::from_millis(millis).mul_f64(0.75),
-                "{failures}"
-            );
+            assert_eq!(backoff.delay(failures, 0.0), Duration::from_millis(millis), "{failures}");
+            assert_eq!(backoff.delay(failures, 1.0), Duration::from_millis(millis).mul_f64(0.75), "{failures}");
         }
         for _ in 0..100 {
             assert!((0.0..1.0).contains(&jitter()));

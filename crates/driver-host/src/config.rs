@@ -43,72 +43,31 @@ pub(crate) fn check(schema: &wire::Spec) -> Result<Checked, ConfigError> {
 }
 
 /// Validates a configuration and encodes it.
-pub(crate) fn encode(
-    schema: &Checked,
-    config: &Value,
-    variables: &Variables,
-) -> Result<Vec<u8>, ConfigError> {
-    let value = schema
-        .decode(config, variables)
-        .map_err(ConfigError::Config)?;
+pub(crate) fn encode(schema: &Checked, config: &Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
+    let value = schema.decode(config, variables).map_err(ConfigError::Config)?;
     Ok(to_msgpack(&value))
 }
 
 /// The schema in the words of the language crate. Depth is bounded by the decoder of the wire message.
 fn convert(spec: &wire::Spec) -> Spec {
-    let nested =
-        |spec: &Option<Box<wire::Spec>>| spec.as_deref().map(|spec| Box::new(convert(spec)));
+    let nested = |spec: &Option<Box<wire::Spec>>| spec.as_deref().map(|spec| Box::new(convert(spec)));
     match &spec.block {
         // An empty schema is an error of the driver; an empty object would hide it.
-        None => Spec::Default {
-            primary: None,
-            default: None,
-        },
-        Some(Kind::Object(object)) => Spec::Object(
-            object
-                .attributes
-                .iter()
-                .map(|(name, spec)| (name.clone(), convert(spec)))
-                .collect(),
-        ),
+        None => Spec::Default { primary: None, default: None },
+        Some(Kind::Object(object)) => Spec::Object(object.attributes.iter().map(|(name, spec)| (name.clone(), convert(spec))).collect()),
         Some(Kind::Array(array)) => Spec::Array(array.values.iter().map(convert).collect()),
-        Some(Kind::Attr(attr)) => Spec::Attr {
-            name: attr.name.clone(),
-            ty: attr.r#type.clone(),
-            required: attr.required,
-        },
-        Some(Kind::BlockValue(block)) => Spec::Block {
-            name: block.name.clone(),
-            required: block.required,
-            nested: nested(&block.nested),
-        },
-        Some(Kind::BlockAttrs(block)) => Spec::BlockAttrs {
-            name: block.name.clone(),
-            ty: block.r#type.clone(),
-            required: block.required,
-        },
-        Some(Kind::BlockList(list)) => Spec::BlockList {
-            name: list.name.clone(),
-            min: list.min_items,
-            max: list.max_items,
-            nested: nested(&list.nested),
-        },
-        Some(Kind::BlockSet(set)) => Spec::BlockSet {
-            name: set.name.clone(),
-            min: set.min_items,
-            max: set.max_items,
-            nested: nested(&set.nested),
-        },
-        Some(Kind::BlockMap(map)) => Spec::BlockMap {
-            name: map.name.clone(),
-            labels: map.labels.clone(),
-            nested: nested(&map.nested),
-        },
+        Some(Kind::Attr(attr)) => Spec::Attr { name: attr.name.clone(), ty: attr.r#type.clone(), required: attr.required },
+        Some(Kind::BlockValue(block)) => Spec::Block { name: block.name.clone(), required: block.required, nested: nested(&block.nested) },
+        Some(Kind::BlockAttrs(block)) => Spec::BlockAttrs { name: block.name.clone(), ty: block.r#type.clone(), required: block.required },
+        Some(Kind::BlockList(list)) => {
+            Spec::BlockList { name: list.name.clone(), min: list.min_items, max: list.max_items, nested: nested(&list.nested) }
+        }
+        Some(Kind::BlockSet(set)) => {
+            Spec::BlockSet { name: set.name.clone(), min: set.min_items, max: set.max_items, nested: nested(&set.nested) }
+        }
+        Some(Kind::BlockMap(map)) => Spec::BlockMap { name: map.name.clone(), labels: map.labels.clone(), nested: nested(&map.nested) },
         Some(Kind::Literal(literal)) => Spec::Literal(literal.value.clone()),
-        Some(Kind::Default(default)) => Spec::Default {
-            primary: nested(&default.primary),
-            default: nested(&default.default),
-        },
+        Some(Kind::Default(default)) => Spec::Default { primary: nested(&default.primary), default: nested(&default.default) },
     }
 }
 
@@ -118,23 +77,12 @@ mod tests {
     use serde_json::json;
 
     fn attr(ty: &str, required: bool) -> wire::Spec {
-        wire::Spec {
-            block: Some(Kind::Attr(wire::Attr {
-                name: String::new(),
-                r#type: ty.into(),
-                required,
-            })),
-        }
+        wire::Spec { block: Some(Kind::Attr(wire::Attr { name: String::new(), r#type: ty.into(), required })) }
     }
 
     fn object(fields: Vec<(&str, wire::Spec)>) -> wire::Spec {
-        let attributes = fields
-            .into_iter()
-            .map(|(name, spec)| (name.to_owned(), spec))
-            .collect();
-        wire::Spec {
-            block: Some(Kind::Object(wire::Object { attributes })),
-        }
+        let attributes = fields.into_iter().map(|(name, spec)| (name.to_owned(), spec)).collect();
+        wire::Spec { block: Some(Kind::Object(wire::Object { attributes })) }
     }
 
     fn run(spec: &wire::Spec, config: Value) -> Result<Vec<u8>, ConfigError> {
@@ -145,42 +93,24 @@ mod tests {
 
     #[test]
     fn a_configuration_becomes_the_bytes_of_its_schema() {
-        let spec = object(vec![
-            ("command", attr("string", true)),
-            ("n", attr("number", false)),
-        ]);
+        let spec = object(vec![("command", attr("string", true)), ("n", attr("number", false))]);
         // {"command": "run x", "n": nil}, keys sorted, absent options as nil.
         let expected = [b"\x82\xa7command\xa5run x\xa1n".as_slice(), &[0xc0]].concat();
-        assert_eq!(
-            run(&spec, json!({"command": "run ${NAME}"})).expect("fits"),
-            expected
-        );
+        assert_eq!(run(&spec, json!({"command": "run ${NAME}"})).expect("fits"), expected);
         let expected = [b"\x82\xa7command\xa1y\xa1n".as_slice(), &[0xcd, 0x01, 0x2c]].concat();
-        assert_eq!(
-            run(&spec, json!({"command": "y", "n": 300})).expect("fits"),
-            expected
-        );
+        assert_eq!(run(&spec, json!({"command": "y", "n": 300})).expect("fits"), expected);
     }
 
     #[test]
     fn what_does_not_fit_is_told_apart_from_a_broken_schema() {
         let spec = object(vec![("command", attr("string", true))]);
-        for config in [
-            json!({}),
-            json!({"command": "a", "colour": 1}),
-            json!({"command": "${UNKNOWN}"}),
-        ] {
+        for config in [json!({}), json!({"command": "a", "colour": 1}), json!({"command": "${UNKNOWN}"})] {
             let error = run(&spec, config.clone()).expect_err("does not fit");
-            assert!(
-                matches!(&error, ConfigError::Config(found) if !found.is_empty()),
-                "{config}: {error:?}"
-            );
+            assert!(matches!(&error, ConfigError::Config(found) if !found.is_empty()), "{config}: {error:?}");
         }
-        let error =
-            run(&object(vec![("a", attr("no-such-type", false))]), json!({})).expect_err("broken");
+        let error = run(&object(vec![("a", attr("no-such-type", false))]), json!({})).expect_err("broken");
         assert!(matches!(error, ConfigError::Schema(_)), "{error:?}");
-        let error =
-            run(&object(vec![("a", wire::Spec { block: None })]), json!({})).expect_err("broken");
+        let error = run(&object(vec![("a", wire::Spec { block: None })]), json!({})).expect_err("broken");
         assert!(matches!(error, ConfigError::Schema(_)), "{error:?}");
     }
 }

@@ -68,11 +68,7 @@ impl Driver {
     /// Counts the processes that have served this driver, 0 before the first. Tasks recovered (or started) under an
     /// older generation must be recovered again.
     pub fn generation(&self) -> u64 {
-        self.shared
-            .facts
-            .borrow()
-            .as_ref()
-            .map_or(0, |facts| facts.generation)
+        self.shared.facts.borrow().as_ref().map_or(0, |facts| facts.generation)
     }
 
     /// Whether calls can be made now.
@@ -98,71 +94,36 @@ impl Driver {
 
     /// What the driver offers; `None` before its plugin has run once.
     pub fn capabilities(&self) -> Option<Capabilities> {
-        self.shared
-            .facts
-            .borrow()
-            .as_ref()
-            .map(|facts| facts.capabilities.clone())
+        self.shared.facts.borrow().as_ref().map(|facts| facts.capabilities.clone())
     }
 
     /// The schema of a task's `config`; `None` before its plugin has run once.
     pub fn task_config_schema(&self) -> Option<Arc<Spec>> {
-        self.shared
-            .facts
-            .borrow()
-            .as_ref()
-            .map(|facts| facts.task_schema.clone())
+        self.shared.facts.borrow().as_ref().map(|facts| facts.task_schema.clone())
     }
 
     /// Evaluates a task's `config` (the JSON of the job) to the bytes of `TaskConfig.msgpack_driver_config`.
-    pub fn encode_task_config(
-        &self,
-        config: &serde_json::Value,
-        variables: &Variables,
-    ) -> Result<Vec<u8>, ConfigError> {
-        let checked = self
-            .shared
-            .facts
-            .borrow()
-            .as_ref()
-            .map(|facts| facts.checked.clone());
+    pub fn encode_task_config(&self, config: &serde_json::Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
+        let checked = self.shared.facts.borrow().as_ref().map(|facts| facts.checked.clone());
         let checked = checked.ok_or_else(|| ConfigError::NoSchema(self.name().to_owned()))?;
-        config::encode(
-            checked.as_ref().as_ref().map_err(Clone::clone)?,
-            config,
-            variables,
-        )
+        config::encode(checked.as_ref().as_ref().map_err(Clone::clone)?, config, variables)
     }
 
     /// The remote extension; `None` when the plugin does not serve it.
     pub fn remote(&self) -> Option<Remote> {
-        let remote = self
-            .shared
-            .facts
-            .borrow()
-            .as_ref()
-            .is_some_and(|facts| facts.remote);
-        remote.then(|| Remote {
-            driver: self.clone(),
-        })
+        let remote = self.shared.facts.borrow().as_ref().is_some_and(|facts| facts.remote);
+        remote.then(|| Remote { driver: self.clone() })
     }
 
     pub(crate) fn session(&self) -> Result<Arc<Session>, CallError> {
         match &*self.shared.phase.borrow() {
             Phase::Ready(session) => Ok(session.clone()),
-            Phase::Down(reason) => Err(CallError::NotReady {
-                driver: self.shared.driver.clone(),
-                reason: reason.to_string(),
-            }),
+            Phase::Down(reason) => Err(CallError::NotReady { driver: self.shared.driver.clone(), reason: reason.to_string() }),
         }
     }
 
     pub(crate) fn gone(&self, call: &'static str, session: &Session) -> CallError {
-        CallError::PluginGone {
-            driver: self.shared.driver.clone(),
-            call,
-            generation: session.generation,
-        }
+        CallError::PluginGone { driver: self.shared.driver.clone(), call, generation: session.generation }
     }
 
     /// Runs a call against the present process; tells a broken connection from an answer.
@@ -175,13 +136,9 @@ impl Driver {
     ) -> Result<Result<T, Status>, CallError> {
         let bounded = async {
             match limit {
-                Some(limit) => timeout(limit, answer)
-                    .await
-                    .map_err(|_| CallError::Timeout {
-                        driver: self.shared.driver.clone(),
-                        call,
-                        after: limit,
-                    }),
+                Some(limit) => {
+                    timeout(limit, answer).await.map_err(|_| CallError::Timeout { driver: self.shared.driver.clone(), call, after: limit })
+                }
                 None => Ok(answer.await),
             }
         };
@@ -200,19 +157,8 @@ impl Driver {
     }
 
     /// What the failure of a stream means: the death of the process, or an answer.
-    pub(crate) async fn stream_error(
-        &self,
-        call: &'static str,
-        task: &str,
-        session: &Session,
-        status: Status,
-    ) -> CallError {
-        if broken_connection(&status)
-            && session
-                .process
-                .ended_within(self.shared.timing.death_race)
-                .await
-        {
+    pub(crate) async fn stream_error(&self, call: &'static str, task: &str, session: &Session, status: Status) -> CallError {
+        if broken_connection(&status) && session.process.ended_within(self.shared.timing.death_race).await {
             return self.gone(call, session);
         }
         CallError::from_status(&self.shared.driver, call, task, &status)
@@ -229,9 +175,7 @@ impl Driver {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let session = self.session()?;
-        let answer = self
-            .attempt(call, limit, &session, run(session.driver_client()))
-            .await?;
+        let answer = self.attempt(call, limit, &session, run(session.driver_client())).await?;
         answer.map_err(|status| CallError::from_status(&self.shared.driver, call, task, &status))
     }
 
@@ -239,117 +183,55 @@ impl Driver {
     /// before another attempt. [`CallError::recoverable`] says whether the restart policy applies.
     pub async fn start_task(&self, mut config: TaskConfig) -> Result<Started, CallError> {
         build::fill_resources(&mut config);
-        let request = StartTaskRequest {
-            task: Some(config.clone()),
-        };
+        let request = StartTaskRequest { task: Some(config.clone()) };
         let (limit, id) = (self.shared.timing.start_task, config.id.clone());
-        let answer = self
-            .call("StartTask", Some(limit), &id, |mut client| async move {
-                client.start_task(request).await
-            })
-            .await?;
+        let answer = self.call("StartTask", Some(limit), &id, |mut client| async move { client.start_task(request).await }).await?;
         let mut handle = answer.handle.unwrap_or_default();
         handle.version = handle.version.max(1);
         handle.set_state(TaskState::Running);
         // What was asked, not what was echoed: recovery needs it complete.
         handle.config = Some(config);
-        Ok(Started {
-            handle,
-            network: answer.network_override.map(Into::into),
-        })
+        Ok(Started { handle, network: answer.network_override.map(Into::into) })
     }
 
     /// Makes a new process of the plugin (or a new agent) know a task again. Success means that waiting works.
     pub async fn recover_task(&self, handle: TaskHandle) -> Result<(), CallError> {
-        let task_id = handle
-            .config
-            .as_ref()
-            .map(|config| config.id.clone())
-            .unwrap_or_default();
-        let request = RecoverTaskRequest {
-            task_id: task_id.clone(),
-            handle: Some(handle),
-        };
+        let task_id = handle.config.as_ref().map(|config| config.id.clone()).unwrap_or_default();
+        let request = RecoverTaskRequest { task_id: task_id.clone(), handle: Some(handle) };
         let limit = self.shared.timing.task_call;
-        self.call(
-            "RecoverTask",
-            Some(limit),
-            &task_id,
-            |mut client| async move { client.recover_task(request).await },
-        )
-        .await?;
+        self.call("RecoverTask", Some(limit), &task_id, |mut client| async move { client.recover_task(request).await }).await?;
         Ok(())
     }
 
     /// Waits for the end of a task, without a deadline; ends with [`CallError::PluginGone`] when the plugin does.
     pub async fn wait_task(&self, id: &str) -> Result<TaskExit, CallError> {
-        let request = WaitTaskRequest {
-            task_id: id.to_owned(),
-        };
-        let answer = self
-            .call("WaitTask", None, id, |mut client| async move {
-                client.wait_task(request).await
-            })
-            .await?;
+        let request = WaitTaskRequest { task_id: id.to_owned() };
+        let answer = self.call("WaitTask", None, id, |mut client| async move { client.wait_task(request).await }).await?;
         let error = (!answer.err.is_empty()).then(|| crate::error::bounded(&answer.err));
         match (answer.result, error) {
             // Some drivers report the loss of a task as an error in the answer.
             (_, Some(text)) if text.contains(errors::TASK_NOT_FOUND) => {
-                Err(CallError::TaskNotFound {
-                    driver: self.shared.driver.clone(),
-                    task: id.to_owned(),
-                })
+                Err(CallError::TaskNotFound { driver: self.shared.driver.clone(), task: id.to_owned() })
             }
-            (Some(result), error) => Ok(TaskExit {
-                error,
-                ..result.into()
-            }),
-            (None, Some(error)) => Ok(TaskExit {
-                exit_code: -1,
-                error: Some(error),
-                ..TaskExit::default()
-            }),
-            (None, None) => Err(CallError::BadAnswer {
-                driver: self.shared.driver.clone(),
-                call: "WaitTask",
-                missing: "a result",
-            }),
+            (Some(result), error) => Ok(TaskExit { error, ..result.into() }),
+            (None, Some(error)) => Ok(TaskExit { exit_code: -1, error: Some(error), ..TaskExit::default() }),
+            (None, None) => Err(CallError::BadAnswer { driver: self.shared.driver.clone(), call: "WaitTask", missing: "a result" }),
         }
     }
 
     /// Sends the signal (empty: the driver's default), waits, kills; answers after the task's death.
-    pub async fn stop_task(
-        &self,
-        id: &str,
-        signal: &str,
-        timeout: Duration,
-    ) -> Result<(), CallError> {
-        let request = StopTaskRequest {
-            task_id: id.to_owned(),
-            timeout: Some(build::duration(timeout)),
-            signal: signal.to_owned(),
-        };
+    pub async fn stop_task(&self, id: &str, signal: &str, timeout: Duration) -> Result<(), CallError> {
+        let request = StopTaskRequest { task_id: id.to_owned(), timeout: Some(build::duration(timeout)), signal: signal.to_owned() };
         let limit = timeout.saturating_add(self.shared.timing.task_call);
-        self.call("StopTask", Some(limit), id, |mut client| async move {
-            client.stop_task(request).await
-        })
-        .await?;
+        self.call("StopTask", Some(limit), id, |mut client| async move { client.stop_task(request).await }).await?;
         Ok(())
     }
 
     /// Frees what a task holds. A driver that does not know the task has nothing to free: that is success.
     pub async fn destroy_task(&self, id: &str, force: bool) -> Result<(), CallError> {
-        let request = DestroyTaskRequest {
-            task_id: id.to_owned(),
-            force,
-        };
+        let request = DestroyTaskRequest { task_id: id.to_owned(), force };
         let limit = self.shared.timing.task_call;
-        match self
-            .call("DestroyTask", Some(limit), id, |mut client| async move {
-                client.destroy_task(request).await
-            })
-            .await
-        {
+        match self.call("DestroyTask", Some(limit), id, |mut client| async move { client.destroy_task(request).await }).await {
             Ok(_) | Err(CallError::TaskNotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -357,75 +239,37 @@ impl Driver {
 
     /// Asks for the state of a task.
     pub async fn inspect_task(&self, id: &str) -> Result<Inspection, CallError> {
-        let request = InspectTaskRequest {
-            task_id: id.to_owned(),
-        };
+        let request = InspectTaskRequest { task_id: id.to_owned() };
         let limit = self.shared.timing.short_call;
-        let answer = self
-            .call("InspectTask", Some(limit), id, |mut client| async move {
-                client.inspect_task(request).await
-            })
-            .await?;
+        let answer = self.call("InspectTask", Some(limit), id, |mut client| async move { client.inspect_task(request).await }).await?;
         Ok(answer.into())
     }
 
     /// Sends a signal such as `SIGHUP`.
     pub async fn signal_task(&self, id: &str, signal: &str) -> Result<(), CallError> {
-        let request = SignalTaskRequest {
-            task_id: id.to_owned(),
-            signal: signal.to_owned(),
-        };
+        let request = SignalTaskRequest { task_id: id.to_owned(), signal: signal.to_owned() };
         let limit = self.shared.timing.short_call;
-        self.call("SignalTask", Some(limit), id, |mut client| async move {
-            client.signal_task(request).await
-        })
-        .await?;
+        self.call("SignalTask", Some(limit), id, |mut client| async move { client.signal_task(request).await }).await?;
         Ok(())
     }
 
     /// Runs a command beside a task and returns its output.
-    pub async fn exec_task(
-        &self,
-        id: &str,
-        command: Vec<String>,
-        timeout: Duration,
-    ) -> Result<ExecResult, CallError> {
-        let request = ExecTaskRequest {
-            task_id: id.to_owned(),
-            command,
-            timeout: Some(build::duration(timeout)),
-        };
+    pub async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecResult, CallError> {
+        let request = ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.shared.timing.short_call);
-        let answer = self
-            .call("ExecTask", Some(limit), id, |mut client| async move {
-                client.exec_task(request).await
-            })
-            .await?;
+        let answer = self.call("ExecTask", Some(limit), id, |mut client| async move { client.exec_task(request).await }).await?;
         let result = answer.result.ok_or_else(|| CallError::BadAnswer {
             driver: self.shared.driver.clone(),
             call: "ExecTask",
             missing: "a result",
         })?;
-        Ok(ExecResult {
-            stdout: answer.stdout,
-            stderr: answer.stderr,
-            exit: result.into(),
-        })
+        Ok(ExecResult { stdout: answer.stdout, stderr: answer.stderr, exit: result.into() })
     }
 
     /// Starts an interactive command beside a task.
-    pub fn exec_streaming(
-        &self,
-        id: &str,
-        command: Vec<String>,
-        tty: bool,
-    ) -> Result<ExecSession, CallError> {
+    pub fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool) -> Result<ExecSession, CallError> {
         let session = self.session()?;
-        let setup = exec_task_streaming_request::Setup {
-            task_id: id.to_owned(),
-            command,
-            tty,
-        };
+        let setup = exec_task_streaming_request::Setup { task_id: id.to_owned(), command, tty };
         Ok(exec::open_plain(self.clone(), session, setup))
     }
 
@@ -433,16 +277,12 @@ impl Driver {
     pub fn stats(&self, id: &str, interval: Duration) -> Result<StatsStream, CallError> {
         let session = self.session()?;
         let (out, samples) = mpsc::channel(1);
-        let request = TaskStatsRequest {
-            task_id: id.to_owned(),
-            collection_interval: Some(build::duration(interval)),
-        };
+        let request = TaskStatsRequest { task_id: id.to_owned(), collection_interval: Some(build::duration(interval)) };
         let (driver, id) = (self.clone(), id.to_owned());
         // Servers written in Go send headers with the first sample, so opening the stream may take for ever.
         tokio::spawn(async move {
             let pump = async {
-                let failed =
-                    |status: Status| driver.stream_error("TaskStats", &id, &session, status);
+                let failed = |status: Status| driver.stream_error("TaskStats", &id, &session, status);
                 let mut stream = match session.driver_client().task_stats(request).await {
                     Ok(stream) => stream.into_inner(),
                     Err(status) => return Some(failed(status).await),
@@ -474,45 +314,19 @@ impl Driver {
     }
 
     /// Creates the network of an allocation; the flag says whether it is new.
-    pub async fn create_network(
-        &self,
-        alloc_id: &str,
-        hostname: &str,
-    ) -> Result<(Option<NetworkIsolationSpec>, bool), CallError> {
-        let request = CreateNetworkRequest {
-            alloc_id: alloc_id.to_owned(),
-            hostname: hostname.to_owned(),
-        };
+    pub async fn create_network(&self, alloc_id: &str, hostname: &str) -> Result<(Option<NetworkIsolationSpec>, bool), CallError> {
+        let request = CreateNetworkRequest { alloc_id: alloc_id.to_owned(), hostname: hostname.to_owned() };
         let limit = self.shared.timing.task_call;
-        let answer = self
-            .call(
-                "CreateNetwork",
-                Some(limit),
-                alloc_id,
-                |mut client| async move { client.create_network(request).await },
-            )
-            .await?;
+        let answer =
+            self.call("CreateNetwork", Some(limit), alloc_id, |mut client| async move { client.create_network(request).await }).await?;
         Ok((answer.isolation_spec, answer.created))
     }
 
     /// Removes the network of an allocation.
-    pub async fn destroy_network(
-        &self,
-        alloc_id: &str,
-        spec: Option<NetworkIsolationSpec>,
-    ) -> Result<(), CallError> {
-        let request = DestroyNetworkRequest {
-            alloc_id: alloc_id.to_owned(),
-            isolation_spec: spec,
-        };
+    pub async fn destroy_network(&self, alloc_id: &str, spec: Option<NetworkIsolationSpec>) -> Result<(), CallError> {
+        let request = DestroyNetworkRequest { alloc_id: alloc_id.to_owned(), isolation_spec: spec };
         let limit = self.shared.timing.task_call;
-        self.call(
-            "DestroyNetwork",
-            Some(limit),
-            alloc_id,
-            |mut client| async move { client.destroy_network(request).await },
-        )
-        .await?;
+        self.call("DestroyNetwork", Some(limit), alloc_id, |mut client| async move { client.destroy_network(request).await }).await?;
         Ok(())
     }
 }

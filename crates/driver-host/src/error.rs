@@ -19,9 +19,7 @@ pub enum StartHostError {
         source: std::io::Error,
     },
     /// Sockets below it would have paths that the kernel refuses.
-    #[error(
-        "the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a shorter one"
-    )]
+    #[error("the plugin socket directory {path:?} has {len} bytes, at most {max} leave room for a socket's name; choose a shorter one")]
     SocketDirTooLong {
         /// Which.
         path: PathBuf,
@@ -99,9 +97,7 @@ pub enum LaunchError {
     #[error("the plugin refuses its configuration: {0}")]
     Refused(String),
     /// Another plugin of the same driver name is preferred.
-    #[error(
-        "driver {driver:?} is served by plugin {other:?} with version {version}, the higher one"
-    )]
+    #[error("driver {driver:?} is served by plugin {other:?} with version {version}, the higher one")]
     Displaced {
         /// Driver name.
         driver: String,
@@ -118,10 +114,7 @@ pub enum LaunchError {
 impl LaunchError {
     /// Whether another attempt with the same files and configuration may go better.
     pub fn retryable(&self) -> bool {
-        !matches!(
-            self,
-            LaunchError::Config(_) | LaunchError::Displaced { .. } | LaunchError::Ending
-        )
+        !matches!(self, LaunchError::Config(_) | LaunchError::Displaced { .. } | LaunchError::Ending)
     }
 }
 
@@ -213,12 +206,8 @@ impl CallError {
     pub fn recoverable(&self) -> bool {
         match self {
             CallError::Failed { recoverable, .. } => *recoverable == Some(true),
-            CallError::NotReady { .. }
-            | CallError::PluginGone { .. }
-            | CallError::Timeout { .. } => true,
-            CallError::TaskNotFound { .. }
-            | CallError::Unsupported { .. }
-            | CallError::BadAnswer { .. } => false,
+            CallError::NotReady { .. } | CallError::PluginGone { .. } | CallError::Timeout { .. } => true,
+            CallError::TaskNotFound { .. } | CallError::Unsupported { .. } | CallError::BadAnswer { .. } => false,
         }
     }
 
@@ -229,41 +218,20 @@ impl CallError {
 
     /// The plugin is not there (any more): wait for a new process and recover.
     pub fn is_plugin_gone(&self) -> bool {
-        matches!(
-            self,
-            CallError::PluginGone { .. } | CallError::NotReady { .. }
-        )
+        matches!(self, CallError::PluginGone { .. } | CallError::NotReady { .. })
     }
 
-    pub(crate) fn from_status(
-        driver: &str,
-        call: &'static str,
-        task: &str,
-        status: &Status,
-    ) -> Self {
+    pub(crate) fn from_status(driver: &str, call: &'static str, task: &str, status: &Status) -> Self {
         let driver = driver.to_owned();
         if errors::is_task_not_found(status) {
-            return CallError::TaskNotFound {
-                driver,
-                task: task.to_owned(),
-            };
+            return CallError::TaskNotFound { driver, task: task.to_owned() };
         }
         let message = bounded(status.message());
         if status.code() == Code::Unimplemented {
-            return CallError::Unsupported {
-                driver,
-                call,
-                message,
-            };
+            return CallError::Unsupported { driver, call, message };
         }
         let recoverable = errors::recoverable(status);
-        CallError::Failed {
-            driver,
-            call,
-            code: status.code(),
-            message,
-            recoverable,
-        }
+        CallError::Failed { driver, call, code: status.code(), message, recoverable }
     }
 }
 
@@ -294,14 +262,8 @@ impl RemoteError {
         let message = bounded(status.message());
         match status.code() {
             Code::NotFound => RemoteError::Gone(message),
-            Code::Aborted => RemoteError::StaleEpoch {
-                accepted: errors::accepted_epoch(status),
-                message,
-            },
-            Code::InvalidArgument
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented => RemoteError::WrongRequest(message),
+            Code::Aborted => RemoteError::StaleEpoch { accepted: errors::accepted_epoch(status), message },
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::Unimplemented => RemoteError::WrongRequest(message),
             // Whatever is unclear must never look like an answer.
             _ => RemoteError::CouldNotAsk(message),
         }
@@ -348,16 +310,7 @@ mod tests {
             assert_eq!(kind(code), expected, "{code:?}");
         }
         let stale = RemoteError::from_status(&errors::stale_epoch(3, 7));
-        assert!(
-            matches!(
-                stale,
-                RemoteError::StaleEpoch {
-                    accepted: Some(7),
-                    ..
-                }
-            ),
-            "{stale}"
-        );
+        assert!(matches!(stale, RemoteError::StaleEpoch { accepted: Some(7), .. }), "{stale}");
     }
 
     #[test]
@@ -366,15 +319,9 @@ mod tests {
         assert!(from(&errors::recoverable_status("full", true)).recoverable());
         assert!(!from(&errors::recoverable_status("bad", false)).recoverable());
         assert!(!from(&Status::unknown("bad")).recoverable());
-        assert_eq!(
-            from(&Status::unknown("image not there")).to_string(),
-            "image not there"
-        );
+        assert_eq!(from(&Status::unknown("image not there")).to_string(), "image not there");
         assert!(from(&Status::unknown("x: task not found for given id")).is_task_not_found());
-        assert!(matches!(
-            from(&Status::unimplemented("")),
-            CallError::Unsupported { .. }
-        ));
+        assert!(matches!(from(&Status::unimplemented("")), CallError::Unsupported { .. }));
         let long = from(&Status::unknown("é".repeat(1 << 20))).to_string();
         assert!(long.len() < 5000);
     }

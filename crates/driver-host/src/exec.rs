@@ -4,9 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use driver_proto::driver::exec_task_streaming_request::{Setup, TerminalSize};
-use driver_proto::driver::{
-    ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse,
-};
+use driver_proto::driver::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use driver_proto::remote;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -65,31 +63,19 @@ impl ExecSession {
     }
 
     /// Input and output as two halves, for two loops.
-    pub fn split(
-        self,
-    ) -> (
-        mpsc::Sender<ExecInput>,
-        mpsc::Receiver<Result<ExecOutput, CallError>>,
-    ) {
+    pub fn split(self) -> (mpsc::Sender<ExecInput>, mpsc::Receiver<Result<ExecOutput, CallError>>) {
         (self.input, self.output)
     }
 }
 
 fn request(input: ExecInput) -> ExecTaskStreamingRequest {
-    let stdin = |data, close| ExecTaskStreamingRequest {
-        stdin: Some(ExecTaskStreamingIoOperation { data, close }),
-        ..Default::default()
-    };
+    let stdin = |data, close| ExecTaskStreamingRequest { stdin: Some(ExecTaskStreamingIoOperation { data, close }), ..Default::default() };
     match input {
         ExecInput::Stdin(data) => stdin(data, false),
         ExecInput::CloseStdin => stdin(Vec::new(), true),
-        ExecInput::Resize { width, height } => ExecTaskStreamingRequest {
-            tty_size: Some(TerminalSize {
-                height: height.into(),
-                width: width.into(),
-            }),
-            ..Default::default()
-        },
+        ExecInput::Resize { width, height } => {
+            ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height: height.into(), width: width.into() }), ..Default::default() }
+        }
         ExecInput::Heartbeat => ExecTaskStreamingRequest::default(),
     }
 }
@@ -115,13 +101,7 @@ fn outputs(message: ExecTaskStreamingResponse) -> (Vec<ExecOutput>, bool) {
     }
     if message.exited {
         // Without a result nobody knows how it ended.
-        let exit = message.result.map_or(
-            TaskExit {
-                exit_code: -2,
-                ..TaskExit::default()
-            },
-            Into::into,
-        );
+        let exit = message.result.map_or(TaskExit { exit_code: -2, ..TaskExit::default() }, Into::into);
         outputs.push(ExecOutput::Exited(exit));
     }
     (outputs, message.exited)
@@ -141,8 +121,7 @@ fn open<M: Send + 'static>(
     let (input, mut from_person) = mpsc::channel(16);
     let (out, output) = mpsc::channel(16);
     tokio::spawn(async move {
-        let failed =
-            |status: Status| driver.stream_error("ExecTaskStreaming", &task, &session, status);
+        let failed = |status: Status| driver.stream_error("ExecTaskStreaming", &task, &session, status);
         let pump = async {
             let mut stream = match opening.await {
                 Ok(stream) => stream.into_inner(),
@@ -203,10 +182,7 @@ fn channel_with<M>(first: M) -> (mpsc::Sender<M>, ReceiverStream<M>) {
 /// A session over the plain driver service.
 pub(crate) fn open_plain(driver: Driver, session: Arc<Session>, setup: Setup) -> ExecSession {
     let task = setup.task_id.clone();
-    let (sender, requests) = channel_with(ExecTaskStreamingRequest {
-        setup: Some(setup),
-        ..Default::default()
-    });
+    let (sender, requests) = channel_with(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() });
     let mut client = session.driver_client();
     let opening = async move { client.exec_task_streaming(requests).await };
     open(driver, session, task, sender, |frame| frame, opening)
@@ -221,27 +197,12 @@ pub(crate) fn open_remote(
     command: Vec<String>,
     tty: bool,
 ) -> ExecSession {
-    let setup = Setup {
-        task_id: String::new(),
-        command,
-        tty,
-    };
-    let frame = Some(ExecTaskStreamingRequest {
-        setup: Some(setup),
-        ..Default::default()
-    });
-    let (sender, requests) = channel_with(remote::ExecRequest {
-        handle: Some(handle),
-        epoch,
-        frame,
-    });
+    let setup = Setup { task_id: String::new(), command, tty };
+    let frame = Some(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() });
+    let (sender, requests) = channel_with(remote::ExecRequest { handle: Some(handle), epoch, frame });
     let mut client = session.remote_client();
     let opening = async move { client.exec(requests).await };
-    let wrap = |frame| remote::ExecRequest {
-        handle: None,
-        epoch: 0,
-        frame: Some(frame),
-    };
+    let wrap = |frame| remote::ExecRequest { handle: None, epoch: 0, frame: Some(frame) };
     open(driver, session, String::new(), sender, wrap, opening)
 }
 
@@ -251,36 +212,15 @@ mod tests {
 
     #[test]
     fn a_message_is_read_in_order_and_an_end_without_result_is_said() {
-        let io = |data: &[u8], close| {
-            Some(ExecTaskStreamingIoOperation {
-                data: data.to_vec(),
-                close,
-            })
-        };
-        let message = ExecTaskStreamingResponse {
-            stdout: io(b"a", true),
-            stderr: io(b"b", false),
-            exited: true,
-            result: None,
-        };
+        let io = |data: &[u8], close| Some(ExecTaskStreamingIoOperation { data: data.to_vec(), close });
+        let message = ExecTaskStreamingResponse { stdout: io(b"a", true), stderr: io(b"b", false), exited: true, result: None };
         let (items, last) = outputs(message);
         assert!(last);
-        let end = TaskExit {
-            exit_code: -2,
-            ..TaskExit::default()
-        };
+        let end = TaskExit { exit_code: -2, ..TaskExit::default() };
         assert_eq!(
             items,
-            [
-                ExecOutput::Stdout(b"a".to_vec()),
-                ExecOutput::StdoutClosed,
-                ExecOutput::Stderr(b"b".to_vec()),
-                ExecOutput::Exited(end)
-            ]
+            [ExecOutput::Stdout(b"a".to_vec()), ExecOutput::StdoutClosed, ExecOutput::Stderr(b"b".to_vec()), ExecOutput::Exited(end)]
         );
-        assert_eq!(
-            outputs(ExecTaskStreamingResponse::default()),
-            (vec![], false)
-        );
+        assert_eq!(outputs(ExecTaskStreamingResponse::default()), (vec![], false));
     }
 }

@@ -38,12 +38,7 @@ pub(crate) fn parse(line: &[u8], crashing: &mut bool) -> Line {
 
 fn structured(mut object: serde_json::Map<String, Value>) -> Line {
     // The reserved keys ought to be strings. Whatever they are, they are shown.
-    let mut take = |key| {
-        object
-            .remove(key)
-            .map(|value| text(&value))
-            .unwrap_or_default()
-    };
+    let mut take = |key| object.remove(key).map(|value| text(&value)).unwrap_or_default();
     let message = cut(take("@message"), MESSAGE_MAX);
     let level = level_named(&take("@level")).unwrap_or(Level::Debug);
     let module = cut(take("@module"), FIELD_MAX);
@@ -60,19 +55,12 @@ fn structured(mut object: serde_json::Map<String, Value>) -> Line {
         }
         fields.push_str(&entry);
     }
-    Line {
-        level,
-        message,
-        module,
-        fields,
-    }
+    Line { level, message, module, fields }
 }
 
 fn plain(text: &str, crashing: &mut bool) -> Line {
     let trimmed = text.trim_end();
-    let bracketed = trimmed
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'));
+    let bracketed = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']'));
     let named = bracketed.and_then(|(name, rest)| Some((level_named(name)?, rest.trim_start())));
     if trimmed.starts_with("panic: ") || trimmed.starts_with("fatal error: ") {
         *crashing = true;
@@ -82,12 +70,7 @@ fn plain(text: &str, crashing: &mut bool) -> Line {
         None if *crashing => (Level::Error, trimmed),
         None => (Level::Debug, trimmed),
     };
-    Line {
-        level,
-        message: cut(message.to_owned(), MESSAGE_MAX),
-        module: String::new(),
-        fields: String::new(),
-    }
+    Line { level, message: cut(message.to_owned(), MESSAGE_MAX), module: String::new(), fields: String::new() }
 }
 
 fn level_named(name: &str) -> Option<Level> {
@@ -126,11 +109,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn new(max: usize) -> Self {
-        Self {
-            buffer: Vec::new(),
-            overlong: false,
-            max,
-        }
+        Self { buffer: Vec::new(), overlong: false, max }
     }
 
     /// Feeds bytes, hands out each line that is now complete.
@@ -153,8 +132,7 @@ impl Lines {
         if bytes.len() > room {
             self.overlong = true;
         }
-        self.buffer
-            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.buffer.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
     fn flush(&mut self, each: &mut impl FnMut(&[u8])) {
@@ -189,35 +167,11 @@ mod tests {
                 "m.x",
                 "n=3 s=v",
             ),
-            (
-                r#"{"@level":"ERROR","@message":"bad"}"#,
-                Error,
-                "bad",
-                "",
-                "",
-            ),
-            (
-                r#"{"@level":"warn","@message":"t","@timestamp":"yesterday"}"#,
-                Warn,
-                "t",
-                "",
-                "",
-            ),
+            (r#"{"@level":"ERROR","@message":"bad"}"#, Error, "bad", "", ""),
+            (r#"{"@level":"warn","@message":"t","@timestamp":"yesterday"}"#, Warn, "t", "", ""),
             (r#"{"@level":"loud","@message":"x"}"#, Debug, "x", "", ""),
-            (
-                r#"{"@message":17,"@level":{"a":1},"@timestamp":[]}"#,
-                Debug,
-                "17",
-                "",
-                "",
-            ),
-            (
-                r#"{"@message":{"deep":[1,null]}}"#,
-                Debug,
-                r#"{"deep":[1,null]}"#,
-                "",
-                "",
-            ),
+            (r#"{"@message":17,"@level":{"a":1},"@timestamp":[]}"#, Debug, "17", "", ""),
+            (r#"{"@message":{"deep":[1,null]}}"#, Debug, r#"{"deep":[1,null]}"#, "", ""),
             ("{}", Debug, "", "", ""),
             ("[]", Debug, "[]", "", ""),
             ("[INFO] plain", Info, "plain", "", ""),
@@ -230,12 +184,7 @@ mod tests {
         ];
         for (line, level, message, module, fields) in cases {
             let got = parse(line.as_bytes(), &mut false);
-            let expected = Line {
-                level,
-                message: message.into(),
-                module: module.into(),
-                fields: fields.into(),
-            };
+            let expected = Line { level, message: message.into(), module: module.into(), fields: fields.into() };
             assert_eq!(got, expected, "{line}");
         }
         assert_eq!(parse(b"\xff\xfe", &mut false).message, "\u{fffd}\u{fffd}");
@@ -247,18 +196,8 @@ mod tests {
         let mut crashing = false;
         assert_eq!(parse(b"goroutine", &mut crashing).level, Level::Debug);
         assert_eq!(parse(b"panic: nil map", &mut crashing).level, Level::Error);
-        assert_eq!(
-            parse(b"goroutine 1 [running]:", &mut crashing).level,
-            Level::Error
-        );
-        assert_eq!(
-            parse(
-                br#"{"@level":"info","@message":"still fine"}"#,
-                &mut crashing
-            )
-            .level,
-            Level::Info
-        );
+        assert_eq!(parse(b"goroutine 1 [running]:", &mut crashing).level, Level::Error);
+        assert_eq!(parse(br#"{"@level":"info","@message":"still fine"}"#, &mut crashing).level, Level::Info);
     }
 
     proptest::proptest! {
@@ -291,11 +230,7 @@ mod tests {
         let huge = "é".repeat(1 << 20);
         let line = serde_json::json!({"@message": huge, "a": huge, "b": huge, "c": huge, "d": huge, "e": huge, "f": huge});
         let got = parse(line.to_string().as_bytes(), &mut false);
-        assert!(
-            got.message.len() <= MESSAGE_MAX + 4,
-            "{}",
-            got.message.len()
-        );
+        assert!(got.message.len() <= MESSAGE_MAX + 4, "{}", got.message.len());
         assert!(got.fields.len() <= FIELDS_MAX + 8, "{}", got.fields.len());
     }
 

@@ -105,9 +105,7 @@ impl Registry {
         let mut claims = self.claims();
         let displaced = CancellationToken::new();
         let (shared, generation) = match claims.get_mut(driver) {
-            Some(held)
-                if held.plugin != plugin && (&held.version, held.order) > (version, order) =>
-            {
+            Some(held) if held.plugin != plugin && (&held.version, held.order) > (version, order) => {
                 return Err(LaunchError::Displaced {
                     driver: driver.to_owned(),
                     other: held.plugin.clone(),
@@ -151,45 +149,30 @@ impl Registry {
             if own {
                 let map = Arc::make_mut(map);
                 if let Some(known) = map.remove(plugin) {
-                    map.entry(driver.to_owned()).or_insert(DriverFingerprint {
-                        settled: false,
-                        ..known
-                    });
+                    map.entry(driver.to_owned()).or_insert(DriverFingerprint { settled: false, ..known });
                 }
             }
             own
         });
-        Ok(Granted {
-            shared,
-            displaced,
-            generation,
-        })
+        Ok(Granted { shared, displaced, generation })
     }
 
     /// The driver that a plugin serves.
     pub(crate) fn driver_of(&self, plugin: &str) -> Option<(String, Arc<Shared>)> {
         let claims = self.claims();
-        claims
-            .iter()
-            .find(|(_, claim)| claim.plugin == plugin)
-            .map(|(name, claim)| (name.clone(), claim.shared.clone()))
+        claims.iter().find(|(_, claim)| claim.plugin == plugin).map(|(name, claim)| (name.clone(), claim.shared.clone()))
     }
 
     /// The plugin that serves a driver, and its version.
     pub(crate) fn holder(&self, driver: &str) -> (String, String) {
         let claims = self.claims();
-        claims
-            .get(driver)
-            .map(|claim| (claim.plugin.clone(), claim.version.to_string()))
-            .unwrap_or_default()
+        claims.get(driver).map(|claim| (claim.plugin.clone(), claim.version.to_string())).unwrap_or_default()
     }
 
     /// Does something as long as the plugin serves the driver; false if it does not (any more).
     pub(crate) fn if_holder(&self, driver: &str, plugin: &str, act: impl FnOnce()) -> bool {
         let claims = self.claims();
-        let holds = claims
-            .get(driver)
-            .is_some_and(|claim| claim.plugin == plugin);
+        let holds = claims.get(driver).is_some_and(|claim| claim.plugin == plugin);
         if holds {
             act();
         }
@@ -249,31 +232,17 @@ impl DriverHost {
     /// Starts all plugins, in parallel and in the background: one that fails shows why in its fingerprint. Must be called
     /// within a tokio runtime.
     pub fn start(options: HostOptions) -> Result<Self, StartHostError> {
-        let HostOptions {
-            plugins,
-            socket_dir,
-            state_dir,
-            agent,
-            timing,
-        } = options;
+        let HostOptions { plugins, socket_dir, state_dir, agent, timing } = options;
         let socket_dir = prepare(&socket_dir)?;
         let state_dir = prepare(&state_dir)?;
-        let (len, max) = (
-            socket_dir.as_os_str().len(),
-            SOCKET_PATH_MAX - SOCKET_NAME_MAX,
-        );
+        let (len, max) = (socket_dir.as_os_str().len(), SOCKET_PATH_MAX - SOCKET_NAME_MAX);
         if len > max {
-            return Err(StartHostError::SocketDirTooLong {
-                path: socket_dir,
-                len,
-                max,
-            });
+            return Err(StartHostError::SocketDirTooLong { path: socket_dir, len, max });
         }
         let mut names = HashSet::new();
         for spec in &plugins {
             let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(usable)
-            {
+            if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(usable) {
                 return Err(StartHostError::BadPluginName(spec.name.clone()));
             }
             if !names.insert(spec.name.clone()) {
@@ -290,20 +259,9 @@ impl DriverHost {
             };
             (spec.name.clone(), waiting)
         });
-        let registry = Registry {
-            claims: Mutex::default(),
-            fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())),
-        };
+        let registry = Registry { claims: Mutex::default(), fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())) };
         let events = broadcast::channel(1024).0;
-        let common = Arc::new(Common {
-            socket_dir,
-            state_dir,
-            agent,
-            timing,
-            registry,
-            events,
-            ending: EndingSignal::default(),
-        });
+        let common = Arc::new(Common { socket_dir, state_dir, agent, timing, registry, events, ending: EndingSignal::default() });
         let supervisors = TaskTracker::new();
         supervisors.spawn(end_unwanted(common.clone(), names));
         let mut handles = HashMap::new();
@@ -311,30 +269,18 @@ impl DriverHost {
             let name = spec.name.clone();
             let (spec, spec_seen) = watch::channel(spec);
             let (reload, reload_seen) = watch::channel(0);
-            let supervisor = Supervisor {
-                common: common.clone(),
-                spec: spec_seen,
-                order,
-                reload: reload_seen,
-                launching: Mutex::default(),
-            };
+            let supervisor =
+                Supervisor { common: common.clone(), spec: spec_seen, order, reload: reload_seen, launching: Mutex::default() };
             supervisors.spawn(supervisor.run());
             handles.insert(name, Plugin { spec, reload });
         }
         supervisors.close();
-        Ok(Self {
-            common,
-            plugins: handles,
-            supervisors,
-        })
+        Ok(Self { common, plugins: handles, supervisors })
     }
 
     /// The driver of a name; `None` until its plugin has said that it serves it.
     pub fn driver(&self, name: &str) -> Option<Driver> {
-        self.common
-            .registry
-            .shared(name)
-            .map(|shared| Driver { shared })
+        self.common.registry.shared(name).map(|shared| Driver { shared })
     }
 
     /// The driver of a name as soon as its plugin has said that it serves it; `None` after the limit.
@@ -362,8 +308,7 @@ impl DriverHost {
     /// Waits until each plugin has sent its first fingerprint or has failed, at most this long.
     pub async fn settled(&self, limit: Duration) {
         let mut fingerprints = self.fingerprints();
-        let settled =
-            fingerprints.wait_for(|map| map.values().all(|fingerprint| fingerprint.settled));
+        let settled = fingerprints.wait_for(|map| map.values().all(|fingerprint| fingerprint.settled));
         let _ = tokio::time::timeout(limit, settled).await;
     }
 
@@ -376,11 +321,7 @@ impl DriverHost {
     /// node. Without a name: all plugins. False if there is no such plugin.
     pub fn reload(&self, plugin: Option<&str>) -> bool {
         let mut any = false;
-        for (_, plugin) in self
-            .plugins
-            .iter()
-            .filter(|(name, _)| plugin.is_none_or(|wanted| wanted == name.as_str()))
-        {
+        for (_, plugin) in self.plugins.iter().filter(|(name, _)| plugin.is_none_or(|wanted| wanted == name.as_str())) {
             plugin.reload.send_modify(|n| *n += 1);
             any = true;
         }
@@ -414,15 +355,8 @@ impl Drop for DriverHost {
 }
 
 fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
-    let failed = |source| StartHostError::Directory {
-        path: path.to_owned(),
-        source,
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(failed)?;
+    let failed = |source| StartHostError::Directory { path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
     path.canonicalize().map_err(failed)
 }
@@ -431,11 +365,7 @@ fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
 fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(meta) = entry.metadata() else { continue };
-        let old = meta
-            .modified()
-            .ok()
-            .and_then(|at| now.duration_since(at).ok())
-            .is_some_and(|age| age >= DEAD_SOCKET_AGE);
+        let old = meta.modified().ok().and_then(|at| now.duration_since(at).ok()).is_some_and(|age| age >= DEAD_SOCKET_AGE);
         if old && meta.file_type().is_socket() && nobody_listens(&entry.path()) {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -444,16 +374,12 @@ fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
 
 /// Asked without waiting: a listener may be alive and too busy to accept.
 fn nobody_listens(path: &Path) -> bool {
-    use rustix::net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
-    };
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
         return false;
     };
-    SocketAddrUnix::new(path)
-        .and_then(|address| connect(&socket, &address))
-        .is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
+    SocketAddrUnix::new(path).and_then(|address| connect(&socket, &address)).is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
 /// Ends processes of plugins that are no longer configured.
@@ -465,14 +391,8 @@ async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>) {
         if let Some(record) = reattach::load(&common.state_dir, &plugin)
             && let Some(process) = identify_process(&record)
         {
-            tracing::info!(
-                plugin,
-                pid = process.pid,
-                "ending a plugin that is no longer configured"
-            );
-            let channel = session::connect(&record.address(), common.timing.stop_grace)
-                .await
-                .ok();
+            tracing::info!(plugin, pid = process.pid, "ending a plugin that is no longer configured");
+            let channel = session::connect(&record.address(), common.timing.stop_grace).await.ok();
             session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
         }
         reattach::remove(&common.state_dir, &plugin);
@@ -484,10 +404,7 @@ mod tests {
     use super::*;
 
     fn registry() -> Registry {
-        Registry {
-            claims: Mutex::default(),
-            fingerprints: watch::Sender::default(),
-        }
+        Registry { claims: Mutex::default(), fingerprints: watch::Sender::default() }
     }
 
     #[test]
@@ -495,24 +412,17 @@ mod tests {
         let timing = Timing::default();
         let version = |text: &str| semver::Version::parse(text).expect("version");
         let registry = registry();
-        let claim =
-            |plugin: &str, order, v: &str| registry.claim(plugin, order, "d", &version(v), &timing);
+        let claim = |plugin: &str, order, v: &str| registry.claim(plugin, order, "d", &version(v), &timing);
         let first = claim("a", 0, "1.0.0").expect("first");
         let refused = claim("b", 1, "0.9.0").expect_err("lower");
-        assert!(
-            refused.to_string().contains("\"a\"") && !refused.retryable(),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("\"a\"") && !refused.retryable(), "{refused}");
         assert!(!first.displaced.is_cancelled());
         let second = claim("c", 2, "1.0.0").expect("last of equals");
         assert!(first.displaced.is_cancelled() && Arc::ptr_eq(&first.shared, &second.shared));
         assert!(claim("a", 0, "1.0.0").is_err());
         let third = claim("c", 2, "1.0.0").expect("the same plugin again, after a restart");
         assert!(!second.displaced.is_cancelled());
-        assert_eq!(
-            (first.generation, second.generation, third.generation),
-            (1, 2, 3)
-        );
+        assert_eq!((first.generation, second.generation, third.generation), (1, 2, 3));
         assert_eq!(registry.holder("d"), ("c".into(), "1.0.0".into()));
     }
 
@@ -521,9 +431,7 @@ mod tests {
         let registry = registry();
         registry.publish("file", |f| f.plugin = "file".into());
         let version = semver::Version::new(1, 0, 0);
-        registry
-            .claim("file", 0, "driver", &version, &Timing::default())
-            .expect("granted");
+        registry.claim("file", 0, "driver", &version, &Timing::default()).expect("granted");
         let all = registry.fingerprints.borrow().clone();
         assert_eq!(all.keys().collect::<Vec<_>>(), ["driver"]);
         assert!(!all["driver"].settled);
@@ -537,19 +445,12 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(dir.join("plugin2")).expect("binds"));
         std::fs::write(dir.join("plugin3"), "").expect("writes");
         let names = || {
-            let mut names: Vec<_> = std::fs::read_dir(&dir)
-                .expect("readable")
-                .map(|entry| entry.expect("entry").file_name())
-                .collect();
+            let mut names: Vec<_> = std::fs::read_dir(&dir).expect("readable").map(|entry| entry.expect("entry").file_name()).collect();
             names.sort();
             names
         };
         sweep_dead_sockets(&dir, SystemTime::now());
-        assert_eq!(
-            names(),
-            ["plugin1", "plugin2", "plugin3"],
-            "someone may be about to listen"
-        );
+        assert_eq!(names(), ["plugin1", "plugin2", "plugin3"], "someone may be about to listen");
         sweep_dead_sockets(&dir, SystemTime::now() + DEAD_SOCKET_AGE * 2);
         assert_eq!(names(), ["plugin1", "plugin3"]);
         drop(live);

@@ -29,18 +29,15 @@ pub use driver_proto::driver::{TaskConfig, TaskHandle};
 pub use driver_proto::handshake::DETACH_SIGNAL;
 pub use driver_proto::hclspec::Spec;
 pub use driver_proto::remote::{
-    Bundle, BundleFile, EnsureRequest, EnsureResponse, Handle as RemoteHandle, InstanceState,
-    ListResponse, ListedInstance, LogChunk, LogStream, Observation,
+    Bundle, BundleFile, EnsureRequest, EnsureResponse, Handle as RemoteHandle, InstanceState, ListResponse, ListedInstance, LogChunk,
+    LogStream, Observation,
 };
 pub use error::{CallError, LaunchError, RemoteError, StartHostError};
 pub use exec::{ExecInput, ExecOutput, ExecSession};
 pub use host::{DriverHost, Ending};
-pub use options::{
-    AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timing, Topology, discover,
-};
+pub use options::{AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timing, Topology, discover};
 pub use remote::{LogsQuery, Remote, RemoteStream};
 pub use types::{
-    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection,
-    NetworkMode, NetworkOverride, Started, TaskExit, TaskStatus, handle_from_bytes,
-    handle_to_bytes,
+    Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode, NetworkOverride, Started,
+    TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,
 };

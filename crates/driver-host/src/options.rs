@@ -36,10 +36,7 @@ pub struct PluginBlock {
 
 /// Finds the plugins of a directory: executable regular files that have a `plugin` block. Nothing else there is run.
 /// The texts name executables without a block and blocks without an executable.
-pub fn discover(
-    dir: &Path,
-    blocks: &BTreeMap<String, PluginBlock>,
-) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
+pub fn discover(dir: &Path, blocks: &BTreeMap<String, PluginBlock>) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
     let mut specs = Vec::new();
     let mut notes = Vec::new();
     let mut entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
@@ -67,13 +64,8 @@ pub fn discover(
             None => notes.push(format!("{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it")),
         }
     }
-    for name in blocks
-        .keys()
-        .filter(|name| !specs.iter().any(|spec| spec.name == **name))
-    {
-        notes.push(format!(
-            "plugin {name:?} is configured and there is no executable of that name in {dir:?}"
-        ));
+    for name in blocks.keys().filter(|name| !specs.iter().any(|spec| spec.name == **name)) {
+        notes.push(format!("plugin {name:?} is configured and there is no executable of that name in {dir:?}"));
     }
     Ok((specs, notes))
 }
@@ -115,44 +107,22 @@ pub struct Topology {
 impl Topology {
     /// `cores` equal cores.
     pub fn uniform(cores: u32, mhz: u64) -> Self {
-        let core = |id| Core {
-            id,
-            base_mhz: mhz,
-            ..Core::default()
-        };
-        Self {
-            cores: (0..cores).map(core).collect(),
-            ..Self::default()
-        }
+        let core = |id| Core { id, base_mhz: mhz, ..Core::default() };
+        Self { cores: (0..cores).map(core).collect(), ..Self::default() }
     }
 
     pub(crate) fn wire(&self) -> base::ClientTopology {
         let n = self.distances.len();
         let square = n > 0 && self.distances.iter().all(|row| row.len() == n);
         // Plugins index the matrix without a check: it must be square.
-        let (dimension, values) = if square {
-            (n as u32, self.distances.concat())
-        } else {
-            (1, vec![10])
-        };
-        let placeholder = [Core {
-            guess_mhz: 1000,
-            ..Core::default()
-        }];
-        let cores = if self.cores.is_empty() {
-            &placeholder[..]
-        } else {
-            &self.cores
-        };
+        let (dimension, values) = if square { (n as u32, self.distances.concat()) } else { (1, vec![10]) };
+        let placeholder = [Core { guess_mhz: 1000, ..Core::default() }];
+        let cores = if self.cores.is_empty() { &placeholder[..] } else { &self.cores };
         let core = |core: &Core| base::ClientTopologyCore {
             socket_id: core.socket,
             node_id: core.node,
             core_id: core.id,
-            core_grade: if core.efficiency {
-                base::CoreGrade::Efficiency
-            } else {
-                base::CoreGrade::Performance
-            } as i32,
+            core_grade: if core.efficiency { base::CoreGrade::Efficiency } else { base::CoreGrade::Performance } as i32,
             disable: core.disabled,
             base_speed: core.base_mhz,
             max_speed: core.max_mhz,
@@ -181,11 +151,7 @@ pub struct AgentConfig {
 
 impl Default for AgentConfig {
     fn default() -> Self {
-        Self {
-            port_min: MIN_PORT_DEFAULT,
-            port_max: MAX_PORT_DEFAULT,
-            topology: Topology::default(),
-        }
+        Self { port_min: MIN_PORT_DEFAULT, port_max: MAX_PORT_DEFAULT, topology: Topology::default() }
     }
 }
 
@@ -254,11 +220,7 @@ pub struct HostOptions {
 
 impl HostOptions {
     /// With the usual timing.
-    pub fn new(
-        plugins: Vec<PluginSpec>,
-        socket_dir: impl Into<PathBuf>,
-        state_dir: impl Into<PathBuf>,
-    ) -> Self {
+    pub fn new(plugins: Vec<PluginSpec>, socket_dir: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             plugins,
             socket_dir: socket_dir.into(),
@@ -275,26 +237,14 @@ mod tests {
 
     #[test]
     fn a_topology_always_has_a_core_and_a_square_matrix() {
-        let ragged = Topology {
-            distances: vec![vec![10, 20], vec![20]],
-            ..Topology::default()
-        };
-        let square = Topology {
-            distances: vec![vec![10, 20], vec![20, 10]],
-            ..Topology::uniform(4, 2000)
-        };
-        for (topology, cores, dimension) in
-            [(Topology::default(), 1, 1), (ragged, 1, 1), (square, 4, 2)]
-        {
+        let ragged = Topology { distances: vec![vec![10, 20], vec![20]], ..Topology::default() };
+        let square = Topology { distances: vec![vec![10, 20], vec![20, 10]], ..Topology::uniform(4, 2000) };
+        for (topology, cores, dimension) in [(Topology::default(), 1, 1), (ragged, 1, 1), (square, 4, 2)] {
             let wire = topology.wire();
             let distances = wire.distances.expect("distances");
             assert_eq!((wire.cores.len(), distances.dimension), (cores, dimension));
             assert_eq!(distances.values.len() as u32, dimension * dimension);
-            assert!(
-                wire.cores
-                    .iter()
-                    .all(|c| c.base_speed + c.max_speed + c.guess_speed > 0)
-            );
+            assert!(wire.cores.iter().all(|c| c.base_speed + c.max_speed + c.guess_speed > 0));
         }
     }
 }

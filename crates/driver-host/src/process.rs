@@ -66,18 +66,9 @@ impl Process {
     }
 
     fn watch(pid: u32, pidfd: OwnedFd, child: Option<Child>, stderr: Tail) -> io::Result<Self> {
-        #[expect(
-            deprecated,
-            reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound"
-        )]
+        #[expect(deprecated, reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound")]
         let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
-        let process = Self {
-            pid,
-            pidfd,
-            exited: CancellationToken::new(),
-            status: Arc::default(),
-            stderr,
-        };
+        let process = Self { pid, pidfd, exited: CancellationToken::new(), status: Arc::default(), stderr };
         let watched = process.clone();
         tokio::spawn(async move {
             // A descriptor of a process becomes readable once: at its end.
@@ -145,20 +136,13 @@ impl Birth {
             return None;
         }
         let program = std::fs::metadata(format!("/proc/{pid}/exe"));
-        Some(Self {
-            start_ticks: fields.nth(18)?.parse().ok()?,
-            program: program
-                .map(|meta| (meta.dev(), meta.ino()))
-                .unwrap_or_default(),
-        })
+        Some(Self { start_ticks: fields.nth(18)?.parse().ok()?, program: program.map(|meta| (meta.dev(), meta.ino())).unwrap_or_default() })
     }
 }
 
 /// Changes with every boot of the machine.
 pub(crate) fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|id| id.trim().to_owned())
-        .unwrap_or_default()
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 /// The pipes through which a plugin's output comes. They have names so that they can be opened again after a restart of
@@ -171,10 +155,7 @@ pub(crate) struct OutputPipes {
 
 impl OutputPipes {
     pub(crate) fn new(state_dir: &Path, plugin: &str) -> Self {
-        Self {
-            stdout: state_dir.join(format!("{plugin}.stdout")),
-            stderr: state_dir.join(format!("{plugin}.stderr")),
-        }
+        Self { stdout: state_dir.join(format!("{plugin}.stdout")), stderr: state_dir.join(format!("{plugin}.stderr")) }
     }
 
     fn create(path: &Path) -> io::Result<(pipe::Receiver, File)> {
@@ -220,14 +201,9 @@ pub(crate) async fn launch(
     on_spawn: impl FnOnce(&Process),
 ) -> Result<(Process, Address), LaunchError> {
     let deadline = Instant::now() + limit;
-    let cannot = |reason: String| LaunchError::Spawn {
-        command: spec.command.clone(),
-        reason,
-    };
-    let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout)
-        .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
-    let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr)
-        .map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let cannot = |reason: String| LaunchError::Spawn { command: spec.command.clone(), reason };
+    let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
+    let (stderr, stderr_end) = OutputPipes::create(&pipes.stderr).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
     // Room for what is logged while no agent reads; a refusal only means less room.
     let _ = rustix::pipe::fcntl_setpipe_size(&stderr, 256 << 10);
     let mut command = Command::new(&spec.command);
@@ -235,10 +211,7 @@ pub(crate) async fn launch(
         .args(&spec.args)
         .envs(&spec.env)
         .env(handshake::COOKIE_KEY, handshake::COOKIE_VALUE)
-        .env(
-            handshake::PROTOCOL_VERSIONS_KEY,
-            handshake::APP_VERSION.to_string(),
-        )
+        .env(handshake::PROTOCOL_VERSIONS_KEY, handshake::APP_VERSION.to_string())
         .env(handshake::MIN_PORT_KEY, agent.port_min.to_string())
         .env(handshake::MAX_PORT_KEY, agent.port_max.to_string())
         // Executors inherit these; both must lead to a directory that outlives every task.
@@ -257,8 +230,7 @@ pub(crate) async fn launch(
     let child = spawned.map_err(|error| cannot(error.to_string()))?;
     let tail = Tail::default();
     let last_words = tokio::spawn(drain(spec.name.clone(), stderr, tail.clone()));
-    let process = adopt_child(child, tail.clone())
-        .map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
+    let process = adopt_child(child, tail.clone()).map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
 
     let guard = KillOnDrop::new(&process);
     on_spawn(&process);
@@ -270,11 +242,7 @@ pub(crate) async fn launch(
     };
     let read = match read {
         // What it printed before its end may still be in the pipe.
-        None if process.exited.is_cancelled() => {
-            timeout(LAST_WORDS, first_line(&mut stdout, &mut line))
-                .await
-                .ok()
-        }
+        None if process.exited.is_cancelled() => timeout(LAST_WORDS, first_line(&mut stdout, &mut line)).await.ok(),
         read => read,
     };
     let parsed = match read {
@@ -299,14 +267,8 @@ pub(crate) async fn launch(
     let stderr = tail.text();
     Err(match failure {
         Failure::Line(error) => LaunchError::Handshake { error, stderr },
-        Failure::Exit => LaunchError::EarlyExit {
-            status: process.epitaph(),
-            stderr,
-        },
-        Failure::Silence => LaunchError::Silent {
-            after: limit,
-            stderr,
-        },
+        Failure::Exit => LaunchError::EarlyExit { status: process.epitaph(), stderr },
+        Failure::Silence => LaunchError::Silent { after: limit, stderr },
     })
 }
 

@@ -48,12 +48,7 @@ impl Record {
 
     /// It is configured and takes calls.
     pub(crate) fn ready(self, driver: &str, address: &Address) -> Self {
-        Self {
-            driver: driver.to_owned(),
-            network: address.network().to_owned(),
-            addr: address.addr().to_owned(),
-            ..self
-        }
+        Self { driver: driver.to_owned(), network: address.network().to_owned(), addr: address.addr().to_owned(), ..self }
     }
 
     /// The set-up was finished; a process without it is of no use and only to be ended.
@@ -62,11 +57,7 @@ impl Record {
     }
 
     pub(crate) fn address(&self) -> Address {
-        if self.network == "tcp" {
-            Address::Tcp(self.addr.clone())
-        } else {
-            Address::Unix(self.addr.clone())
-        }
+        if self.network == "tcp" { Address::Tcp(self.addr.clone()) } else { Address::Unix(self.addr.clone()) }
     }
 
     /// The record was written since the machine booted; process ids of an earlier boot mean nothing.
@@ -78,27 +69,10 @@ impl Record {
 /// Identity of what would be run. Two equal digests mean that a running process is still what the operator wants.
 pub(crate) fn digest(spec: &PluginSpec, agent: &AgentConfig) -> String {
     let mut hasher = DefaultHasher::new();
-    (
-        &spec.command,
-        &spec.args,
-        &spec.env,
-        agent.port_min,
-        agent.port_max,
-    )
-        .hash(&mut hasher);
-    spec.config
-        .as_ref()
-        .map(serde_json::Value::to_string)
-        .hash(&mut hasher);
+    (&spec.command, &spec.args, &spec.env, agent.port_min, agent.port_max).hash(&mut hasher);
+    spec.config.as_ref().map(serde_json::Value::to_string).hash(&mut hasher);
     if let Ok(meta) = std::fs::metadata(&spec.command) {
-        (
-            meta.dev(),
-            meta.ino(),
-            meta.len(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-        )
-            .hash(&mut hasher);
+        (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
     }
     format!("{:016x}", hasher.finish())
 }
@@ -131,15 +105,7 @@ pub(crate) fn remove(dir: &Path, plugin: &str) {
 /// Names of all plugins that have a record.
 pub(crate) fn recorded(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_suffix(SUFFIX)
-                .map(str::to_owned)
-        })
-        .collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(SUFFIX).map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -150,31 +116,14 @@ mod tests {
     fn the_digest_covers_program_arguments_and_configuration() {
         let dir = std::env::temp_dir().join(format!("drover-digest-{}", std::process::id()));
         std::fs::write(&dir, "one").expect("write");
-        let base = PluginSpec {
-            name: "p".into(),
-            command: dir.clone(),
-            ..PluginSpec::default()
-        };
+        let base = PluginSpec { name: "p".into(), command: dir.clone(), ..PluginSpec::default() };
         let agent = AgentConfig::default();
         let first = digest(&base, &agent);
         assert_eq!(first, digest(&base, &agent));
-        let args = PluginSpec {
-            args: vec!["-x".into()],
-            ..base.clone()
-        };
-        let config = PluginSpec {
-            config: Some(serde_json::json!({"a": 1})),
-            ..base.clone()
-        };
-        let ports = AgentConfig {
-            port_min: 1,
-            ..agent.clone()
-        };
-        let changed = [
-            digest(&args, &agent),
-            digest(&config, &agent),
-            digest(&base, &ports),
-        ];
+        let args = PluginSpec { args: vec!["-x".into()], ..base.clone() };
+        let config = PluginSpec { config: Some(serde_json::json!({"a": 1})), ..base.clone() };
+        let ports = AgentConfig { port_min: 1, ..agent.clone() };
+        let changed = [digest(&args, &agent), digest(&config, &agent), digest(&base, &ports)];
         std::fs::write(&dir, "longer").expect("write");
         let rewritten = digest(&base, &agent);
         std::fs::remove_file(&dir).expect("remove");

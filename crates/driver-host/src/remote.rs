@@ -52,73 +52,38 @@ impl Remote {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let session = self
-            .driver
-            .session()
-            .map_err(|error| could_not_ask(&error))?;
-        let answer = self
-            .driver
-            .attempt(call, Some(limit), &session, run(session.remote_client()))
-            .await;
-        answer
-            .map_err(|error| could_not_ask(&error))?
-            .map_err(|status| RemoteError::from_status(&status))
+        let session = self.driver.session().map_err(|error| could_not_ask(&error))?;
+        let answer = self.driver.attempt(call, Some(limit), &session, run(session.remote_client())).await;
+        answer.map_err(|error| could_not_ask(&error))?.map_err(|status| RemoteError::from_status(&status))
     }
 
     /// Create or get: idempotent for the same key.
     pub async fn ensure(&self, request: EnsureRequest) -> Result<EnsureResponse, RemoteError> {
         let limit = self.driver.shared.timing.start_task;
-        let answer = self
-            .call("Ensure", limit, |mut client| async move {
-                client.ensure(request).await
-            })
-            .await?;
+        let answer = self.call("Ensure", limit, |mut client| async move { client.ensure(request).await }).await?;
         if answer.handle.is_none() {
             // It may exist: asking again with the same key is safe, treating this as an answer is not.
-            return Err(RemoteError::CouldNotAsk(
-                "the driver answered Ensure without a handle".into(),
-            ));
+            return Err(RemoteError::CouldNotAsk("the driver answered Ensure without a handle".into()));
         }
         Ok(answer)
     }
 
     /// Looks an instance up by its key; [`RemoteError::Gone`] only on the provider's positive answer.
     pub async fn find(&self, key: &str, owner: &str) -> Result<(Handle, Observation), RemoteError> {
-        let request = FindRequest {
-            key: key.to_owned(),
-            owner: owner.to_owned(),
-        };
+        let request = FindRequest { key: key.to_owned(), owner: owner.to_owned() };
         let limit = self.driver.shared.timing.task_call;
-        let answer = self
-            .call("Find", limit, |mut client| async move {
-                client.find(request).await
-            })
-            .await?;
+        let answer = self.call("Find", limit, |mut client| async move { client.find(request).await }).await?;
         match answer.handle {
             Some(handle) => Ok((handle, answer.observed.unwrap_or_default())),
-            None => Err(RemoteError::CouldNotAsk(
-                "the driver answered Find without a handle".into(),
-            )),
+            None => Err(RemoteError::CouldNotAsk("the driver answered Find without a handle".into())),
         }
     }
 
     /// One page of everything that the owner has at the provider.
-    pub async fn list(
-        &self,
-        owner: &str,
-        page_token: &str,
-        page_size: u32,
-    ) -> Result<ListResponse, RemoteError> {
-        let request = ListRequest {
-            owner: owner.to_owned(),
-            page_token: page_token.to_owned(),
-            page_size,
-        };
+    pub async fn list(&self, owner: &str, page_token: &str, page_size: u32) -> Result<ListResponse, RemoteError> {
+        let request = ListRequest { owner: owner.to_owned(), page_token: page_token.to_owned(), page_size };
         let limit = self.driver.shared.timing.task_call;
-        self.call("List", limit, |mut client| async move {
-            client.list(request).await
-        })
-        .await
+        self.call("List", limit, |mut client| async move { client.list(request).await }).await
     }
 
     /// One observation for each handle, in the order asked.
@@ -126,158 +91,75 @@ impl Remote {
         let asked = handles.len();
         let limit = self.driver.shared.timing.task_call;
         let request = ObserveRequest { handles };
-        let answer = self
-            .call("Observe", limit, |mut client| async move {
-                client.observe(request).await
-            })
-            .await?;
+        let answer = self.call("Observe", limit, |mut client| async move { client.observe(request).await }).await?;
         if answer.observations.len() != asked {
             let got = answer.observations.len();
-            return Err(RemoteError::CouldNotAsk(format!(
-                "the driver answered {got} observations for {asked} handles"
-            )));
+            return Err(RemoteError::CouldNotAsk(format!("the driver answered {got} observations for {asked} handles")));
         }
         Ok(answer.observations)
     }
 
     /// Observations as they change, the present ones first. Dropping the stream cancels.
     pub fn watch(&self, handles: Vec<Handle>) -> Result<RemoteStream<Observation>, RemoteError> {
-        self.stream("Watch", |mut client| async move {
-            client.watch(ObserveRequest { handles }).await
-        })
+        self.stream("Watch", |mut client| async move { client.watch(ObserveRequest { handles }).await })
     }
 
     /// Stops an instance; idempotent; success means that it has confirmedly ended.
-    pub async fn stop(
-        &self,
-        handle: Handle,
-        epoch: u64,
-        signal: &str,
-        timeout: Duration,
-    ) -> Result<Observation, RemoteError> {
-        let request = StopRequest {
-            handle: Some(handle),
-            epoch,
-            signal: signal.to_owned(),
-            timeout: Some(build::duration(timeout)),
-        };
+    pub async fn stop(&self, handle: Handle, epoch: u64, signal: &str, timeout: Duration) -> Result<Observation, RemoteError> {
+        let request = StopRequest { handle: Some(handle), epoch, signal: signal.to_owned(), timeout: Some(build::duration(timeout)) };
         let limit = timeout.saturating_add(self.driver.shared.timing.task_call);
-        let answer = self
-            .call("Stop", limit, |mut client| async move {
-                client.stop(request).await
-            })
-            .await?;
-        answer.observed.ok_or_else(|| {
-            RemoteError::CouldNotAsk("the driver answered Stop without an observation".into())
-        })
+        let answer = self.call("Stop", limit, |mut client| async move { client.stop(request).await }).await?;
+        answer.observed.ok_or_else(|| RemoteError::CouldNotAsk("the driver answered Stop without an observation".into()))
     }
 
     /// The exit result is stored: the provider may forget the instance.
     pub async fn acknowledge(&self, handle: Handle, epoch: u64) -> Result<(), RemoteError> {
-        let request = AcknowledgeRequest {
-            handle: Some(handle),
-            epoch,
-        };
+        let request = AcknowledgeRequest { handle: Some(handle), epoch };
         let limit = self.driver.shared.timing.task_call;
-        self.call("Acknowledge", limit, |mut client| async move {
-            client.acknowledge(request).await
-        })
-        .await?;
+        self.call("Acknowledge", limit, |mut client| async move { client.acknowledge(request).await }).await?;
         Ok(())
     }
 
     /// Bytes of one output stream.
-    pub fn logs(
-        &self,
-        handle: Handle,
-        query: LogsQuery,
-    ) -> Result<RemoteStream<LogChunk>, RemoteError> {
+    pub fn logs(&self, handle: Handle, query: LogsQuery) -> Result<RemoteStream<LogChunk>, RemoteError> {
         let request = LogsRequest {
             handle: Some(handle),
-            stream: if query.stderr {
-                LogStream::Stderr
-            } else {
-                LogStream::Stdout
-            } as i32,
+            stream: if query.stderr { LogStream::Stderr } else { LogStream::Stdout } as i32,
             offset: query.offset,
             follow: query.follow,
             from_end: query.from_end,
         };
-        self.stream(
-            "Logs",
-            |mut client| async move { client.logs(request).await },
-        )
+        self.stream("Logs", |mut client| async move { client.logs(request).await })
     }
 
     /// Sends a signal.
-    pub async fn signal(
-        &self,
-        handle: Handle,
-        epoch: u64,
-        signal: &str,
-    ) -> Result<(), RemoteError> {
-        let request = SignalRequest {
-            handle: Some(handle),
-            epoch,
-            signal: signal.to_owned(),
-        };
+    pub async fn signal(&self, handle: Handle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
+        let request = SignalRequest { handle: Some(handle), epoch, signal: signal.to_owned() };
         let limit = self.driver.shared.timing.short_call;
-        self.call("Signal", limit, |mut client| async move {
-            client.signal(request).await
-        })
-        .await?;
+        self.call("Signal", limit, |mut client| async move { client.signal(request).await }).await?;
         Ok(())
     }
 
     /// One sample of resource use; `None` when there is none.
     pub async fn stats(&self, handle: Handle) -> Result<Option<TaskStats>, RemoteError> {
-        let request = StatsRequest {
-            handle: Some(handle),
-        };
+        let request = StatsRequest { handle: Some(handle) };
         let limit = self.driver.shared.timing.short_call;
-        let answer = self
-            .call("Stats", limit, |mut client| async move {
-                client.stats(request).await
-            })
-            .await?;
+        let answer = self.call("Stats", limit, |mut client| async move { client.stats(request).await }).await?;
         Ok(answer.stats)
     }
 
     /// Starts an interactive command beside an instance.
-    pub fn exec(
-        &self,
-        handle: Handle,
-        epoch: u64,
-        command: Vec<String>,
-        tty: bool,
-    ) -> Result<ExecSession, RemoteError> {
-        let session = self
-            .driver
-            .session()
-            .map_err(|error| could_not_ask(&error))?;
-        Ok(exec::open_remote(
-            self.driver.clone(),
-            session,
-            handle,
-            epoch,
-            command,
-            tty,
-        ))
+    pub fn exec(&self, handle: Handle, epoch: u64, command: Vec<String>, tty: bool) -> Result<ExecSession, RemoteError> {
+        let session = self.driver.session().map_err(|error| could_not_ask(&error))?;
+        Ok(exec::open_remote(self.driver.clone(), session, handle, epoch, command, tty))
     }
 
-    fn stream<T, F>(
-        &self,
-        call: &'static str,
-        run: impl FnOnce(RemoteDriverClient<Channel>) -> F,
-    ) -> Result<RemoteStream<T>, RemoteError>
+    fn stream<T, F>(&self, call: &'static str, run: impl FnOnce(RemoteDriverClient<Channel>) -> F) -> Result<RemoteStream<T>, RemoteError>
     where
         T: Send + 'static,
         F: Future<Output = Result<Response<Streaming<T>>, Status>> + Send + 'static,
     {
-        let session = self
-            .driver
-            .session()
-            .map_err(|error| could_not_ask(&error))?;
+        let session = self.driver.session().map_err(|error| could_not_ask(&error))?;
         let opening = run(session.remote_client());
         let (out, items) = mpsc::channel(16);
         let driver = self.driver.clone();

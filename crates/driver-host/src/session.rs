@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use driver_proto::base::base_plugin_client::BasePluginClient;
 use driver_proto::base::{
-    ConfigSchemaRequest, NomadConfig, NomadDriverConfig, PluginInfoRequest, PluginInfoResponse,
-    PluginType, SetConfigRequest,
+    ConfigSchemaRequest, NomadConfig, NomadDriverConfig, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest,
 };
 use driver_proto::driver::driver_client::DriverClient;
-use driver_proto::driver::{
-    CapabilitiesRequest, InitRequest, ShutdownRequest, TaskConfigSchemaRequest,
-};
+use driver_proto::driver::{CapabilitiesRequest, InitRequest, ShutdownRequest, TaskConfigSchemaRequest};
 use driver_proto::handshake::{API_VERSION, AUTHORITY, Address, HEALTH_SERVICE, HOST_DECODE_LIMIT};
 use driver_proto::hclspec::Spec;
 use driver_proto::health::HealthCheckRequest;
@@ -71,10 +68,7 @@ impl Session {
 
 /// Connects; one HTTP/2 connection carries everything and is made again if it breaks while the process lives.
 pub(crate) async fn connect(address: &Address, limit: Duration) -> Result<Channel, LaunchError> {
-    let failed = |reason: String| LaunchError::Connect {
-        address: address.to_string(),
-        reason,
-    };
+    let failed = |reason: String| LaunchError::Connect { address: address.to_string(), reason };
     // No keep-alive pings: servers written in Go answer frequent ones by closing the connection.
     let endpoint = Endpoint::from_static(AUTHORITY).connect_timeout(limit);
     let target = address.clone();
@@ -132,17 +126,13 @@ async fn call<T>(
 }
 
 fn refused(call: &'static str, status: &Status) -> LaunchError {
-    LaunchError::Setup {
-        call,
-        reason: format!("{:?}: {}", status.code(), bounded(status.message())),
-    }
+    LaunchError::Setup { call, reason: format!("{:?}: {}", status.code(), bounded(status.message())) }
 }
 
 /// Drains what the plugin prints, for ever: unread output blocks the plugin. Headers come with the first byte, so nobody
 /// waits for this.
 pub(crate) fn drain_stdio(channel: &Channel) {
-    let mut client =
-        GrpcStdioClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
+    let mut client = GrpcStdioClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     tokio::spawn(async move {
         if let Ok(stream) = client.stream_stdio(()).await {
             let mut stream = stream.into_inner();
@@ -158,9 +148,7 @@ pub(crate) async fn is_listener(address: &Address, pid: u32) -> bool {
             let Ok(probe) = UnixStream::connect(path).await else {
                 return false;
             };
-            probe
-                .peer_cred()
-                .is_ok_and(|peer| peer.pid() == i32::try_from(pid).ok())
+            probe.peer_cred().is_ok_and(|peer| peer.pid() == i32::try_from(pid).ok())
         }
         Address::Tcp(_) => true,
     }
@@ -169,9 +157,7 @@ pub(crate) async fn is_listener(address: &Address, pid: u32) -> bool {
 /// Asks the health service whether a plugin answers at all; for processes found again.
 pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Duration) -> bool {
     let mut client = HealthClient::new(channel.clone());
-    let request = HealthCheckRequest {
-        service: HEALTH_SERVICE.into(),
-    };
+    let request = HealthCheckRequest { service: HEALTH_SERVICE.into() };
     let answer = call("Health.Check", limit, process, client.check(request)).await;
     matches!(answer, Ok(Ok(response)) if response.status() == ServingStatus::Serving)
 }
@@ -179,9 +165,7 @@ pub(crate) async fn is_serving(channel: &Channel, process: &Process, limit: Dura
 /// Whether the plugin answers anything at all: a refusal is an answer too.
 pub(crate) async fn answers(channel: &Channel, limit: Duration) -> bool {
     let mut client = HealthClient::new(channel.clone());
-    let request = HealthCheckRequest {
-        service: HEALTH_SERVICE.into(),
-    };
+    let request = HealthCheckRequest { service: HEALTH_SERVICE.into() };
     match timeout(limit, client.check(request)).await {
         Ok(Ok(_)) => true,
         Ok(Err(status)) => !broken_connection(&status),
@@ -190,20 +174,9 @@ pub(crate) async fn answers(channel: &Channel, limit: Duration) -> bool {
 }
 
 /// Asks for name and versions.
-pub(crate) async fn identify(
-    channel: &Channel,
-    process: &Process,
-    limit: Duration,
-) -> Result<Identity, LaunchError> {
-    let mut client =
-        BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
-    let answer = call(
-        "PluginInfo",
-        limit,
-        process,
-        client.plugin_info(PluginInfoRequest {}),
-    )
-    .await?;
+pub(crate) async fn identify(channel: &Channel, process: &Process, limit: Duration) -> Result<Identity, LaunchError> {
+    let mut client = BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
+    let answer = call("PluginInfo", limit, process, client.plugin_info(PluginInfoRequest {})).await?;
     judge(&answer.map_err(|status| refused("PluginInfo", &status))?)
 }
 
@@ -214,32 +187,17 @@ fn judge(info: &PluginInfoResponse) -> Result<Identity, LaunchError> {
     }
     let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if info.name.is_empty() || info.name.len() > 128 || !info.name.chars().all(usable) {
-        return unsuitable(format!(
-            "its driver name {:?} is not made of letters, digits, '-', '_' and '.'",
-            info.name
-        ));
+        return unsuitable(format!("its driver name {:?} is not made of letters, digits, '-', '_' and '.'", info.name));
     }
     let wanted = lenient_version(API_VERSION);
-    let same = |spelled: &&String| {
-        lenient_version(spelled).is_some() && lenient_version(spelled) == wanted
-    };
+    let same = |spelled: &&String| lenient_version(spelled).is_some() && lenient_version(spelled) == wanted;
     let Some(api_version) = info.plugin_api_versions.iter().find(same) else {
-        return unsuitable(format!(
-            "it speaks plugin API {:?}, this host speaks {API_VERSION}",
-            info.plugin_api_versions
-        ));
+        return unsuitable(format!("it speaks plugin API {:?}, this host speaks {API_VERSION}", info.plugin_api_versions));
     };
     let Some(version) = lenient_version(&info.plugin_version) else {
-        return unsuitable(format!(
-            "its version {:?} cannot be read; use a form like 1.2.3",
-            info.plugin_version
-        ));
+        return unsuitable(format!("its version {:?} cannot be read; use a form like 1.2.3", info.plugin_version));
     };
-    Ok(Identity {
-        driver: info.name.clone(),
-        version,
-        api_version: api_version.clone(),
-    })
+    Ok(Identity { driver: info.name.clone(), version, api_version: api_version.clone() })
 }
 
 /// `v1.2`, `1`, `1.2.3-rc1+x`: what is missing is zero.
@@ -267,34 +225,18 @@ pub(crate) async fn configure(
     timing: &Timing,
 ) -> Result<(), LaunchError> {
     let limit = timing.setup_call;
-    let mut client =
-        BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
-    let answer = call(
-        "ConfigSchema",
-        limit,
-        process,
-        client.config_schema(ConfigSchemaRequest {}),
-    )
-    .await?;
-    let schema = answer
-        .map_err(|status| refused("ConfigSchema", &status))?
-        .spec;
+    let mut client = BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
+    let answer = call("ConfigSchema", limit, process, client.config_schema(ConfigSchemaRequest {})).await?;
+    let schema = answer.map_err(|status| refused("ConfigSchema", &status))?.spec;
     let msgpack_config = match (&schema, &spec.config) {
         (Some(schema), given) => {
             let empty = serde_json::Value::Object(serde_json::Map::new());
-            let schema = config::check(schema)
-                .map_err(|error| LaunchError::Unsuitable(error.to_string()))?;
-            config::encode(
-                &schema,
-                given.as_ref().unwrap_or(&empty),
-                &Variables::default(),
-            )
-            .map_err(|error| LaunchError::Config(error.to_string()))?
+            let schema = config::check(schema).map_err(|error| LaunchError::Unsuitable(error.to_string()))?;
+            config::encode(&schema, given.as_ref().unwrap_or(&empty), &Variables::default())
+                .map_err(|error| LaunchError::Config(error.to_string()))?
         }
         (None, Some(given)) if !is_empty(given) => {
-            return Err(LaunchError::Config(
-                "the plugin takes no configuration, and one is given".into(),
-            ));
+            return Err(LaunchError::Config("the plugin takes no configuration, and one is given".into()));
         }
         (None, _) => Vec::new(),
     };
@@ -305,9 +247,7 @@ pub(crate) async fn configure(
     };
     let request = SetConfigRequest {
         msgpack_config,
-        nomad_config: Some(NomadConfig {
-            driver: Some(driver),
-        }),
+        nomad_config: Some(NomadConfig { driver: Some(driver) }),
         plugin_api_version: identity.api_version.clone(),
     };
     let answer = call("SetConfig", limit, process, client.set_config(request)).await?;
@@ -325,54 +265,22 @@ fn is_empty(config: &serde_json::Value) -> bool {
 }
 
 /// Asks what the driver offers. `Init` and the remote extension are asked for; not having them is no fault.
-pub(crate) async fn open(
-    channel: Channel,
-    process: Process,
-    identity: Identity,
-    timing: &Timing,
-) -> Result<Session, LaunchError> {
+pub(crate) async fn open(channel: Channel, process: Process, identity: Identity, timing: &Timing) -> Result<Session, LaunchError> {
     let limit = timing.setup_call;
-    let mut client =
-        DriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
+    let mut client = DriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     match call("Init", limit, &process, client.init(InitRequest {})).await? {
         Err(status) if status.code() != Code::Unimplemented => {
             return Err(refused("Init", &status));
         }
         _ => {}
     }
-    let answer = call(
-        "Capabilities",
-        limit,
-        &process,
-        client.capabilities(CapabilitiesRequest {}),
-    )
-    .await?;
-    let capabilities = answer
-        .map_err(|status| refused("Capabilities", &status))?
-        .capabilities;
-    let answer = call(
-        "TaskConfigSchema",
-        limit,
-        &process,
-        client.task_config_schema(TaskConfigSchemaRequest {}),
-    )
-    .await?;
-    let spec = answer
-        .map_err(|status| refused("TaskConfigSchema", &status))?
-        .spec;
-    let spec = spec.ok_or_else(|| {
-        LaunchError::Unsuitable("it has no schema for the configuration of tasks".into())
-    })?;
-    let mut remote =
-        RemoteDriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
-    let remote = match call(
-        "Describe",
-        limit,
-        &process,
-        remote.describe(DescribeRequest {}),
-    )
-    .await?
-    {
+    let answer = call("Capabilities", limit, &process, client.capabilities(CapabilitiesRequest {})).await?;
+    let capabilities = answer.map_err(|status| refused("Capabilities", &status))?.capabilities;
+    let answer = call("TaskConfigSchema", limit, &process, client.task_config_schema(TaskConfigSchemaRequest {})).await?;
+    let spec = answer.map_err(|status| refused("TaskConfigSchema", &status))?.spec;
+    let spec = spec.ok_or_else(|| LaunchError::Unsuitable("it has no schema for the configuration of tasks".into()))?;
+    let mut remote = RemoteDriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
+    let remote = match call("Describe", limit, &process, remote.describe(DescribeRequest {})).await? {
         Ok(description) => Some(description),
         Err(status) if status.code() == Code::Unimplemented => None,
         Err(status) => return Err(refused("Describe", &status)),
@@ -400,11 +308,7 @@ pub(crate) async fn stop(channel: Option<&Channel>, process: &Process, grace: Du
             // Newer drivers clean up here; the others say that they do not know the call.
             let _ = timeout(grace, driver.shutdown(ShutdownRequest {})).await;
             // The answer is usually lost with the server, so only the process counts.
-            let _ = timeout(
-                grace,
-                GrpcControllerClient::new(channel.clone()).shutdown(Empty {}),
-            )
-            .await;
+            let _ = timeout(grace, GrpcControllerClient::new(channel.clone()).shutdown(Empty {})).await;
         };
         tokio::select! {
             () = orders => {}
@@ -436,10 +340,7 @@ mod tests {
     fn plugins_are_taken_or_refused_for_their_reason() {
         let cases = [
             (info(2, &["v0.1.0"], "0.1.0", "raw_exec"), Ok("v0.1.0")),
-            (
-                info(2, &["v9.9.9", "0.1.0"], "v1.2", "my-driver.2"),
-                Ok("0.1.0"),
-            ),
+            (info(2, &["v9.9.9", "0.1.0"], "v1.2", "my-driver.2"), Ok("0.1.0")),
             (info(2, &["0.1"], "1.0.0-dev+abc", "x"), Ok("0.1")),
             (info(3, &["v0.1.0"], "0.1.0", "gpu"), Err("type 3")),
             (info(77, &["v0.1.0"], "0.1.0", "x"), Err("type 77")),

@@ -61,11 +61,7 @@ impl Budget {
 pub(crate) async fn drain(plugin: String, mut from: impl AsyncRead + Unpin, tail: Tail) {
     let mut lines = Lines::new(LINE_MAX);
     let mut crashing = false;
-    let mut budget = Budget {
-        since: Instant::now(),
-        used: 0,
-        dropped: 0,
-    };
+    let mut budget = Budget { since: Instant::now(), used: 0, dropped: 0 };
     let mut buffer = vec![0; 8 << 10];
     let mut each = |line: &[u8]| {
         let (fits, missed) = budget.take(Instant::now());
@@ -84,12 +80,7 @@ pub(crate) async fn drain(plugin: String, mut from: impl AsyncRead + Unpin, tail
 }
 
 fn emit(plugin: &str, line: &Line) {
-    let Line {
-        level,
-        message,
-        module,
-        fields,
-    } = line;
+    let Line { level, message, module, fields } = line;
     macro_rules! at {
         ($level:ident) => {
             tracing::event!(target: "plugin", tracing::Level::$level, plugin, module, fields, "{message}")
@@ -121,11 +112,7 @@ mod tests {
     #[test]
     fn a_flood_is_counted_not_shown() {
         let start = Instant::now();
-        let mut budget = Budget {
-            since: start,
-            used: 0,
-            dropped: 0,
-        };
+        let mut budget = Budget { since: start, used: 0, dropped: 0 };
         let shown = (0..10_000).filter(|_| budget.take(start).0).count();
         assert_eq!(shown as u32, LINES_PER_SECOND);
         let (fits, missed) = budget.take(start + Duration::from_secs(1));

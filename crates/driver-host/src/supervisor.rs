@@ -20,9 +20,7 @@ use std::time::Duration;
 
 use driver_proto::build;
 use driver_proto::driver::fingerprint_response::HealthState;
-use driver_proto::driver::{
-    DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest,
-};
+use driver_proto::driver::{DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest};
 use driver_proto::handshake::Address;
 use driver_proto::structs::{Attribute, attribute};
 use tokio::sync::{broadcast, watch};
@@ -42,10 +40,7 @@ use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
 
 /// Streams that a driver ends are opened again, never faster than this.
-const REOPEN: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    max: Duration::from_secs(120),
-};
+const REOPEN: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(120) };
 /// A stream that was open this long starts with a clean record.
 const STREAM_STABLE: Duration = Duration::from_secs(60);
 /// Unanswered questions in a row after which a plugin counts as hung.
@@ -126,13 +121,8 @@ impl Supervisor {
                 Err(error) => (error, None),
                 Ok((session, granted)) => {
                     let (driver, channel) = (session.driver.clone(), session.channel.clone());
-                    let Granted {
-                        shared, displaced, ..
-                    } = granted;
-                    match self
-                        .serve(&spec, session.clone(), &shared, &displaced)
-                        .await
-                    {
+                    let Granted { shared, displaced, .. } = granted;
+                    match self.serve(&spec, session.clone(), &shared, &displaced).await {
                         Over::Ending(Ending::LeaveRunning) => return,
                         Over::Ending(Ending::Stop) => {
                             self.end(&spec, &session, &channel).await;
@@ -153,19 +143,10 @@ impl Supervisor {
                             if began.elapsed() >= self.common.timing.stable_after {
                                 failures = 0;
                             }
-                            let (epitaph, stderr) =
-                                (session.process.epitaph(), session.process.stderr.text());
+                            let (epitaph, stderr) = (session.process.epitaph(), session.process.stderr.text());
                             let last = bounded(stderr.trim().lines().last().unwrap_or_default());
-                            tracing::warn!(
-                                plugin = spec.name,
-                                driver,
-                                epitaph,
-                                last,
-                                "plugin process ended, starting it again"
-                            );
-                            let why = format!(
-                                "the plugin process ended ({epitaph}) and is being started again"
-                            );
+                            tracing::warn!(plugin = spec.name, driver, epitaph, last, "plugin process ended, starting it again");
+                            let why = format!("the plugin process ended ({epitaph}) and is being started again");
                             self.down(&spec, Some((&driver, &shared)), &why);
                             let delay = self.backoff().delay(failures, jitter());
                             failures += 1;
@@ -176,19 +157,13 @@ impl Supervisor {
                 }
             };
             failures += 1;
-            let delay = failure
-                .retryable()
-                .then(|| self.backoff().delay(failures, jitter()));
-            let next = delay.map_or("not tried again until a reload".to_owned(), |d| {
-                format!("tried again in {} s", d.as_secs().max(1))
-            });
+            let delay = failure.retryable().then(|| self.backoff().delay(failures, jitter()));
+            let next = delay.map_or("not tried again until a reload".to_owned(), |d| format!("tried again in {} s", d.as_secs().max(1)));
             tracing::warn!(plugin = spec.name, error = %failure, next, "plugin is not available");
             let known = driver.or_else(|| self.common.registry.driver_of(&spec.name));
             let known = known.as_ref().map(|(name, shared)| (name, shared));
             if matches!(failure, LaunchError::Displaced { .. }) {
-                self.common
-                    .registry
-                    .publish_plugin(&spec.name, &failure.to_string());
+                self.common.registry.publish_plugin(&spec.name, &failure.to_string());
             } else {
                 self.down(&spec, known, &failure.to_string());
             }
@@ -197,10 +172,7 @@ impl Supervisor {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff {
-            first: self.common.timing.relaunch_first,
-            max: self.common.timing.relaunch_max,
-        }
+        Backoff { first: self.common.timing.relaunch_first, max: self.common.timing.relaunch_max }
     }
 
     /// Waits for the delay, a reload, a new configuration or the end; `None` has no delay that passes.
@@ -240,54 +212,27 @@ impl Supervisor {
     }
 
     async fn end(&self, spec: &PluginSpec, session: &Session, channel: &Channel) {
-        session::stop(
-            Some(channel),
-            &session.process,
-            self.common.timing.stop_grace,
-        )
-        .await;
+        session::stop(Some(channel), &session.process, self.common.timing.stop_grace).await;
         reattach::remove(&self.common.state_dir, &spec.name);
         OutputPipes::new(&self.common.state_dir, &spec.name).remove();
     }
 
     /// A process that runs and is configured, known under its driver name.
-    async fn bring_up(
-        &self,
-        spec: &PluginSpec,
-        may_reattach: bool,
-    ) -> Result<(Arc<Session>, Granted), LaunchError> {
+    async fn bring_up(&self, spec: &PluginSpec, may_reattach: bool) -> Result<(Arc<Session>, Granted), LaunchError> {
         let common = &self.common;
         let digest = reattach::digest(spec, &common.agent);
-        let found = if may_reattach {
-            self.reattach(spec, &digest).await
-        } else {
-            None
-        };
+        let found = if may_reattach { self.reattach(spec, &digest).await } else { None };
         let running = match found {
             Some(running) => running,
             None => self.launch(spec, &digest).await?,
         };
         // Whatever fails from here on must not leave the process behind.
         let guard = KillOnDrop::new(&running.process);
-        let Running {
-            channel,
-            process,
-            identity,
-            address,
-            fresh,
-        } = running;
+        let Running { channel, process, identity, address, fresh } = running;
         session::drain_stdio(&channel);
         let set_up = async {
             if fresh {
-                session::configure(
-                    &channel,
-                    &process,
-                    spec,
-                    &common.agent,
-                    &identity,
-                    &common.timing,
-                )
-                .await?;
+                session::configure(&channel, &process, spec, &common.agent, &identity, &common.timing).await?;
             }
             session::open(channel.clone(), process.clone(), identity, &common.timing).await
         };
@@ -298,13 +243,7 @@ impl Supervisor {
                 return Err(error);
             }
         };
-        let granted = common.registry.claim(
-            &spec.name,
-            self.order,
-            &session.driver,
-            &session.version,
-            &common.timing,
-        );
+        let granted = common.registry.claim(&spec.name, self.order, &session.driver, &session.version, &common.timing);
         let granted = match granted {
             Ok(granted) => granted,
             Err(error) => {
@@ -314,17 +253,14 @@ impl Supervisor {
         };
         session.generation = granted.generation;
         self.launching().take();
-        let record = Record::new(&spec.name, &session.process, digest)
-            .map(|record| record.ready(&session.driver, &address));
+        let record = Record::new(&spec.name, &session.process, digest).map(|record| record.ready(&session.driver, &address));
         self.remember(record);
         guard.release();
         Ok((Arc::new(session), granted))
     }
 
     fn launching(&self) -> MutexGuard<'_, Option<Process>> {
-        self.launching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.launching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn remember(&self, record: Option<Record>) {
@@ -363,13 +299,7 @@ impl Supervisor {
         match reached.await {
             Ok((channel, identity)) => {
                 guard.release();
-                Ok(Running {
-                    channel,
-                    process,
-                    identity,
-                    address,
-                    fresh: true,
-                })
+                Ok(Running { channel, process, identity, address, fresh: true })
             }
             Err(error) => {
                 session::stop(None, &process, common.timing.stop_grace).await;
@@ -404,41 +334,18 @@ impl Supervisor {
             && record.digest == digest
         {
             OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
-            tracing::info!(
-                plugin = spec.name,
-                driver = identity.driver,
-                pid = process.pid,
-                "reattached to a running plugin"
-            );
-            return Some(Running {
-                channel,
-                process,
-                identity,
-                address,
-                fresh: false,
-            });
+            tracing::info!(plugin = spec.name, driver = identity.driver, pid = process.pid, "reattached to a running plugin");
+            return Some(Running { channel, process, identity, address, fresh: false });
         }
-        tracing::info!(
-            plugin = spec.name,
-            pid = process.pid,
-            "the running plugin cannot be kept, starting it anew"
-        );
-        let channel = session::connect(&address, common.timing.stop_grace)
-            .await
-            .ok();
+        tracing::info!(plugin = spec.name, pid = process.pid, "the running plugin cannot be kept, starting it anew");
+        let channel = session::connect(&address, common.timing.stop_grace).await.ok();
         session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
         reattach::remove(&common.state_dir, &spec.name);
         None
     }
 
     /// Publishes the session and everything the driver reports, until it is over.
-    async fn serve(
-        &mut self,
-        spec: &PluginSpec,
-        session: Arc<Session>,
-        shared: &Arc<Shared>,
-        displaced: &CancellationToken,
-    ) -> Over {
+    async fn serve(&mut self, spec: &PluginSpec, session: Arc<Session>, shared: &Arc<Shared>, displaced: &CancellationToken) -> Over {
         let common = self.common.clone();
         let facts = Facts {
             capabilities: session.capabilities.clone(),
@@ -473,13 +380,7 @@ impl Supervisor {
             plugin = spec.name, driver = session.driver, version = %session.version, pid = session.process.pid,
             "driver plugin is up"
         );
-        let streams = async {
-            tokio::join!(
-                fingerprints(&common, &session),
-                task_events(&common, &session)
-            )
-            .0
-        };
+        let streams = async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 };
         tokio::select! {
             () = session.process.exited().cancelled() => Over::Died,
             () = displaced.cancelled() => self.displaced(&session),
@@ -499,11 +400,7 @@ impl Supervisor {
 impl Supervisor {
     fn displaced(&self, session: &Session) -> Over {
         let (other, version) = self.common.registry.holder(&session.driver);
-        Over::Displaced(LaunchError::Displaced {
-            driver: session.driver.clone(),
-            other,
-            version,
-        })
+        Over::Displaced(LaunchError::Displaced { driver: session.driver.clone(), other, version })
     }
 }
 
@@ -519,9 +416,7 @@ pub(crate) fn identify_process(record: &Record) -> Option<Process> {
     if !record.of_this_boot() {
         return None;
     }
-    find(record.pid, record.birth, Tail::default())
-        .ok()
-        .flatten()
+    find(record.pid, record.birth, Tail::default()).ok().flatten()
 }
 
 /// The fingerprint stream, opened again whenever it ends.
@@ -529,11 +424,7 @@ async fn fingerprints(common: &Common, session: &Session) -> Infallible {
     let mut failures = 0;
     loop {
         let opened = Instant::now();
-        let failure = match session
-            .driver_client()
-            .fingerprint(FingerprintRequest {})
-            .await
-        {
+        let failure = match session.driver_client().fingerprint(FingerprintRequest {}).await {
             Ok(stream) => {
                 let mut stream = stream.into_inner();
                 loop {
@@ -553,25 +444,14 @@ async fn fingerprints(common: &Common, session: &Session) -> Infallible {
         let delay = REOPEN.delay(failures, jitter());
         match failure {
             // A driver that answers and then hangs up is still what it said it was.
-            None => tracing::debug!(
-                driver = session.driver,
-                failures,
-                ?delay,
-                "the driver ended its fingerprint stream"
-            ),
+            None => tracing::debug!(driver = session.driver, failures, ?delay, "the driver ended its fingerprint stream"),
             Some(status) => {
                 if broken_connection(&status) {
                     // If the process is found dead, this is dropped, and that says more.
                     session.process.ended_within(common.timing.death_race).await;
                 }
                 let why = format!("the fingerprint failed: {}", bounded(status.message()));
-                tracing::warn!(
-                    driver = session.driver,
-                    failures,
-                    ?delay,
-                    why,
-                    "driver is not usable"
-                );
+                tracing::warn!(driver = session.driver, failures, ?delay, why, "driver is not usable");
                 common.registry.publish(&session.driver, |fingerprint| {
                     (fingerprint.healthy, fingerprint.settled) = (false, true);
                     fingerprint.description = why;
@@ -610,13 +490,8 @@ fn merge(known: &mut BTreeMap<String, String>, new: BTreeMap<String, Attribute>)
         let text = attribute_text(&value);
         if text.is_empty() {
             known.remove(&name);
-        } else if (known.len() < ATTRIBUTES_MAX || known.contains_key(&name))
-            && name.len() <= ATTRIBUTE_MAX
-        {
-            known.insert(
-                name,
-                text[..text.floor_char_boundary(ATTRIBUTE_MAX)].to_owned(),
-            );
+        } else if (known.len() < ATTRIBUTES_MAX || known.contains_key(&name)) && name.len() <= ATTRIBUTE_MAX {
+            known.insert(name, text[..text.floor_char_boundary(ATTRIBUTE_MAX)].to_owned());
         }
     }
 }
@@ -654,11 +529,7 @@ async fn task_events(common: &Common, session: &Session) -> Infallible {
     let mut failures = 0;
     loop {
         let opened = Instant::now();
-        if let Ok(stream) = session
-            .driver_client()
-            .task_events(TaskEventsRequest {})
-            .await
-        {
+        if let Ok(stream) = session.driver_client().task_events(TaskEventsRequest {}).await {
             let mut stream = stream.into_inner();
             while let Ok(Some(event)) = stream.message().await {
                 // An error only says that nobody listens.
@@ -686,12 +557,7 @@ fn driver_event(driver: &str, event: DriverTaskEvent) -> DriverEvent {
         task_name: cut(&event.task_name),
         at: build::system_time(event.timestamp.as_ref()),
         message: bounded(&event.message),
-        annotations: event
-            .annotations
-            .into_iter()
-            .take(16)
-            .map(|(k, v)| (cut(&k), cut(&v)))
-            .collect(),
+        annotations: event.annotations.into_iter().take(16).map(|(k, v)| (cut(&k), cut(&v))).collect(),
     }
 }
 
@@ -701,47 +567,23 @@ mod tests {
 
     #[test]
     fn attributes_are_merged_and_removed_by_an_empty_value() {
-        let attribute = |value, unit: &str| Attribute {
-            value,
-            unit: unit.into(),
-        };
+        let attribute = |value, unit: &str| Attribute { value, unit: unit.into() };
         let text = |s: &str| attribute(Some(attribute::Value::StringVal(s.into())), "");
         let mut known = BTreeMap::new();
         merge(
             &mut known,
             [
                 ("a".into(), text("1")),
-                (
-                    "b".into(),
-                    attribute(Some(attribute::Value::IntVal(3)), "MiB"),
-                ),
-                (
-                    "c".into(),
-                    attribute(Some(attribute::Value::BoolVal(true)), ""),
-                ),
+                ("b".into(), attribute(Some(attribute::Value::IntVal(3)), "MiB")),
+                ("c".into(), attribute(Some(attribute::Value::BoolVal(true)), "")),
                 ("d".into(), attribute(None, "MiB")),
             ]
             .into(),
         );
-        assert_eq!(
-            known,
-            [("a", "1"), ("b", "3MiB"), ("c", "true")]
-                .map(|(k, v)| (k.into(), v.into()))
-                .into()
-        );
-        merge(
-            &mut known,
-            [
-                ("a".into(), text("")),
-                ("b".into(), text("é".repeat(4000).as_str())),
-            ]
-            .into(),
-        );
+        assert_eq!(known, [("a", "1"), ("b", "3MiB"), ("c", "true")].map(|(k, v)| (k.into(), v.into())).into());
+        merge(&mut known, [("a".into(), text("")), ("b".into(), text("é".repeat(4000).as_str()))].into());
         assert!(!known.contains_key("a") && known["b"].len() <= ATTRIBUTE_MAX);
-        merge(
-            &mut known,
-            (0..5000).map(|n| (format!("x{n}"), text("y"))).collect(),
-        );
+        merge(&mut known, (0..5000).map(|n| (format!("x{n}"), text("y"))).collect());
         assert_eq!(known.len(), ATTRIBUTES_MAX);
     }
 }

@@ -78,11 +78,7 @@ impl From<DriverCapabilities> for Capabilities {
             send_signals: wire.send_signals,
             exec: wire.exec,
             fs_isolation,
-            network_modes: wire
-                .network_isolation_modes
-                .iter()
-                .filter_map(known)
-                .collect(),
+            network_modes: wire.network_isolation_modes.iter().filter_map(known).collect(),
             must_create_network: wire.must_create_network,
             no_mounts: wire.mount_configs() == MountConfigs::NoMounts,
             remote_tasks: wire.remote_tasks,
@@ -154,11 +150,7 @@ pub struct NetworkOverride {
 
 impl From<driver::NetworkOverride> for NetworkOverride {
     fn from(wire: driver::NetworkOverride) -> Self {
-        Self {
-            port_map: wire.port_map,
-            address: wire.addr,
-            auto_advertise: wire.auto_advertise,
-        }
+        Self { port_map: wire.port_map, address: wire.addr, auto_advertise: wire.auto_advertise }
     }
 }
 
@@ -203,12 +195,7 @@ impl TaskExit {
 
 impl From<driver::ExitResult> for TaskExit {
     fn from(wire: driver::ExitResult) -> Self {
-        Self {
-            exit_code: wire.exit_code,
-            signal: wire.signal,
-            oom_killed: wire.oom_killed,
-            error: None,
-        }
+        Self { exit_code: wire.exit_code, signal: wire.signal, oom_killed: wire.oom_killed, error: None }
     }
 }
 

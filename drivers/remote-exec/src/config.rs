@@ -37,16 +37,13 @@ impl PluginConfig {
                 ));
             }
             other => {
-                return Err(Error::invalid(format!(
-                    "transport {other:?} is not known; use \"local\""
-                )));
+                return Err(Error::invalid(format!("transport {other:?} is not known; use \"local\"")));
             }
         }
         match &self.root {
-            Some(root) if !root.is_absolute() => Err(Error::invalid(format!(
-                "root {:?} is not an absolute path; name the directory of the runtime",
-                root.display()
-            ))),
+            Some(root) if !root.is_absolute() => {
+                Err(Error::invalid(format!("root {:?} is not an absolute path; name the directory of the runtime", root.display())))
+            }
             _ => Ok(()),
         }
     }
@@ -87,15 +84,8 @@ mod tests {
         };
         assert_eq!(config("local", "/x").validate(), Ok(()));
         assert_eq!(PluginConfig::default().validate(), Ok(()));
-        for (wrong, named) in [
-            (config("ssh", "/x"), "ssh"),
-            (config("telnet", "/x"), "telnet"),
-            (config("local", "x"), "root"),
-        ] {
-            assert!(
-                wrong.validate().unwrap_err().to_string().contains(named),
-                "{named}"
-            );
+        for (wrong, named) in [(config("ssh", "/x"), "ssh"), (config("telnet", "/x"), "telnet"), (config("local", "x"), "root")] {
+            assert!(wrong.validate().unwrap_err().to_string().contains(named), "{named}");
         }
         assert!(TaskOptions::decode(&[]).is_err());
     }

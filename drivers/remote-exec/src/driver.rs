@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Description, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState,
-    LogChunk, LogStream, LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteDriver,
-    RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait, handle,
+    AgentConfig, Description, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
+    ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait, handle,
 };
 use executor_client::{Executor, ExitResult, Meter, signal_number};
 use futures::StreamExt;
@@ -75,23 +74,15 @@ impl Driver {
     }
 
     fn runtime(&self) -> Result<Runtime, RemoteError> {
-        lock(&self.runtime).clone().ok_or_else(|| {
-            RemoteError::could_not_ask(
-                "no runtime is configured on this node; set `root` in the plugin's configuration",
-            )
-        })
+        lock(&self.runtime)
+            .clone()
+            .ok_or_else(|| RemoteError::could_not_ask("no runtime is configured on this node; set `root` in the plugin's configuration"))
     }
 
     fn handle(&self, runtime: &Runtime, key: &str) -> Result<RemoteHandle, RemoteError> {
-        let handle = HandleV1 {
-            provider: runtime.provider(),
-            key: key.to_owned(),
-        };
+        let handle = HandleV1 { provider: runtime.provider(), key: key.to_owned() };
         let data = handle::encode(&handle).map_err(RemoteError::wrong_request)?;
-        Ok(RemoteHandle {
-            schema: SCHEMA,
-            data,
-        })
+        Ok(RemoteHandle { schema: SCHEMA, data })
     }
 
     /// The runtime and key of a handle. One of another runtime can be asked for nothing here.
@@ -102,14 +93,10 @@ impl Driver {
                 handle.schema
             )));
         }
-        let HandleV1 { provider, key } =
-            handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
+        let HandleV1 { provider, key } = handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
         let runtime = self.runtime()?;
         if provider != runtime.provider() {
-            return Err(RemoteError::could_not_ask(format!(
-                "the instance lives in {provider}, this node reaches {}",
-                runtime.provider()
-            )));
+            return Err(RemoteError::could_not_ask(format!("the instance lives in {provider}, this node reaches {}", runtime.provider())));
         }
         Ok((runtime, key))
     }
@@ -132,14 +119,8 @@ impl Driver {
     }
 
     fn remember(&self, key: &str, executor: Executor) -> Known {
-        let known = Known {
-            executor,
-            meter: Arc::default(),
-        };
-        lock(&self.known)
-            .entry(key.to_owned())
-            .or_insert(known)
-            .clone()
+        let known = Known { executor, meter: Arc::default() };
+        lock(&self.known).entry(key.to_owned()).or_insert(known).clone()
     }
 
     fn running(&self, known: Option<Known>) -> Result<Known, RemoteError> {
@@ -150,11 +131,7 @@ impl Driver {
         let (place, _) = match runtime.find(key) {
             Err(RemoteError::Gone(_)) => {
                 lock(&self.known).remove(key);
-                return Ok(Observation {
-                    key: key.to_owned(),
-                    state: InstanceState::Gone,
-                    ..Observation::default()
-                });
+                return Ok(Observation { key: key.to_owned(), state: InstanceState::Gone, ..Observation::default() });
             }
             other => other?,
         };
@@ -166,17 +143,12 @@ impl Driver {
     async fn change(&self, runtime: Runtime, key: String, last: Observation) -> Observation {
         loop {
             let known = lock(&self.known).get(&key).cloned();
-            match known.filter(|known| {
-                last.state == InstanceState::Running && known.executor.ended().is_none()
-            }) {
+            match known.filter(|known| last.state == InstanceState::Running && known.executor.ended().is_none()) {
                 Some(known) => drop(known.executor.wait().await),
                 // Ended ones only disappear, unclear ones have nobody who would tell.
                 None => tokio::time::sleep(ASK_AGAIN).await,
             }
-            let now = self
-                .look(&runtime, &key)
-                .await
-                .unwrap_or_else(|e| Observation::unknown(&key, e));
+            let now = self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e));
             if now != last {
                 return now;
             }
@@ -185,11 +157,7 @@ impl Driver {
 }
 
 fn observation(key: &str, executor: Option<&Executor>) -> Result<Observation, RemoteError> {
-    let mut seen = Observation {
-        key: key.to_owned(),
-        state: InstanceState::Creating,
-        ..Observation::default()
-    };
+    let mut seen = Observation { key: key.to_owned(), state: InstanceState::Creating, ..Observation::default() };
     let Some(executor) = executor else {
         return Ok(seen);
     };
@@ -197,10 +165,8 @@ fn observation(key: &str, executor: Option<&Executor>) -> Result<Observation, Re
     seen.started_at = Some(time(executor.started_at_ns()));
     if executor.pid() > 0 {
         seen.provider_id = format!("pid {}", executor.pid());
-        seen.attributes
-            .insert("pid".into(), executor.pid().to_string());
-        seen.attributes
-            .insert("executor_pid".into(), executor.executor_pid().to_string());
+        seen.attributes.insert("pid".into(), executor.pid().to_string());
+        seen.attributes.insert("executor_pid".into(), executor.executor_pid().to_string());
     }
     match executor.look().map_err(answer)? {
         Some(result) => {
@@ -241,13 +207,8 @@ impl RemoteDriver for Driver {
     }
 
     async fn fingerprint(&self) -> Fingerprint {
-        match self
-            .runtime()
-            .and_then(|runtime| runtime.keys().map(|keys| (runtime, keys)))
-        {
-            Ok((runtime, _)) => {
-                Fingerprint::healthy().with("driver.remote_exec.provider", runtime.provider())
-            }
+        match self.runtime().and_then(|runtime| runtime.keys().map(|keys| (runtime, keys))) {
+            Ok((runtime, _)) => Fingerprint::healthy().with("driver.remote_exec.provider", runtime.provider()),
             Err(e) if lock(&self.runtime).is_some() => Fingerprint::unhealthy(e.to_string()),
             Err(e) => Fingerprint::undetected(e.to_string()),
         }
@@ -256,10 +217,7 @@ impl RemoteDriver for Driver {
     fn describe(&self) -> Description {
         let config = lock(&self.config).clone();
         Description {
-            provider: lock(&self.runtime)
-                .as_ref()
-                .map(Runtime::provider)
-                .unwrap_or_default(),
+            provider: lock(&self.runtime).as_ref().map(Runtime::provider).unwrap_or_default(),
             keyed_create: true,
             find: true,
             list: true,
@@ -289,41 +247,23 @@ impl RemoteDriver for Driver {
         })
     }
 
-    async fn find(
-        &self,
-        key: &str,
-        owner: &str,
-    ) -> Result<(RemoteHandle, Observation), RemoteError> {
+    async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
         let runtime = self.runtime()?;
         let (_, intent) = runtime.find(key)?;
         if intent.owner != owner {
-            return Err(RemoteError::wrong_request(format!(
-                "instance {key} belongs to the cluster {:?}",
-                intent.owner
-            )));
+            return Err(RemoteError::wrong_request(format!("instance {key} belongs to the cluster {:?}", intent.owner)));
         }
         let seen = self.look(&runtime, key).await?;
         match seen.state {
-            InstanceState::Gone => Err(RemoteError::gone(format!(
-                "instance {key} has just been acknowledged"
-            ))),
+            InstanceState::Gone => Err(RemoteError::gone(format!("instance {key} has just been acknowledged"))),
             _ => Ok((self.handle(&runtime, key)?, seen)),
         }
     }
 
-    async fn list(
-        &self,
-        owner: &str,
-        page_token: &str,
-        page_size: usize,
-    ) -> Result<Page, RemoteError> {
+    async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
         let runtime = self.runtime()?;
         let mut page = Page::default();
-        for key in runtime
-            .keys()?
-            .into_iter()
-            .filter(|key| key.as_str() > page_token)
-        {
+        for key in runtime.keys()?.into_iter().filter(|key| key.as_str() > page_token) {
             let intent: Intent = match runtime.find(&key) {
                 Ok((_, intent)) => intent,
                 // Just being made or just acknowledged.
@@ -334,17 +274,10 @@ impl RemoteDriver for Driver {
                 continue;
             }
             if page.instances.len() == page_size.max(1) {
-                page.next_page_token = page
-                    .instances
-                    .last()
-                    .map(|i| i.key.clone())
-                    .unwrap_or_default();
+                page.next_page_token = page.instances.last().map(|i| i.key.clone()).unwrap_or_default();
                 break;
             }
-            let observed = self
-                .look(&runtime, &key)
-                .await
-                .unwrap_or_else(|e| Observation::unknown(&key, e));
+            let observed = self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e));
             page.instances.push(Instance {
                 handle: self.handle(&runtime, &key)?,
                 epoch: observed.epoch,
@@ -361,14 +294,9 @@ impl RemoteDriver for Driver {
         let mut seen = Vec::with_capacity(handles.len());
         for handle in handles {
             seen.push(match self.resolve(handle) {
-                Ok((runtime, key)) => self
-                    .look(&runtime, &key)
-                    .await
-                    .unwrap_or_else(|e| Observation::unknown(&key, e)),
+                Ok((runtime, key)) => self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e)),
                 Err(e) => {
-                    let key = handle::decode::<HandleV1>(&handle.data)
-                        .map(|h| h.key)
-                        .unwrap_or_default();
+                    let key = handle::decode::<HandleV1>(&handle.data).map(|h| h.key).unwrap_or_default();
                     Observation::unknown(key, e)
                 }
             });
@@ -376,11 +304,7 @@ impl RemoteDriver for Driver {
         Ok(seen)
     }
 
-    async fn watch(
-        &self,
-        handles: Vec<RemoteHandle>,
-        sink: ObservationSink,
-    ) -> Result<(), RemoteError> {
+    async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
         let first = self.observe(&handles).await?;
         let mut changes = FuturesUnordered::new();
         for (handle, seen) in handles.iter().zip(first) {
@@ -406,43 +330,24 @@ impl RemoteDriver for Driver {
         }
     }
 
-    async fn stop(
-        &self,
-        handle: &RemoteHandle,
-        epoch: u64,
-        stop: StopTask,
-    ) -> Result<Observation, RemoteError> {
+    async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
         let (runtime, key) = self.resolve(handle)?;
         let (place, _) = match runtime.find(&key) {
             Err(RemoteError::Gone(_)) => return self.look(&runtime, &key).await,
             other => other?,
         };
-        let name = if stop.signal.is_empty() {
-            DEFAULT_STOP_SIGNAL
-        } else {
-            &stop.signal
-        };
-        let signal = signal_number(name).ok_or_else(|| {
-            RemoteError::wrong_request(format!(
-                "{name:?} is not the name of a signal; use one such as SIGTERM"
-            ))
-        })?;
+        let name = if stop.signal.is_empty() { DEFAULT_STOP_SIGNAL } else { &stop.signal };
+        let signal = signal_number(name)
+            .ok_or_else(|| RemoteError::wrong_request(format!("{name:?} is not the name of a signal; use one such as SIGTERM")))?;
         let mut known = self.executor(&key, &place).await?;
         if known.is_none() {
             // An intent without a start: from now on it cannot be started any more.
             let reason = "stopped before it was started";
-            executor_client::retire(&place.state_dir(), Some(epoch), reason)
-                .await
-                .map_err(answer)?;
+            executor_client::retire(&place.state_dir(), Some(epoch), reason).await.map_err(answer)?;
             known = self.executor(&key, &place).await?;
         }
         let known = self.running(known)?;
-        known
-            .executor
-            .at_epoch(epoch)
-            .stop(signal, stop.timeout)
-            .await
-            .map_err(answer)?;
+        known.executor.at_epoch(epoch).stop(signal, stop.timeout).await.map_err(answer)?;
         self.look(&runtime, &key).await
     }
 
@@ -455,9 +360,7 @@ impl RemoteDriver for Driver {
         let executor = match self.executor(&key, &place).await? {
             Some(known) if known.executor.look().map_err(answer)?.is_some() => known.executor,
             _ => {
-                return Err(RemoteError::wrong_request(format!(
-                    "instance {key} has not ended; stop it before its result is acknowledged"
-                )));
+                return Err(RemoteError::wrong_request(format!("instance {key} has not ended; stop it before its result is acknowledged")));
             }
         };
         executor.at_epoch(epoch).claim().await.map_err(answer)?;
@@ -465,12 +368,7 @@ impl RemoteDriver for Driver {
         runtime.retire(&place, epoch)
     }
 
-    async fn logs(
-        &self,
-        handle: &RemoteHandle,
-        query: LogsQuery,
-        sink: mpsc::Sender<LogChunk>,
-    ) -> Result<(), RemoteError> {
+    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         let (runtime, key) = self.resolve(handle)?;
         let (place, intent) = runtime.find(&key)?;
         let stream = match query.stream {
@@ -478,9 +376,7 @@ impl RemoteDriver for Driver {
             LogStream::Stderr => "stderr",
         };
         let log = place.log(&format!("{}.{stream}", intent.task_name));
-        let unclear = |e: std::io::Error| {
-            RemoteError::could_not_ask(format!("read the log in {}: {e}", log.dir().display()))
-        };
+        let unclear = |e: std::io::Error| RemoteError::could_not_ask(format!("read the log in {}: {e}", log.dir().display()));
         if !log.dir().exists() {
             // Not started yet, or gone since.
             return runtime.find(&key).map(drop);
@@ -499,35 +395,21 @@ impl RemoteDriver for Driver {
                     () = sink.closed() => return Ok(()),
                 },
             };
-            let chunk = LogChunk {
-                offset: chunk.offset,
-                data: chunk.data,
-                file: chunk.file,
-            };
+            let chunk = LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file };
             if sink.send(chunk).await.is_err() {
                 return Ok(());
             }
         }
     }
 
-    async fn signal(
-        &self,
-        handle: &RemoteHandle,
-        epoch: u64,
-        signal: &str,
-    ) -> Result<(), RemoteError> {
+    async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
         let (runtime, key) = self.resolve(handle)?;
         let (place, _) = runtime.find(&key)?;
-        let number = signal_number(signal).ok_or_else(|| {
-            RemoteError::wrong_request(format!(
-                "{signal:?} is not the name of a signal; use one such as SIGHUP"
-            ))
-        })?;
+        let number = signal_number(signal)
+            .ok_or_else(|| RemoteError::wrong_request(format!("{signal:?} is not the name of a signal; use one such as SIGHUP")))?;
         let known = self.running(self.executor(&key, &place).await?)?;
         match known.executor.at_epoch(epoch).signal(number).await {
-            Err(e @ executor_client::Error::NotRunning { .. }) => {
-                Err(RemoteError::wrong_request(e))
-            }
+            Err(e @ executor_client::Error::NotRunning { .. }) => Err(RemoteError::wrong_request(e)),
             other => other.map_err(answer),
         }
     }

@@ -12,10 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use driver_sdk::{BundleFile, Ensure, RemoteError, TaskConfig};
-use executor_client::{
-    CgroupPolicy, Error, Executor, LaunchSpec, Launched, Launcher, LogPolicy, RotatedLog,
-    find_program, find_user,
-};
+use executor_client::{CgroupPolicy, Error, Executor, LaunchSpec, Launched, Launcher, LogPolicy, RotatedLog, find_program, find_user};
 use serde::{Deserialize, Serialize};
 
 use crate::config::TaskOptions;
@@ -82,10 +79,7 @@ fn unclear(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> RemoteError {
 /// An executor's error as one of the three answers.
 pub(crate) fn answer(error: Error) -> RemoteError {
     match error {
-        Error::StaleEpoch { given, current, .. } => RemoteError::StaleEpoch {
-            given,
-            accepted: current,
-        },
+        Error::StaleEpoch { given, current, .. } => RemoteError::StaleEpoch { given, accepted: current },
         Error::Exec { .. } | Error::NoSuchUser { .. } => RemoteError::wrong_request(error),
         e => RemoteError::could_not_ask(e),
     }
@@ -95,11 +89,7 @@ impl Runtime {
     /// Opens the runtime; makes its identity on first use.
     pub(crate) fn open(root: &Path) -> Result<Runtime, RemoteError> {
         for dir in [root.to_owned(), root.join("instances")] {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&dir)
-                .map_err(unclear("create", &dir))?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
         }
         let file = root.join("provider-id");
         let id = match read_id(root) {
@@ -114,11 +104,7 @@ impl Runtime {
             Err(e) => return Err(unclear("read", &file)(e)),
         };
         let launcher = Launcher::new(root.join("executors")).map_err(answer)?;
-        let runtime = Runtime {
-            root: root.to_owned(),
-            id,
-            launcher,
-        };
+        let runtime = Runtime { root: root.to_owned(), id, launcher };
         runtime.forget_old_retirements();
         Ok(runtime)
     }
@@ -144,9 +130,7 @@ impl Runtime {
 
     /// The directory for a key. Keys are file names with everything unusual escaped.
     fn place(&self, key: &str) -> Result<Place, RemoteError> {
-        Ok(Place {
-            dir: self.root.join("instances").join(file_name(key)?),
-        })
+        Ok(Place { dir: self.root.join("instances").join(file_name(key)?) })
     }
 
     /// The instance of a key with its intent; `Gone` when the runtime is there and the instance is not.
@@ -156,17 +140,11 @@ impl Runtime {
         match std::fs::read(&file) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(intent) => Ok((place, intent)),
-                Err(e) => Err(RemoteError::could_not_ask(format!(
-                    "{} is damaged: {e}",
-                    file.display()
-                ))),
+                Err(e) => Err(RemoteError::could_not_ask(format!("{} is damaged: {e}", file.display()))),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 self.check()?;
-                Err(RemoteError::gone(format!(
-                    "{} has no instance {key}",
-                    self.provider()
-                )))
+                Err(RemoteError::gone(format!("{} has no instance {key}", self.provider())))
             }
             Err(e) => Err(unclear("read", &file)(e)),
         }
@@ -175,22 +153,16 @@ impl Runtime {
     /// Creates the instance or gets the one that has the key. Also completes what a crash has left half-made.
     pub(crate) async fn ensure(&self, request: &Ensure) -> Result<(Place, Launched), RemoteError> {
         self.check()?;
-        let options = TaskOptions::decode(&request.task.msgpack_driver_config)
-            .map_err(RemoteError::wrong_request)?;
+        let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         let place = self.place(&request.key)?;
         let retired = place.retired();
         match std::fs::read_to_string(&retired) {
             Ok(epoch) => {
                 let accepted = epoch.trim().parse().unwrap_or(u64::MAX);
                 return Err(if request.epoch < accepted {
-                    RemoteError::StaleEpoch {
-                        given: request.epoch,
-                        accepted,
-                    }
+                    RemoteError::StaleEpoch { given: request.epoch, accepted }
                 } else {
-                    RemoteError::gone(
-                        "it has ended and its result was acknowledged; a new start needs a new key",
-                    )
+                    RemoteError::gone("it has ended and its result was acknowledged; a new start needs a new key")
                 });
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -203,11 +175,7 @@ impl Runtime {
             task_name: request.task.name.clone(),
         };
         for dir in [place.dir.clone(), place.state_dir()] {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&dir)
-                .map_err(unclear("create", &dir))?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
         }
         let file = place.dir.join("instance.json");
         let bytes = serde_json::to_vec(&intent).map_err(RemoteError::wrong_request)?;
@@ -222,22 +190,12 @@ impl Runtime {
         // What runs or has run is not prepared again; it only learns the epoch.
         let launched = match Executor::attach(&place.state_dir()).await {
             Ok(executor) => {
-                executor
-                    .at_epoch(request.epoch)
-                    .claim()
-                    .await
-                    .map_err(answer)?;
-                Launched {
-                    executor,
-                    created: false,
-                }
+                executor.at_epoch(request.epoch).claim().await.map_err(answer)?;
+                Launched { executor, created: false }
             }
             Err(Error::Absent { .. }) => {
                 let spec = self.prepare(&place, request, &options).await?;
-                self.launcher
-                    .launch(&place.state_dir(), spec)
-                    .await
-                    .map_err(answer)?
+                self.launcher.launch(&place.state_dir(), spec).await.map_err(answer)?
             }
             Err(e) => return Err(answer(e)),
         };
@@ -245,12 +203,7 @@ impl Runtime {
     }
 
     /// Lays out the task's directory and says what to run in it.
-    async fn prepare(
-        &self,
-        place: &Place,
-        request: &Ensure,
-        options: &TaskOptions,
-    ) -> Result<LaunchSpec, RemoteError> {
+    async fn prepare(&self, place: &Place, request: &Ensure, options: &TaskOptions) -> Result<LaunchSpec, RemoteError> {
         let task = &request.task;
         refuse_what_cannot_be_had(task)?;
         let user = match task.user.as_str() {
@@ -269,9 +222,7 @@ impl Runtime {
         }
         if let Some(user) = &user {
             let own = |path: &Path| std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid));
-            give(&task_dir, &own)
-                .and_then(|()| give(&alloc_dir, &own))
-                .map_err(unclear("give to the user", &task_dir))?;
+            give(&task_dir, &own).and_then(|()| give(&alloc_dir, &own)).map_err(unclear("give to the user", &task_dir))?;
             // The way to it is passable, its neighbours stay hidden.
             for dir in [&self.root, &self.root.join("instances"), &place.dir] {
                 let passable = std::fs::Permissions::from_mode(0o711);
@@ -281,25 +232,17 @@ impl Runtime {
         let mut env = task.env.clone();
         env.extend(task.device_env.clone());
         // The node's names for these directories mean nothing here.
-        for (name, dir) in [
-            ("TASK", &dirs[0]),
-            ("SECRETS", &dirs[1]),
-            ("ALLOC", &alloc_dir),
-        ] {
+        for (name, dir) in [("TASK", &dirs[0]), ("SECRETS", &dirs[1]), ("ALLOC", &alloc_dir)] {
             env.insert(format!("NOMAD_{name}_DIR"), dir.display().to_string());
         }
-        env.entry("PATH".into())
-            .or_insert_with(|| DEFAULT_PATH.into());
+        env.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
         let path = env.get("PATH").map(OsString::from);
         let command = find_program(&task_dir, &options.command, path.as_deref()).map_err(answer)?;
         Ok(LaunchSpec {
             id: request.key.clone(),
             command,
             args: options.args.iter().map(OsString::from).collect(),
-            env: env
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
+            env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             cwd: task_dir,
             user,
             log: log_policy(task, place),
@@ -337,11 +280,7 @@ impl Runtime {
     /// Finishes a retirement that a crash has interrupted.
     pub(crate) fn finish_retirement(&self, key: &str) -> Result<(), RemoteError> {
         let place = self.place(key)?;
-        if place.retired().exists() {
-            self.clear(&place)
-        } else {
-            Ok(())
-        }
+        if place.retired().exists() { self.clear(&place) } else { Ok(()) }
     }
 
     fn clear(&self, place: &Place) -> Result<(), RemoteError> {
@@ -358,13 +297,8 @@ impl Runtime {
 
     fn forget_old_retirements(&self) {
         let now = SystemTime::now();
-        for entry in std::fs::read_dir(self.root.join("instances"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let modified =
-                std::fs::metadata(entry.path().join("retired")).and_then(|m| m.modified());
+        for entry in std::fs::read_dir(self.root.join("instances")).into_iter().flatten().flatten() {
+            let modified = std::fs::metadata(entry.path().join("retired")).and_then(|m| m.modified());
             let age = modified.ok().and_then(|at| now.duration_since(at).ok());
             if age.is_some_and(|age| age > RETIRED_FOR) {
                 let _ = std::fs::remove_dir_all(entry.path());
@@ -376,21 +310,13 @@ impl Runtime {
 fn read_id(root: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(root.join("provider-id"))?;
     let id = text.trim();
-    if id.is_empty() {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
-    } else {
-        Ok(id.to_owned())
-    }
+    if id.is_empty() { Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")) } else { Ok(id.to_owned()) }
 }
 
 /// For a file on its way to its name; managers in other processes and other calls in this one do the same meanwhile.
 fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!(
-        ".new-{}-{}",
-        std::process::id(),
-        NEXT.fetch_add(1, Ordering::Relaxed)
-    )
+    format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Creates a file with its content in one step, durably; an existing one stays as it is.
@@ -422,14 +348,9 @@ fn create_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Writes one file of the bundle beneath the task's directory.
 fn unpack(task_dir: &Path, file: &BundleFile) -> Result<(), RemoteError> {
     let relative = Path::new(&file.path);
-    let plain = relative
-        .components()
-        .all(|c| matches!(c, Component::Normal(_)));
+    let plain = relative.components().all(|c| matches!(c, Component::Normal(_)));
     if !plain || file.path.is_empty() {
-        return Err(RemoteError::wrong_request(format!(
-            "the bundle holds {:?}, which is not a plain relative path",
-            file.path
-        )));
+        return Err(RemoteError::wrong_request(format!("the bundle holds {:?}, which is not a plain relative path", file.path)));
     }
     let target = task_dir.join(relative);
     let write = || {
@@ -438,10 +359,7 @@ fn unpack(task_dir: &Path, file: &BundleFile) -> Result<(), RemoteError> {
         }
         let temporary = target.with_file_name(unique_name());
         std::fs::write(&temporary, &file.data)?;
-        std::fs::set_permissions(
-            &temporary,
-            std::fs::Permissions::from_mode(file.mode & 0o7777),
-        )?;
+        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(file.mode & 0o7777))?;
         std::fs::rename(&temporary, &target)
     };
     write().map_err(unclear("unpack", &target))
@@ -463,21 +381,14 @@ fn give(dir: &Path, own: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
 }
 
 fn refuse_what_cannot_be_had(task: &TaskConfig) -> Result<(), RemoteError> {
-    let refuse = |what: &str| {
-        Err(RemoteError::wrong_request(format!(
-            "remote_exec cannot offer {what}"
-        )))
-    };
+    let refuse = |what: &str| Err(RemoteError::wrong_request(format!("remote_exec cannot offer {what}")));
     if !task.mounts.is_empty() {
         return refuse("volume mounts");
     }
     if !task.devices.is_empty() {
         return refuse("devices");
     }
-    let linux = task
-        .resources
-        .as_ref()
-        .and_then(|r| r.linux_resources.as_ref());
+    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
     if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
         return refuse("reserved cores; use `cpu` instead of `cores`");
     }
@@ -492,11 +403,7 @@ fn log_policy(task: &TaskConfig, place: &Place) -> Option<LogPolicy> {
         dir: place.logs_dir(),
         stdout_name: format!("{}.stdout", task.name),
         stderr_name: format!("{}.stderr", task.name),
-        max_files: if wanted.max_files == 0 {
-            DEFAULT_FILES
-        } else {
-            wanted.max_files
-        },
+        max_files: if wanted.max_files == 0 { DEFAULT_FILES } else { wanted.max_files },
         max_file_bytes: positive(wanted.max_file_size_bytes, DEFAULT_FILE_BYTES),
     })
 }
@@ -507,21 +414,12 @@ fn cgroup_policy(key: &str, task: &TaskConfig) -> CgroupPolicy {
     let linux = resources.and_then(|r| r.linux_resources.as_ref());
     let memory = resources.and_then(|r| r.allocated_resources.as_ref()?.memory.as_ref());
     let memory_max = linux.and_then(|l| positive(l.memory_limit_bytes));
-    let reserved = memory
-        .and_then(|m| positive(m.memory_mb))
-        .map(|mib| mib << 20);
-    let safe = key.chars().map(|c| {
-        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
-            c
-        } else {
-            '.'
-        }
-    });
+    let reserved = memory.and_then(|m| positive(m.memory_mb)).map(|mib| mib << 20);
+    let safe = key.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' });
     CgroupPolicy {
         name: format!("remote-{}", safe.collect::<String>()),
         memory_max,
-        memory_reservation: reserved
-            .filter(|reserved| memory_max.is_some_and(|max| *reserved < max)),
+        memory_reservation: reserved.filter(|reserved| memory_max.is_some_and(|max| *reserved < max)),
         cpu_shares: linux.and_then(|l| positive(l.cpu_shares)),
         ..CgroupPolicy::default()
     }
@@ -538,9 +436,7 @@ fn file_name(key: &str) -> Result<String, RemoteError> {
         }
     }
     if name.is_empty() || name.len() > 240 {
-        return Err(RemoteError::wrong_request(format!(
-            "the key {key:?} is empty or too long for a file name"
-        )));
+        return Err(RemoteError::wrong_request(format!("the key {key:?} is empty or too long for a file name")));
     }
     Ok(name)
 }
@@ -570,21 +466,8 @@ mod tests {
 
     #[test]
     fn any_key_has_a_file_name_of_its_own() {
-        let keys = [
-            "a-b_c",
-            "a/b",
-            "../x",
-            ".",
-            "..",
-            "ü%",
-            "%2e",
-            "a.b",
-            "A",
-            "a",
-            "with space",
-        ];
-        let names: std::collections::BTreeSet<String> =
-            keys.iter().map(|k| file_name(k).unwrap()).collect();
+        let keys = ["a-b_c", "a/b", "../x", ".", "..", "ü%", "%2e", "a.b", "A", "a", "with space"];
+        let names: std::collections::BTreeSet<String> = keys.iter().map(|k| file_name(k).unwrap()).collect();
         assert_eq!(names.len(), keys.len());
         for key in keys {
             let name = file_name(key).unwrap();
@@ -600,26 +483,13 @@ mod tests {
     #[test]
     fn bundles_stay_beneath_their_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let file = |path: &str| BundleFile {
-            path: path.into(),
-            mode: 0o755,
-            data: b"x".to_vec(),
-        };
+        let file = |path: &str| BundleFile { path: path.into(), mode: 0o755, data: b"x".to_vec() };
         for bad in ["", "/etc/passwd", "../x", "a/../../x", "."] {
-            assert!(
-                matches!(
-                    unpack(dir.path(), &file(bad)),
-                    Err(RemoteError::WrongRequest(_))
-                ),
-                "{bad}"
-            );
+            assert!(matches!(unpack(dir.path(), &file(bad)), Err(RemoteError::WrongRequest(_))), "{bad}");
         }
         unpack(dir.path(), &file("local/bin/tool")).unwrap();
         unpack(dir.path(), &file("local/bin/tool")).unwrap();
-        let mode = std::fs::metadata(dir.path().join("local/bin/tool"))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = std::fs::metadata(dir.path().join("local/bin/tool")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755);
     }
 

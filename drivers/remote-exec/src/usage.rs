@@ -16,18 +16,9 @@ pub(crate) fn usage(stats: &Stats, meter: &Meter, core_mhz: f64) -> TaskUsage {
         ..CpuUsage::default()
     };
     let by_pid = stats.pids.iter().filter_map(|p| {
-        let memory = MemoryUsage {
-            rss: Some(p.rss),
-            ..MemoryUsage::default()
-        };
+        let memory = MemoryUsage { rss: Some(p.rss), ..MemoryUsage::default() };
         let rate = rates.by_pid.get(&p.pid).copied().unwrap_or_default();
-        Some((
-            u32::try_from(p.pid).ok()?,
-            Usage {
-                cpu: cpu(rate),
-                memory,
-            },
-        ))
+        Some((u32::try_from(p.pid).ok()?, Usage { cpu: cpu(rate), memory }))
     });
     TaskUsage {
         at: Some(UNIX_EPOCH + Duration::from_nanos(stats.at_ns)),
@@ -54,6 +45,5 @@ pub(crate) fn usage(stats: &Stats, meter: &Meter, core_mhz: f64) -> TaskUsage {
 pub(crate) fn core_mhz() -> f64 {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mhz = cpuinfo.lines().find(|l| l.starts_with("cpu MHz"));
-    mhz.and_then(|l| l.split(':').nth(1)?.trim().parse().ok())
-        .unwrap_or(1000.0)
+    mhz.and_then(|l| l.split(':').nth(1)?.trim().parse().ok()).unwrap_or(1000.0)
 }

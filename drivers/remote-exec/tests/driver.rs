@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use driver_sdk::config::Config;
 use driver_sdk::{
-    AgentConfig, Bundle, BundleFile, Ensure, InstanceState, LogChunk, LogStream, LogsQuery,
-    Observation, RemoteDriver as _, RemoteError, RemoteHandle, StopTask, TaskConfig,
+    AgentConfig, Bundle, BundleFile, Ensure, InstanceState, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _, RemoteError,
+    RemoteHandle, StopTask, TaskConfig,
 };
 use remote_exec::Driver;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,9 +21,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        World {
-            dir: tempfile::tempdir().unwrap(),
-        }
+        World { dir: tempfile::tempdir().unwrap() }
     }
 
     fn root(&self) -> PathBuf {
@@ -36,15 +34,7 @@ impl World {
 
     /// Keys are unique in the machine because cgroups are named by them.
     fn key(&self, name: &str) -> String {
-        format!(
-            "{}-{name}",
-            self.dir
-                .path()
-                .file_name()
-                .unwrap()
-                .to_string_lossy()
-                .trim_start_matches('.')
-        )
+        format!("{}-{name}", self.dir.path().file_name().unwrap().to_string_lossy().trim_start_matches('.'))
     }
 
     fn ensure(&self, name: &str, epoch: u64, script: &str) -> Ensure {
@@ -53,10 +43,7 @@ impl World {
             command: &'a str,
             args: &'a [&'a str],
         }
-        let options = Options {
-            command: "sh",
-            args: &["-c", script],
-        };
+        let options = Options { command: "sh", args: &["-c", script] };
         Ensure {
             key: self.key(name),
             epoch,
@@ -76,17 +63,11 @@ impl World {
 /// Whatever a failing test leaves running ends with it.
 impl Drop for World {
     fn drop(&mut self) {
-        for instance in std::fs::read_dir(self.root().join("instances"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for instance in std::fs::read_dir(self.root().join("instances")).into_iter().flatten().flatten() {
             let state = instance.path().join("executor");
             let text = std::fs::read_to_string(state.join("executor.json")).unwrap_or_default();
             let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            let pid = record["workload_pid"]
-                .as_i64()
-                .and_then(|pid| Pid::from_raw(pid as i32));
+            let pid = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
             if let Some(pid) = pid.filter(|_| !state.join("result.json").exists()) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -96,13 +77,7 @@ impl Drop for World {
 
 async fn manager_of(root: &Path) -> Driver {
     let driver = Driver::new();
-    driver
-        .set_config(
-            config(&[("root", root.to_str().unwrap())]),
-            Some(AgentConfig::default()),
-        )
-        .await
-        .unwrap();
+    driver.set_config(config(&[("root", root.to_str().unwrap())]), Some(AgentConfig::default())).await.unwrap();
     driver
 }
 
@@ -112,26 +87,12 @@ fn config(fields: &[(&str, &str)]) -> Config {
 }
 
 async fn observe(driver: &Driver, handle: &RemoteHandle) -> Observation {
-    driver
-        .observe(std::slice::from_ref(handle))
-        .await
-        .unwrap()
-        .remove(0)
+    driver.observe(std::slice::from_ref(handle)).await.unwrap().remove(0)
 }
 
-async fn read_log(
-    driver: &Driver,
-    handle: &RemoteHandle,
-    offset: u64,
-    from_end: bool,
-) -> (u64, String) {
+async fn read_log(driver: &Driver, handle: &RemoteHandle, offset: u64, from_end: bool) -> (u64, String) {
     let (sink, mut chunks) = mpsc::channel::<LogChunk>(4);
-    let query = LogsQuery {
-        stream: LogStream::Stdout,
-        offset,
-        follow: false,
-        from_end,
-    };
+    let query = LogsQuery { stream: LogStream::Stdout, offset, follow: false, from_end };
     let (read, (at, text)) = tokio::join!(driver.logs(handle, query, sink), async {
         let (mut at, mut text) = (None, Vec::new());
         while let Some(chunk) = chunks.recv().await {
@@ -145,19 +106,13 @@ async fn read_log(
 }
 
 fn now() -> StopTask {
-    StopTask {
-        signal: "SIGKILL".into(),
-        timeout: Duration::ZERO,
-    }
+    StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO }
 }
 
 async fn until_async<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let begun = Instant::now();
     while !condition().await {
-        assert!(
-            begun.elapsed() < Duration::from_secs(10),
-            "waited 10 s until {what}"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(10), "waited 10 s until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -169,74 +124,35 @@ async fn managers_come_and_go_the_instance_stays() {
     let script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done";
     let made = first.ensure(world.ensure("t", 1, script)).await.unwrap();
     assert!(made.created);
-    assert_eq!(
-        (made.observed.state, made.observed.epoch),
-        (InstanceState::Running, 1)
-    );
+    assert_eq!((made.observed.state, made.observed.epoch), (InstanceState::Running, 1));
     let pid = made.observed.attributes["pid"].clone();
     drop(first);
 
     let second = world.manager().await;
-    assert_eq!(
-        second.describe().provider,
-        world.manager().await.describe().provider
-    );
+    assert_eq!(second.describe().provider, world.manager().await.describe().provider);
     let again = second.ensure(world.ensure("t", 2, script)).await.unwrap();
     assert!(!again.created);
-    assert_eq!(
-        (
-            again.observed.attributes["pid"].clone(),
-            again.observed.epoch
-        ),
-        (pid.clone(), 2)
-    );
+    assert_eq!((again.observed.attributes["pid"].clone(), again.observed.epoch), (pid.clone(), 2));
     assert_eq!(again.handle, made.handle);
     let (found, seen) = second.find(&world.key("t"), "cluster-1").await.unwrap();
-    assert_eq!(
-        (found, seen.attributes["pid"].clone()),
-        (made.handle.clone(), pid)
-    );
-    assert!(matches!(
-        second.find(&world.key("t"), "cluster-2").await,
-        Err(RemoteError::WrongRequest(_))
-    ));
-    assert!(matches!(
-        second.find("absent", "cluster-1").await,
-        Err(RemoteError::Gone(_))
-    ));
+    assert_eq!((found, seen.attributes["pid"].clone()), (made.handle.clone(), pid));
+    assert!(matches!(second.find(&world.key("t"), "cluster-2").await, Err(RemoteError::WrongRequest(_))));
+    assert!(matches!(second.find("absent", "cluster-1").await, Err(RemoteError::Gone(_))));
 
     // No line is missing and none is there twice, across managers.
-    until_async("there are some lines", || async {
-        read_log(&second, &made.handle, 0, false)
-            .await
-            .1
-            .lines()
-            .count()
-            > 20
-    })
-    .await;
+    until_async("there are some lines", || async { read_log(&second, &made.handle, 0, false).await.1.lines().count() > 20 }).await;
     let (at, text) = read_log(&second, &made.handle, 0, false).await;
     assert_eq!(at, 0);
     for (n, line) in text.lines().enumerate() {
-        assert!(
-            format!("line {}", n + 1).starts_with(line),
-            "{line} is number {n}"
-        );
+        assert!(format!("line {}", n + 1).starts_with(line), "{line} is number {n}");
     }
     let cut = text[..70].rfind('\n').unwrap() + 1;
     let (at, rest) = read_log(&second, &made.handle, cut as u64, false).await;
     assert_eq!(at, cut as u64);
     assert!(rest.starts_with(&text[cut..]));
     let stopped = second.stop(&made.handle, 2, now()).await.unwrap();
-    assert_eq!(
-        (stopped.state, stopped.exit.signal),
-        (InstanceState::Exited, 9)
-    );
-    assert_eq!(
-        second.stop(&made.handle, 2, now()).await.unwrap(),
-        stopped,
-        "a repeated stop says the same"
-    );
+    assert_eq!((stopped.state, stopped.exit.signal), (InstanceState::Exited, 9));
+    assert_eq!(second.stop(&made.handle, 2, now()).await.unwrap(), stopped, "a repeated stop says the same");
     let (at, tail) = read_log(&second, &made.handle, 5, true).await;
     assert_eq!(tail.len(), 5);
     assert!(at > 0);
@@ -246,26 +162,15 @@ async fn managers_come_and_go_the_instance_stays() {
 async fn many_managers_at_once_make_one_instance() {
     let world = World::new();
     let managers = futures::future::join_all((0..6).map(|_| world.manager())).await;
-    let all = managers
-        .iter()
-        .map(|m| m.ensure(world.ensure("t", 3, "echo started; exec sleep 1000")));
+    let all = managers.iter().map(|m| m.ensure(world.ensure("t", 3, "echo started; exec sleep 1000")));
     let made = futures::future::join_all(all).await;
     let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
     assert_eq!(made.iter().filter(|m| m.created).count(), 1);
-    let pids: std::collections::BTreeSet<_> = made
-        .iter()
-        .map(|m| m.observed.attributes["pid"].clone())
-        .collect();
+    let pids: std::collections::BTreeSet<_> = made.iter().map(|m| m.observed.attributes["pid"].clone()).collect();
     assert_eq!(pids.len(), 1);
     let handle = &made[0].handle;
-    until_async("it has spoken", || async {
-        !read_log(&managers[0], handle, 0, false).await.1.is_empty()
-    })
-    .await;
-    assert_eq!(
-        read_log(&managers[1], handle, 0, false).await.1,
-        "started\n"
-    );
+    until_async("it has spoken", || async { !read_log(&managers[0], handle, 0, false).await.1.is_empty() }).await;
+    assert_eq!(read_log(&managers[1], handle, 0, false).await.1, "started\n");
     managers[0].stop(handle, 3, now()).await.unwrap();
     for manager in &managers {
         assert_eq!(observe(manager, handle).await.state, InstanceState::Exited);
@@ -276,110 +181,48 @@ async fn many_managers_at_once_make_one_instance() {
 async fn a_stale_manager_changes_nothing() {
     let world = World::new();
     let (old, new) = (world.manager().await, world.manager().await);
-    let made = old
-        .ensure(world.ensure("t", 4, "exec sleep 1000"))
-        .await
-        .unwrap();
-    new.ensure(world.ensure("t", 5, "exec sleep 1000"))
-        .await
-        .unwrap();
-    let stale = RemoteError::StaleEpoch {
-        given: 4,
-        accepted: 5,
-    };
+    let made = old.ensure(world.ensure("t", 4, "exec sleep 1000")).await.unwrap();
+    new.ensure(world.ensure("t", 5, "exec sleep 1000")).await.unwrap();
+    let stale = RemoteError::StaleEpoch { given: 4, accepted: 5 };
     assert_eq!(old.stop(&made.handle, 4, now()).await.unwrap_err(), stale);
-    assert_eq!(
-        old.signal(&made.handle, 4, "SIGTERM").await.unwrap_err(),
-        stale
-    );
-    assert_eq!(
-        old.ensure(world.ensure("t", 4, "exec sleep 1000"))
-            .await
-            .unwrap_err(),
-        stale
-    );
-    assert_eq!(
-        observe(&old, &made.handle).await.state,
-        InstanceState::Running,
-        "looking is always allowed"
-    );
-    assert!(
-        matches!(
-            new.acknowledge(&made.handle, 5).await,
-            Err(RemoteError::WrongRequest(_))
-        ),
-        "it still runs"
-    );
+    assert_eq!(old.signal(&made.handle, 4, "SIGTERM").await.unwrap_err(), stale);
+    assert_eq!(old.ensure(world.ensure("t", 4, "exec sleep 1000")).await.unwrap_err(), stale);
+    assert_eq!(observe(&old, &made.handle).await.state, InstanceState::Running, "looking is always allowed");
+    assert!(matches!(new.acknowledge(&made.handle, 5).await, Err(RemoteError::WrongRequest(_))), "it still runs");
     new.stop(&made.handle, 5, now()).await.unwrap();
     assert_eq!(old.acknowledge(&made.handle, 4).await.unwrap_err(), stale);
     new.acknowledge(&made.handle, 5).await.unwrap();
     new.acknowledge(&made.handle, 5).await.unwrap();
     assert_eq!(observe(&old, &made.handle).await.state, InstanceState::Gone);
     // A call that was on its way when the instance was acknowledged must not bring it back.
-    assert_eq!(
-        old.ensure(world.ensure("t", 4, "exec sleep 1000"))
-            .await
-            .unwrap_err(),
-        stale
-    );
-    assert!(matches!(
-        new.ensure(world.ensure("t", 5, "exec sleep 1000")).await,
-        Err(RemoteError::Gone(_))
-    ));
-    assert!(
-        new.list("cluster-1", "", 10)
-            .await
-            .unwrap()
-            .instances
-            .is_empty()
-    );
+    assert_eq!(old.ensure(world.ensure("t", 4, "exec sleep 1000")).await.unwrap_err(), stale);
+    assert!(matches!(new.ensure(world.ensure("t", 5, "exec sleep 1000")).await, Err(RemoteError::Gone(_))));
+    assert!(new.list("cluster-1", "", 10).await.unwrap().instances.is_empty());
 }
 
 #[tokio::test]
 async fn results_are_kept_until_acknowledged() {
     let world = World::new();
     let first = world.manager().await;
-    let made = first
-        .ensure(world.ensure("t", 1, "echo done; exit 3"))
-        .await
-        .unwrap();
+    let made = first.ensure(world.ensure("t", 1, "echo done; exit 3")).await.unwrap();
     drop(first);
     let second = world.manager().await;
-    until_async("it has ended", || async {
-        observe(&second, &made.handle).await.state == InstanceState::Exited
-    })
-    .await;
+    until_async("it has ended", || async { observe(&second, &made.handle).await.state == InstanceState::Exited }).await;
     for manager in [&second, &world.manager().await] {
         let seen = observe(manager, &made.handle).await;
-        assert_eq!(
-            (seen.exit.exit_code, seen.exit.signal, seen.exit.error),
-            (3, 0, None)
-        );
+        assert_eq!((seen.exit.exit_code, seen.exit.signal, seen.exit.error), (3, 0, None));
         assert!(seen.finished_at >= seen.started_at);
     }
-    let once_more = second
-        .ensure(world.ensure("t", 2, "echo done; exit 3"))
-        .await
-        .unwrap();
-    assert_eq!(
-        (once_more.created, once_more.observed.state),
-        (false, InstanceState::Exited)
-    );
-    assert_eq!(
-        read_log(&second, &made.handle, 0, false).await.1,
-        "done\n",
-        "it did not run again"
-    );
+    let once_more = second.ensure(world.ensure("t", 2, "echo done; exit 3")).await.unwrap();
+    assert_eq!((once_more.created, once_more.observed.state), (false, InstanceState::Exited));
+    assert_eq!(read_log(&second, &made.handle, 0, false).await.1, "done\n", "it did not run again");
 }
 
 #[tokio::test]
 async fn a_killed_executor_is_an_exit_with_the_reason() {
     let world = World::new();
     let manager = world.manager().await;
-    let made = manager
-        .ensure(world.ensure("t", 1, "exec sleep 1000"))
-        .await
-        .unwrap();
+    let made = manager.ensure(world.ensure("t", 1, "exec sleep 1000")).await.unwrap();
     let (sink, mut changes) = mpsc::channel::<Observation>(4);
     let handles = vec![made.handle.clone()];
     let watching = async {
@@ -389,10 +232,7 @@ async fn a_killed_executor_is_an_exit_with_the_reason() {
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
         let seen = changes.recv().await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(2));
-        assert_eq!(
-            (seen.state, seen.exit.exit_code),
-            (InstanceState::Exited, -1)
-        );
+        assert_eq!((seen.state, seen.exit.exit_code), (InstanceState::Exited, -1));
         assert!(seen.reason.starts_with("executor lost"), "{}", seen.reason);
         drop(changes);
     };
@@ -415,28 +255,16 @@ async fn a_crash_between_intent_and_start_is_completed_or_stopped() {
     }
     let (handle, seen) = manager.find(&world.key("a"), "cluster-1").await.unwrap();
     assert_eq!(seen.state, InstanceState::Creating);
-    let made = manager
-        .ensure(world.ensure("a", 1, "exec sleep 1000"))
-        .await
-        .unwrap();
+    let made = manager.ensure(world.ensure("a", 1, "exec sleep 1000")).await.unwrap();
     assert_eq!((made.created, made.handle.clone()), (true, handle));
     manager.stop(&made.handle, 1, now()).await.unwrap();
 
     let (handle, _) = manager.find(&world.key("b"), "cluster-1").await.unwrap();
     let seen = manager.stop(&handle, 2, now()).await.unwrap();
-    assert_eq!(
-        (seen.state, seen.reason.as_str()),
-        (InstanceState::Exited, "stopped before it was started")
-    );
+    assert_eq!((seen.state, seen.reason.as_str()), (InstanceState::Exited, "stopped before it was started"));
     // The create that comes too late finds it ended.
-    let late = manager
-        .ensure(world.ensure("b", 2, "echo alive"))
-        .await
-        .unwrap();
-    assert_eq!(
-        (late.created, late.observed.state),
-        (false, InstanceState::Exited)
-    );
+    let late = manager.ensure(world.ensure("b", 2, "echo alive")).await.unwrap();
+    assert_eq!((late.created, late.observed.state), (false, InstanceState::Exited));
     manager.acknowledge(&handle, 2).await.unwrap();
 }
 
@@ -446,45 +274,25 @@ async fn listing_is_by_owner_and_by_page() {
     let manager = world.manager().await;
     let mut handles = Vec::new();
     for n in 0..5 {
-        handles.push(
-            manager
-                .ensure(world.ensure(&format!("t{n}"), 1, "exit 0"))
-                .await
-                .unwrap()
-                .handle,
-        );
+        handles.push(manager.ensure(world.ensure(&format!("t{n}"), 1, "exit 0")).await.unwrap().handle);
     }
     let mut foreign = world.ensure("foreign", 1, "exit 0");
     foreign.owner = "cluster-2".into();
     manager.ensure(foreign.clone()).await.unwrap();
     foreign.owner = "cluster-1".into();
-    assert!(matches!(
-        manager.ensure(foreign).await,
-        Err(RemoteError::WrongRequest(_))
-    ));
+    assert!(matches!(manager.ensure(foreign).await, Err(RemoteError::WrongRequest(_))));
     let (mut token, mut seen) = (String::new(), Vec::new());
     loop {
         let page = manager.list("cluster-1", &token, 2).await.unwrap();
         assert!(page.instances.len() <= 2);
-        seen.extend(
-            page.instances
-                .into_iter()
-                .map(|i| (i.key, i.slot, i.handle)),
-        );
+        seen.extend(page.instances.into_iter().map(|i| (i.key, i.slot, i.handle)));
         token = page.next_page_token;
         if token.is_empty() {
             break;
         }
     }
-    let expected: Vec<_> = (0..5)
-        .map(|n| {
-            (
-                world.key(&format!("t{n}")),
-                format!("default/job.group[0]/t{n}"),
-                handles[n].clone(),
-            )
-        })
-        .collect();
+    let expected: Vec<_> =
+        (0..5).map(|n| (world.key(&format!("t{n}")), format!("default/job.group[0]/t{n}"), handles[n].clone())).collect();
     assert_eq!(seen, expected);
 }
 
@@ -492,42 +300,21 @@ async fn listing_is_by_owner_and_by_page() {
 async fn not_reaching_the_runtime_is_not_an_absence() {
     let world = World::new();
     let manager = world.manager().await;
-    let made = manager
-        .ensure(world.ensure("t", 1, "exec sleep 1000"))
-        .await
-        .unwrap();
+    let made = manager.ensure(world.ensure("t", 1, "exec sleep 1000")).await.unwrap();
     let away = world.dir.path().join("away");
     std::fs::rename(world.root(), &away).unwrap();
     std::fs::create_dir_all(world.root().join("instances")).unwrap();
     let other = world.manager().await;
     for driver in [&manager, &other] {
-        assert_eq!(
-            observe(driver, &made.handle).await.state,
-            InstanceState::Unknown
-        );
-        assert!(matches!(
-            driver.stop(&made.handle, 1, now()).await,
-            Err(RemoteError::CouldNotAsk(_))
-        ));
+        assert_eq!(observe(driver, &made.handle).await.state, InstanceState::Unknown);
+        assert!(matches!(driver.stop(&made.handle, 1, now()).await, Err(RemoteError::CouldNotAsk(_))));
     }
-    assert!(matches!(
-        manager.find(&world.key("t"), "cluster-1").await,
-        Err(RemoteError::CouldNotAsk(_))
-    ));
-    assert!(matches!(
-        manager.list("cluster-1", "", 10).await,
-        Err(RemoteError::CouldNotAsk(_))
-    ));
-    assert!(matches!(
-        manager.ensure(world.ensure("u", 1, "exit 0")).await,
-        Err(RemoteError::CouldNotAsk(_))
-    ));
+    assert!(matches!(manager.find(&world.key("t"), "cluster-1").await, Err(RemoteError::CouldNotAsk(_))));
+    assert!(matches!(manager.list("cluster-1", "", 10).await, Err(RemoteError::CouldNotAsk(_))));
+    assert!(matches!(manager.ensure(world.ensure("u", 1, "exit 0")).await, Err(RemoteError::CouldNotAsk(_))));
     std::fs::remove_dir_all(world.root()).unwrap();
     std::fs::rename(&away, world.root()).unwrap();
-    assert_eq!(
-        observe(&manager, &made.handle).await.state,
-        InstanceState::Running
-    );
+    assert_eq!(observe(&manager, &made.handle).await.state, InstanceState::Running);
     manager.stop(&made.handle, 1, now()).await.unwrap();
 }
 
@@ -535,72 +322,37 @@ async fn not_reaching_the_runtime_is_not_an_absence() {
 async fn the_task_finds_its_files_and_environment() {
     let world = World::new();
     let manager = world.manager().await;
-    let mut request = world.ensure("t", 1, "cat local/data; local/tool; echo $A; cd $NOMAD_TASK_DIR && ls; test -d $NOMAD_SECRETS_DIR -a -d $NOMAD_ALLOC_DIR/data");
-    request.task.env = [
-        ("A".to_owned(), "b".to_owned()),
-        ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned()),
-    ]
-    .into();
-    let file = |path: &str, mode: u32, text: &str| BundleFile {
-        path: path.into(),
-        mode,
-        data: text.into(),
-    };
-    request.bundle.files = vec![
-        file("local/data", 0o644, "data\n"),
-        file("local/tool", 0o755, "#!/bin/sh\necho tool\n"),
-    ];
-    let made = manager.ensure(request).await.unwrap();
-    until_async("it has ended", || async {
-        observe(&manager, &made.handle).await.state == InstanceState::Exited
-    })
-    .await;
-    assert_eq!(observe(&manager, &made.handle).await.exit.exit_code, 0);
-    assert_eq!(
-        read_log(&manager, &made.handle, 0, false).await.1,
-        "data\ntool\nb\ndata\ntool\n"
+    let mut request = world.ensure(
+        "t",
+        1,
+        "cat local/data; local/tool; echo $A; cd $NOMAD_TASK_DIR && ls; test -d $NOMAD_SECRETS_DIR -a -d $NOMAD_ALLOC_DIR/data",
     );
+    request.task.env = [("A".to_owned(), "b".to_owned()), ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned())].into();
+    let file = |path: &str, mode: u32, text: &str| BundleFile { path: path.into(), mode, data: text.into() };
+    request.bundle.files = vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")];
+    let made = manager.ensure(request).await.unwrap();
+    until_async("it has ended", || async { observe(&manager, &made.handle).await.state == InstanceState::Exited }).await;
+    assert_eq!(observe(&manager, &made.handle).await.exit.exit_code, 0);
+    assert_eq!(read_log(&manager, &made.handle, 0, false).await.1, "data\ntool\nb\ndata\ntool\n");
     let mut bad = world.ensure("bad", 1, "exit 0");
     bad.bundle.files = vec![file("../escape", 0o644, "")];
-    assert!(matches!(
-        manager.ensure(bad).await,
-        Err(RemoteError::WrongRequest(_))
-    ));
+    assert!(matches!(manager.ensure(bad).await, Err(RemoteError::WrongRequest(_))));
     let mut missing = world.ensure("missing", 1, "");
-    missing.task.msgpack_driver_config =
-        rmp_serde::to_vec(&BTreeMap::from([("command", "no-such-program")])).unwrap();
-    assert!(matches!(
-        manager.ensure(missing).await,
-        Err(RemoteError::WrongRequest(_))
-    ));
+    missing.task.msgpack_driver_config = rmp_serde::to_vec(&BTreeMap::from([("command", "no-such-program")])).unwrap();
+    assert!(matches!(manager.ensure(missing).await, Err(RemoteError::WrongRequest(_))));
 }
 
 #[tokio::test]
 async fn following_goes_on_and_ends_with_the_listener() {
     let world = World::new();
     let manager = world.manager().await;
-    let made = manager
-        .ensure(world.ensure(
-            "t",
-            1,
-            "for i in 1 2 3; do sleep 0.05; echo $i; done; exec sleep 1000",
-        ))
-        .await
-        .unwrap();
+    let made = manager.ensure(world.ensure("t", 1, "for i in 1 2 3; do sleep 0.05; echo $i; done; exec sleep 1000")).await.unwrap();
     let (sink, mut chunks) = mpsc::channel::<LogChunk>(4);
-    let query = LogsQuery {
-        stream: LogStream::Stdout,
-        offset: 0,
-        follow: true,
-        from_end: false,
-    };
+    let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: true, from_end: false };
     let reading = async {
         let mut text = String::new();
         while text != "1\n2\n3\n" {
-            let chunk = tokio::time::timeout(Duration::from_secs(10), chunks.recv())
-                .await
-                .unwrap()
-                .unwrap();
+            let chunk = tokio::time::timeout(Duration::from_secs(10), chunks.recv()).await.unwrap().unwrap();
             assert_eq!(chunk.offset, text.len() as u64);
             assert_eq!(chunk.file, "t.stdout.0");
             text.push_str(std::str::from_utf8(&chunk.data).unwrap());
@@ -609,27 +361,10 @@ async fn following_goes_on_and_ends_with_the_listener() {
     };
     let (followed, ()) = tokio::join!(manager.logs(&made.handle, query, sink), reading);
     followed.unwrap();
-    assert!(
-        manager
-            .stats(&made.handle)
-            .await
-            .unwrap()
-            .unwrap()
-            .total
-            .memory
-            .rss
-            .unwrap()
-            > 0
-    );
+    assert!(manager.stats(&made.handle).await.unwrap().unwrap().total.memory.rss.unwrap() > 0);
     manager.signal(&made.handle, 1, "SIGTERM").await.unwrap();
-    until_async("the signal has ended it", || async {
-        observe(&manager, &made.handle).await.exit.signal == 15
-    })
-    .await;
-    assert!(matches!(
-        manager.signal(&made.handle, 1, "SIGTERM").await,
-        Err(RemoteError::WrongRequest(_))
-    ));
+    until_async("the signal has ended it", || async { observe(&manager, &made.handle).await.exit.signal == 15 }).await;
+    assert!(matches!(manager.signal(&made.handle, 1, "SIGTERM").await, Err(RemoteError::WrongRequest(_))));
     assert_eq!(manager.stats(&made.handle).await, Ok(None));
 }
 
@@ -638,38 +373,13 @@ async fn configuration_is_checked_without_effects() {
     let world = World::new();
     let root = world.root();
     let driver = Driver::new();
-    assert!(
-        driver
-            .set_config(config(&[("transport", "ssh")]), None)
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("ssh")
-    );
-    driver
-        .set_config(config(&[("root", root.to_str().unwrap())]), None)
-        .await
-        .unwrap();
+    assert!(driver.set_config(config(&[("transport", "ssh")]), None).await.unwrap_err().to_string().contains("ssh"));
+    driver.set_config(config(&[("root", root.to_str().unwrap())]), None).await.unwrap();
     assert!(!root.exists());
-    assert_eq!(
-        driver.fingerprint().await.health,
-        driver_sdk::Health::Undetected
-    );
-    assert!(matches!(
-        driver.find("x", "y").await,
-        Err(RemoteError::CouldNotAsk(_))
-    ));
+    assert_eq!(driver.fingerprint().await.health, driver_sdk::Health::Undetected);
+    assert!(matches!(driver.find("x", "y").await, Err(RemoteError::CouldNotAsk(_))));
     let driver = world.manager().await;
-    assert_eq!(
-        driver.fingerprint().await.health,
-        driver_sdk::Health::Healthy
-    );
-    let handle = RemoteHandle {
-        schema: 99,
-        data: Vec::new(),
-    };
-    assert_eq!(
-        observe(&driver, &handle).await.state,
-        InstanceState::Unknown
-    );
+    assert_eq!(driver.fingerprint().await.health, driver_sdk::Health::Healthy);
+    let handle = RemoteHandle { schema: 99, data: Vec::new() };
+    assert_eq!(observe(&driver, &handle).await.state, InstanceState::Unknown);
 }

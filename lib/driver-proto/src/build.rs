@@ -8,32 +8,21 @@ use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 use crate::{Duration, Timestamp, driver};
 
 /// "Not set" for Go: the first second of year 1. The Unix epoch would be shown as a real time.
-pub const ZERO_TIME: Timestamp = Timestamp {
-    seconds: -62_135_596_800,
-    nanos: 0,
-};
+pub const ZERO_TIME: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
 
 /// A wire duration; beyond the range of the wire it is clamped.
 pub fn duration(value: StdDuration) -> Duration {
     const MAX_SECONDS: u64 = 315_576_000_000;
     match value.as_secs() {
-        secs if secs >= MAX_SECONDS => Duration {
-            seconds: MAX_SECONDS as i64,
-            nanos: 0,
-        },
-        secs => Duration {
-            seconds: secs as i64,
-            nanos: value.subsec_nanos() as i32,
-        },
+        secs if secs >= MAX_SECONDS => Duration { seconds: MAX_SECONDS as i64, nanos: 0 },
+        secs => Duration { seconds: secs as i64, nanos: value.subsec_nanos() as i32 },
     }
 }
 
 /// A duration from the wire; absent or negative is zero.
 pub fn std_duration(value: Option<&Duration>) -> StdDuration {
     match value {
-        Some(d) if d.seconds >= 0 && d.nanos >= 0 => {
-            StdDuration::new(d.seconds as u64, (d.nanos as u32).min(999_999_999))
-        }
+        Some(d) if d.seconds >= 0 && d.nanos >= 0 => StdDuration::new(d.seconds as u64, (d.nanos as u32).min(999_999_999)),
         _ => StdDuration::ZERO,
     }
 }
@@ -42,21 +31,14 @@ pub fn std_duration(value: Option<&Duration>) -> StdDuration {
 pub fn timestamp(value: Option<SystemTime>) -> Timestamp {
     let Some(time) = value else { return ZERO_TIME };
     match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp {
-            seconds: since.as_secs() as i64,
-            nanos: since.subsec_nanos() as i32,
-        },
+        Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 },
         Err(before) => {
             let before = before.duration();
             let nanos = before.subsec_nanos();
             let borrow = i64::from(nanos > 0);
             Timestamp {
                 seconds: (-(before.as_secs() as i64) - borrow).max(ZERO_TIME.seconds),
-                nanos: if nanos > 0 {
-                    1_000_000_000 - nanos as i32
-                } else {
-                    0
-                },
+                nanos: if nanos > 0 { 1_000_000_000 - nanos as i32 } else { 0 },
             }
         }
     }
@@ -67,43 +49,23 @@ pub fn system_time(value: Option<&Timestamp>) -> Option<SystemTime> {
     let t = value?;
     // The end of year 9999, the last that the wire form allows.
     const LAST: i64 = 253_402_300_799;
-    if !(ZERO_TIME.seconds + 1..=LAST).contains(&t.seconds)
-        || !(0..1_000_000_000).contains(&t.nanos)
-    {
+    if !(ZERO_TIME.seconds + 1..=LAST).contains(&t.seconds) || !(0..1_000_000_000).contains(&t.nanos) {
         return None;
     }
     let nanos = StdDuration::from_nanos(t.nanos as u64);
     let whole = StdDuration::from_secs(t.seconds.unsigned_abs());
-    let base = if t.seconds >= 0 {
-        UNIX_EPOCH.checked_add(whole)
-    } else {
-        UNIX_EPOCH.checked_sub(whole)
-    };
+    let base = if t.seconds >= 0 { UNIX_EPOCH.checked_add(whole) } else { UNIX_EPOCH.checked_sub(whole) };
     base?.checked_add(nanos)
 }
 
 /// Answer to WaitTask: the result is always there, also beside an error.
-pub fn wait_response(
-    result: driver::ExitResult,
-    err: impl Into<String>,
-) -> driver::WaitTaskResponse {
-    driver::WaitTaskResponse {
-        result: Some(result),
-        err: err.into(),
-    }
+pub fn wait_response(result: driver::ExitResult, err: impl Into<String>) -> driver::WaitTaskResponse {
+    driver::WaitTaskResponse { result: Some(result), err: err.into() }
 }
 
 /// Answer to ExecTask.
-pub fn exec_response(
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
-    result: driver::ExitResult,
-) -> driver::ExecTaskResponse {
-    driver::ExecTaskResponse {
-        stdout,
-        stderr,
-        result: Some(result),
-    }
+pub fn exec_response(stdout: Vec<u8>, stderr: Vec<u8>, result: driver::ExitResult) -> driver::ExecTaskResponse {
+    driver::ExecTaskResponse { stdout, stderr, result: Some(result) }
 }
 
 /// Answer to InspectTask with both times and the result in place.
@@ -115,11 +77,7 @@ pub fn inspect_response(
     status.started_at.get_or_insert(ZERO_TIME);
     status.completed_at.get_or_insert(ZERO_TIME);
     status.result.get_or_insert_default();
-    driver::InspectTaskResponse {
-        task: Some(status),
-        driver: Some(driver::TaskDriverStatus { attributes }),
-        network_override,
-    }
+    driver::InspectTaskResponse { task: Some(status), driver: Some(driver::TaskDriverStatus { attributes }), network_override }
 }
 
 /// One sample with all sub-messages; `at` must be a real time.
@@ -133,10 +91,7 @@ pub fn stats_response(
             id: String::new(),
             timestamp: Some(timestamp(Some(at))),
             agg_resource_usage: Some(filled_usage(total)),
-            resource_usage_by_pid: by_pid
-                .into_iter()
-                .map(|(pid, usage)| (pid, filled_usage(usage)))
-                .collect(),
+            resource_usage_by_pid: by_pid.into_iter().map(|(pid, usage)| (pid, filled_usage(usage))).collect(),
         }),
     }
 }
@@ -187,37 +142,13 @@ mod tests {
             assert_eq!(system_time(Some(&timestamp(Some(time)))), Some(time));
         }
         let before = UNIX_EPOCH - StdDuration::from_millis(1500);
-        assert_eq!(
-            timestamp(Some(before)),
-            Timestamp {
-                seconds: -2,
-                nanos: 500_000_000
-            }
-        );
+        assert_eq!(timestamp(Some(before)), Timestamp { seconds: -2, nanos: 500_000_000 });
         assert_eq!(system_time(Some(&timestamp(Some(before)))), Some(before));
         assert_eq!(timestamp(None), ZERO_TIME);
         assert_eq!(system_time(Some(&ZERO_TIME)), None);
-        assert_eq!(
-            system_time(Some(&Timestamp {
-                seconds: i64::MAX,
-                nanos: 0
-            })),
-            None
-        );
-        assert_eq!(
-            system_time(Some(&Timestamp {
-                seconds: i64::MIN,
-                nanos: 0
-            })),
-            None
-        );
-        assert_eq!(
-            system_time(Some(&Timestamp {
-                seconds: 5,
-                nanos: -1
-            })),
-            None
-        );
+        assert_eq!(system_time(Some(&Timestamp { seconds: i64::MAX, nanos: 0 })), None);
+        assert_eq!(system_time(Some(&Timestamp { seconds: i64::MIN, nanos: 0 })), None);
+        assert_eq!(system_time(Some(&Timestamp { seconds: 5, nanos: -1 })), None);
     }
 
     proptest::proptest! {
@@ -236,13 +167,7 @@ mod tests {
         assert_eq!(duration(StdDuration::MAX).seconds, 315_576_000_000);
         let odd = StdDuration::new(3, 7);
         assert_eq!(std_duration(Some(&duration(odd))), odd);
-        assert_eq!(
-            std_duration(Some(&Duration {
-                seconds: -1,
-                nanos: 0
-            })),
-            StdDuration::ZERO
-        );
+        assert_eq!(std_duration(Some(&Duration { seconds: -1, nanos: 0 })), StdDuration::ZERO);
         assert_eq!(std_duration(None), StdDuration::ZERO);
     }
 
@@ -253,46 +178,19 @@ mod tests {
         assert!(task.started_at.is_some() && task.completed_at.is_some() && task.result.is_some());
         assert!(inspected.driver.is_some());
         assert!(wait_response(Default::default(), "x").result.is_some());
-        assert!(
-            exec_response(vec![], vec![], Default::default())
-                .result
-                .is_some()
-        );
+        assert!(exec_response(vec![], vec![], Default::default()).result.is_some());
         let by_pid = [("1".to_owned(), driver::TaskResourceUsage::default())].into();
-        let stats = stats_response(UNIX_EPOCH, Default::default(), by_pid)
-            .stats
-            .expect("stats");
+        let stats = stats_response(UNIX_EPOCH, Default::default(), by_pid).stats.expect("stats");
         assert!(stats.timestamp.is_some());
-        assert!(
-            stats
-                .agg_resource_usage
-                .is_some_and(|u| u.cpu.is_some() && u.memory.is_some())
-        );
-        assert!(
-            stats
-                .resource_usage_by_pid
-                .values()
-                .all(|u| u.cpu.is_some() && u.memory.is_some())
-        );
-        let config = driver::TaskConfig {
-            id: "a/b/c".into(),
-            ..Default::default()
-        };
-        let handle = start_response(config, 0, vec![], None)
-            .handle
-            .expect("handle");
-        assert_eq!(
-            (handle.version, handle.config.expect("config").id.as_str()),
-            (1, "a/b/c")
-        );
+        assert!(stats.agg_resource_usage.is_some_and(|u| u.cpu.is_some() && u.memory.is_some()));
+        assert!(stats.resource_usage_by_pid.values().all(|u| u.cpu.is_some() && u.memory.is_some()));
+        let config = driver::TaskConfig { id: "a/b/c".into(), ..Default::default() };
+        let handle = start_response(config, 0, vec![], None).handle.expect("handle");
+        assert_eq!((handle.version, handle.config.expect("config").id.as_str()), (1, "a/b/c"));
         let mut config = driver::TaskConfig::default();
         fill_resources(&mut config);
         let resources = config.resources.expect("resources");
         assert!(resources.linux_resources.is_some());
-        assert!(
-            resources
-                .allocated_resources
-                .is_some_and(|r| r.cpu.is_some() && r.memory.is_some())
-        );
+        assert!(resources.allocated_resources.is_some_and(|r| r.cpu.is_some() && r.memory.is_some()));
     }
 }

@@ -9,8 +9,7 @@ use crate::{rpc, structs};
 pub const TASK_NOT_FOUND: &str = "task not found for given id";
 
 /// Type of the one status detail that drivers send.
-pub const RECOVERABLE_TYPE_URL: &str =
-    "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
+pub const RECOVERABLE_TYPE_URL: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
 
 /// The status for an unknown task.
 pub fn task_not_found() -> Status {
@@ -19,27 +18,16 @@ pub fn task_not_found() -> Status {
 
 /// Whether a status means that the driver does not know the task.
 pub fn is_task_not_found(status: &Status) -> bool {
-    matches!(status.code(), Code::Unknown | Code::NotFound)
-        && status.message().contains(TASK_NOT_FOUND)
+    matches!(status.code(), Code::Unknown | Code::NotFound) && status.message().contains(TASK_NOT_FOUND)
 }
 
 /// A status which says whether the same call may succeed later.
 pub fn recoverable_status(message: impl Into<String>, recoverable: bool) -> Status {
     let message = message.into();
-    let detail = prost_types::Any {
-        type_url: RECOVERABLE_TYPE_URL.into(),
-        value: structs::RecoverableError { recoverable }.encode_to_vec(),
-    };
-    let inner = rpc::Status {
-        code: Code::FailedPrecondition as i32,
-        message: message.clone(),
-        details: vec![detail],
-    };
-    Status::with_details(
-        Code::FailedPrecondition,
-        message,
-        inner.encode_to_vec().into(),
-    )
+    let detail =
+        prost_types::Any { type_url: RECOVERABLE_TYPE_URL.into(), value: structs::RecoverableError { recoverable }.encode_to_vec() };
+    let inner = rpc::Status { code: Code::FailedPrecondition as i32, message: message.clone(), details: vec![detail] };
+    Status::with_details(Code::FailedPrecondition, message, inner.encode_to_vec().into())
 }
 
 /// What the detail says; `None` without a (readable) detail, which counts as final.
@@ -51,11 +39,7 @@ pub fn recoverable(status: &Status) -> Option<bool> {
         if name != "hashicorp.nomad.plugins.shared.structs.RecoverableError" {
             return None;
         }
-        Some(
-            structs::RecoverableError::decode(any.value.as_slice())
-                .ok()?
-                .recoverable,
-        )
+        Some(structs::RecoverableError::decode(any.value.as_slice()).ok()?.recoverable)
     })
 }
 
@@ -64,24 +48,14 @@ pub const EPOCH_METADATA: &str = "drover-epoch";
 
 /// The refusal of a mutation whose epoch is older than one already accepted.
 pub fn stale_epoch(given: u64, accepted: u64) -> Status {
-    let mut status = Status::aborted(format!(
-        "epoch {given} is stale, {accepted} was accepted already"
-    ));
-    status
-        .metadata_mut()
-        .insert(EPOCH_METADATA, accepted.into());
+    let mut status = Status::aborted(format!("epoch {given} is stale, {accepted} was accepted already"));
+    status.metadata_mut().insert(EPOCH_METADATA, accepted.into());
     status
 }
 
 /// The accepted epoch in a refusal.
 pub fn accepted_epoch(status: &Status) -> Option<u64> {
-    status
-        .metadata()
-        .get(EPOCH_METADATA)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
+    status.metadata().get(EPOCH_METADATA)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -110,10 +84,7 @@ mod tests {
     fn an_unknown_task_is_recognised_by_text() {
         let cases = [
             (Status::unknown("task not found for given id"), true),
-            (
-                Status::not_found("rpc failed: task not found for given id \"a\""),
-                true,
-            ),
+            (Status::not_found("rpc failed: task not found for given id \"a\""), true),
             (Status::internal("task not found for given id"), false),
             (Status::not_found("image not found"), false),
         ];

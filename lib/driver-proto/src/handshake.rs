@@ -90,9 +90,7 @@ pub enum HandshakeError {
     )]
     Unrecognised(String),
     /// Base protocol mismatch.
-    #[error(
-        "the plugin speaks base protocol {0:?}, this host speaks {CORE_VERSION}; rebuild the plugin with a matching plugin library"
-    )]
+    #[error("the plugin speaks base protocol {0:?}, this host speaks {CORE_VERSION}; rebuild the plugin with a matching plugin library")]
     CoreVersion(String),
     /// Application protocol mismatch.
     #[error(
@@ -109,9 +107,7 @@ pub enum HandshakeError {
     #[error("the plugin serves {0:?}, this host needs grpc; serve the plugin over gRPC")]
     Protocol(String),
     /// A certificate nobody asked for.
-    #[error(
-        "the plugin announces a TLS certificate that was not asked for; serve it without TLS, the socket directory is private"
-    )]
+    #[error("the plugin announces a TLS certificate that was not asked for; serve it without TLS, the socket directory is private")]
     Certificate,
 }
 
@@ -119,8 +115,7 @@ pub enum HandshakeError {
 pub fn parse(line: &str) -> Result<Address, HandshakeError> {
     let line = line.trim();
     let fields: Vec<&str> = line.split('|').collect();
-    let looks_right =
-        fields.len() >= 4 && !fields[0].is_empty() && fields[0].bytes().all(|b| b.is_ascii_digit());
+    let looks_right = fields.len() >= 4 && !fields[0].is_empty() && fields[0].bytes().all(|b| b.is_ascii_digit());
     if !looks_right {
         return Err(HandshakeError::Unrecognised(excerpt(line)));
     }
@@ -156,11 +151,7 @@ pub fn parse(line: &str) -> Result<Address, HandshakeError> {
 /// The line that a plugin prints: six fields with an empty certificate, a seventh only where the host asked for it.
 pub fn line(address: &Address, multiplex_asked: bool) -> String {
     let seventh = if multiplex_asked { "|false" } else { "" };
-    format!(
-        "{CORE_VERSION}|{APP_VERSION}|{}|{}|grpc|{seventh}",
-        address.network(),
-        address.addr()
-    )
+    format!("{CORE_VERSION}|{APP_VERSION}|{}|{}|grpc|{seventh}", address.network(), address.addr())
 }
 
 /// Foreign text goes into error messages only in a bounded length.
@@ -186,24 +177,15 @@ mod tests {
             ("1|2|unix|/tmp/plugin1|grpc||true", unix("/tmp/plugin1")),
             ("1|2|unix|/tmp/plugin1|grpc||false\n", unix("/tmp/plugin1")),
             ("  1|2|unix|/tmp/plugin1|grpc|\r\n", unix("/tmp/plugin1")),
-            (
-                "1|2|tcp|127.0.0.1:10000|grpc|",
-                Ok(Address::Tcp("127.0.0.1:10000".into())),
-            ),
-            (
-                "1|2|tcp|[::1]:10000|grpc|",
-                Ok(Address::Tcp("[::1]:10000".into())),
-            ),
+            ("1|2|tcp|127.0.0.1:10000|grpc|", Ok(Address::Tcp("127.0.0.1:10000".into()))),
+            ("1|2|tcp|[::1]:10000|grpc|", Ok(Address::Tcp("[::1]:10000".into()))),
             ("", Err("not a plugin handshake")),
             ("hello world", Err("not a plugin handshake")),
             ("|2|unix|/tmp/x|grpc|", Err("not a plugin handshake")),
             ("1|2|unix", Err("not a plugin handshake")),
             ("x|2|unix|/tmp/x|grpc|", Err("not a plugin handshake")),
             ("2|2|unix|/tmp/x|grpc|", Err("base protocol")),
-            (
-                "99999999999999999999|2|unix|/tmp/x|grpc|",
-                Err("base protocol"),
-            ),
+            ("99999999999999999999|2|unix|/tmp/x|grpc|", Err("base protocol")),
             ("1|3|unix|/tmp/x|grpc|", Err("driver protocol")),
             ("1||unix|/tmp/x|grpc|", Err("driver protocol")),
             ("1|2|unix|/tmp/x", Err("grpc")),

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use driver_proto::base::base_plugin_server::BasePlugin;
 use driver_proto::base::{
-    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType,
-    SetConfigRequest, SetConfigResponse,
+    ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType, SetConfigRequest, SetConfigResponse,
 };
 use driver_proto::handshake::{API_VERSION, HEALTH_SERVICE};
 use driver_proto::health::health_check_response::ServingStatus;
@@ -31,10 +30,7 @@ pub(crate) struct Base(pub(crate) Arc<dyn Driver>);
 
 #[tonic::async_trait]
 impl BasePlugin for Base {
-    async fn plugin_info(
-        &self,
-        _: Request<PluginInfoRequest>,
-    ) -> Result<Response<PluginInfoResponse>, Status> {
+    async fn plugin_info(&self, _: Request<PluginInfoRequest>) -> Result<Response<PluginInfoResponse>, Status> {
         let info = guarded(async { Ok::<_, Status>(self.0.info()) }).await?;
         Ok(Response::new(PluginInfoResponse {
             r#type: PluginType::Driver as i32,
@@ -44,32 +40,19 @@ impl BasePlugin for Base {
         }))
     }
 
-    async fn config_schema(
-        &self,
-        _: Request<ConfigSchemaRequest>,
-    ) -> Result<Response<ConfigSchemaResponse>, Status> {
+    async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
         let spec = guarded(async { Ok::<_, Status>(self.0.config_schema()) }).await?;
         Ok(Response::new(ConfigSchemaResponse { spec }))
     }
 
-    async fn set_config(
-        &self,
-        request: Request<SetConfigRequest>,
-    ) -> Result<Response<SetConfigResponse>, Status> {
+    async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         let request = request.into_inner();
-        let agent = request
-            .nomad_config
-            .and_then(|config| config.driver)
-            .map(|driver| AgentConfig {
-                port_min: driver.client_min_port,
-                port_max: driver.client_max_port,
-                topology: driver.topology,
-            });
-        guarded(
-            self.0
-                .set_config(Config::new(request.msgpack_config), agent),
-        )
-        .await?;
+        let agent = request.nomad_config.and_then(|config| config.driver).map(|driver| AgentConfig {
+            port_min: driver.client_min_port,
+            port_max: driver.client_max_port,
+            topology: driver.topology,
+        });
+        guarded(self.0.set_config(Config::new(request.msgpack_config), agent)).await?;
         Ok(Response::new(SetConfigResponse {}))
     }
 }
@@ -93,10 +76,7 @@ pub(crate) struct Stdio;
 impl GrpcStdio for Stdio {
     type StreamStdioStream = StreamOf<StdioData>;
 
-    async fn stream_stdio(
-        &self,
-        _: Request<()>,
-    ) -> Result<Response<Self::StreamStdioStream>, Status> {
+    async fn stream_stdio(&self, _: Request<()>) -> Result<Response<Self::StreamStdioStream>, Status> {
         Ok(Response::new(stream::pending().boxed()))
     }
 }
@@ -108,10 +88,7 @@ pub(crate) struct Broker;
 impl GrpcBroker for Broker {
     type StartStreamStream = StreamOf<ConnInfo>;
 
-    async fn start_stream(
-        &self,
-        _: Request<Streaming<ConnInfo>>,
-    ) -> Result<Response<Self::StartStreamStream>, Status> {
+    async fn start_stream(&self, _: Request<Streaming<ConnInfo>>) -> Result<Response<Self::StartStreamStream>, Status> {
         Ok(Response::new(stream::pending().boxed()))
     }
 }
@@ -121,9 +98,7 @@ pub(crate) struct Alive;
 
 fn status_of(service: &str) -> Result<HealthCheckResponse, Status> {
     if service.is_empty() || service == HEALTH_SERVICE {
-        Ok(HealthCheckResponse {
-            status: ServingStatus::Serving as i32,
-        })
+        Ok(HealthCheckResponse { status: ServingStatus::Serving as i32 })
     } else {
         Err(Status::not_found("unknown service"))
     }
@@ -133,22 +108,12 @@ fn status_of(service: &str) -> Result<HealthCheckResponse, Status> {
 impl Health for Alive {
     type WatchStream = StreamOf<HealthCheckResponse>;
 
-    async fn check(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         status_of(&request.get_ref().service).map(Response::new)
     }
 
-    async fn watch(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let first = status_of(&request.get_ref().service).unwrap_or(HealthCheckResponse {
-            status: ServingStatus::ServiceUnknown as i32,
-        });
-        Ok(Response::new(
-            stream::iter([Ok(first)]).chain(stream::pending()).boxed(),
-        ))
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let first = status_of(&request.get_ref().service).unwrap_or(HealthCheckResponse { status: ServingStatus::ServiceUnknown as i32 });
+        Ok(Response::new(stream::iter([Ok(first)]).chain(stream::pending()).boxed()))
     }
 }

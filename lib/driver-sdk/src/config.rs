@@ -11,10 +11,7 @@ use std::time::Duration;
 use rmpv::Value;
 use serde::Deserialize;
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer,
-    VariantAccess, Visitor,
-};
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, VariantAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
 use crate::Error;
@@ -54,22 +51,16 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, DEPTH_MAX)
             .map_err(|e| Error::invalid(format!("cannot decode the configuration: {e}")))?;
         if !rest.is_empty() {
-            return Err(Error::invalid(format!(
-                "cannot decode the configuration: {} bytes follow its end",
-                rest.len()
-            )));
+            return Err(Error::invalid(format!("cannot decode the configuration: {} bytes follow its end", rest.len())));
         }
         value
     };
-    T::deserialize(Lenient(value))
-        .map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
+    T::deserialize(Lenient(value)).map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
 }
 
 /// Merges what a [`crate::schema::map_attr`] sends – a list of maps, a map, or nothing – later maps winning. For
 /// `#[serde(default, deserialize_with = "driver_sdk::config::merged_map")]`.
-pub fn merged_map<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
+pub fn merged_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Either {
@@ -87,11 +78,8 @@ pub fn merged_map<'de, D: Deserializer<'de>>(
 /// `#[serde(default, deserialize_with = "driver_sdk::config::duration")]`; absent and empty are zero.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
-    parse_duration(&text).ok_or_else(|| {
-        de::Error::custom(format!(
-            "{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\""
-        ))
-    })
+    parse_duration(&text)
+        .ok_or_else(|| de::Error::custom(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\"")))
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {
@@ -104,9 +92,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let number: f64 = rest[..end].parse().ok()?;
         rest = &rest[end..];
-        let end = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
         let unit = match &rest[..end] {
             "ns" => 1.0,
             "us" | "µs" | "μs" => 1e3,
@@ -146,10 +132,7 @@ impl Lenient {
     /// Integer in any form: msgpack integers, integral floats, decimal text.
     fn integer(&self) -> Option<i128> {
         match &self.0 {
-            Value::Integer(n) => n
-                .as_i64()
-                .map(i128::from)
-                .or_else(|| n.as_u64().map(i128::from)),
+            Value::Integer(n) => n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from)),
             Value::F32(f) if f.fract() == 0.0 => Some(*f as i128),
             Value::F64(f) if f.fract() == 0.0 && f.abs() < 1e30 => Some(*f as i128),
             other => text(other)?.trim().parse().ok(),
@@ -226,18 +209,13 @@ impl<'de> Deserializer<'de> for Lenient {
             }
             Value::Map(entries) => {
                 // nil = absent, so that defaults apply.
-                let entries = entries
-                    .into_iter()
-                    .filter(|(_, v)| !v.is_nil())
-                    .map(|(k, v)| (Lenient(k), Lenient(v)));
+                let entries = entries.into_iter().filter(|(_, v)| !v.is_nil()).map(|(k, v)| (Lenient(k), Lenient(v)));
                 let mut entries = MapDeserializer::new(entries);
                 let value = visitor.visit_map(&mut entries)?;
                 entries.end()?;
                 Ok(value)
             }
-            Value::Ext(kind, _) => Err(DecodeError(format!(
-                "msgpack extension {kind} has no meaning here"
-            ))),
+            Value::Ext(kind, _) => Err(DecodeError(format!("msgpack extension {kind} has no meaning here"))),
         }
     }
 
@@ -288,27 +266,15 @@ impl<'de> Deserializer<'de> for Lenient {
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, DecodeError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    fn deserialize_enum<V: Visitor<'de>>(self, _: &'static str, _: &'static [&'static str], visitor: V) -> Result<V::Value, DecodeError> {
         match self.0 {
             Value::Map(mut entries) if entries.len() == 1 => {
                 let (tag, value) = entries.remove(0);
-                visitor.visit_enum(Tagged {
-                    tag,
-                    value: Some(value),
-                })
+                visitor.visit_enum(Tagged { tag, value: Some(value) })
             }
             tag => visitor.visit_enum(Tagged { tag, value: None }),
         }
@@ -328,10 +294,7 @@ impl<'de> EnumAccess<'de> for Tagged {
     type Error = DecodeError;
     type Variant = Content;
 
-    fn variant_seed<V: DeserializeSeed<'de>>(
-        self,
-        seed: V,
-    ) -> Result<(V::Value, Content), DecodeError> {
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Content), DecodeError> {
         Ok((seed.deserialize(Lenient(self.tag))?, Content(self.value)))
     }
 }
@@ -340,9 +303,7 @@ struct Content(Option<Value>);
 
 impl Content {
     fn required(self) -> Result<Lenient, DecodeError> {
-        self.0
-            .map(Lenient)
-            .ok_or_else(|| DecodeError("this variant needs a value".into()))
+        self.0.map(Lenient).ok_or_else(|| DecodeError("this variant needs a value".into()))
     }
 }
 
@@ -356,10 +317,7 @@ impl<'de> VariantAccess<'de> for Content {
         }
     }
 
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(
-        self,
-        seed: T,
-    ) -> Result<T::Value, DecodeError> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, DecodeError> {
         seed.deserialize(self.required()?)
     }
 
@@ -367,11 +325,7 @@ impl<'de> VariantAccess<'de> for Content {
         self.required()?.deserialize_any(visitor)
     }
 
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, DecodeError> {
         self.required()?.deserialize_any(visitor)
     }
 }
@@ -407,60 +361,29 @@ mod tests {
 
     #[test]
     fn nil_is_absent_for_every_kind_of_field() {
-        let fields = [
-            "name", "count", "signed", "ratio", "on", "maybe", "labels", "list", "unknown",
-        ];
+        let fields = ["name", "count", "signed", "ratio", "on", "maybe", "labels", "list", "unknown"];
         let bytes = pack(fields.iter().map(|f| (*f, Value::Nil)).collect());
-        assert_eq!(
-            decode::<Sample>(&bytes).expect("decodes"),
-            Sample::default()
-        );
+        assert_eq!(decode::<Sample>(&bytes).expect("decodes"), Sample::default());
         assert_eq!(decode::<Sample>(&[]).expect("decodes"), Sample::default());
     }
 
     #[test]
     fn numbers_come_in_every_form() {
-        for value in [
-            Value::from(7u64),
-            Value::from(7i64),
-            Value::F64(7.0),
-            Value::from("7"),
-        ] {
-            assert_eq!(
-                one("count", value.clone()).expect("count").count,
-                7,
-                "{value}"
-            );
-            assert_eq!(
-                one("signed", value.clone()).expect("signed").signed,
-                7,
-                "{value}"
-            );
-            assert_eq!(
-                one("ratio", value.clone()).expect("ratio").ratio,
-                7.0,
-                "{value}"
-            );
+        for value in [Value::from(7u64), Value::from(7i64), Value::F64(7.0), Value::from("7")] {
+            assert_eq!(one("count", value.clone()).expect("count").count, 7, "{value}");
+            assert_eq!(one("signed", value.clone()).expect("signed").signed, 7, "{value}");
+            assert_eq!(one("ratio", value.clone()).expect("ratio").ratio, 7.0, "{value}");
         }
         assert_eq!(one("ratio", Value::from("0.1")).expect("ratio").ratio, 0.1);
-        assert_eq!(
-            one("signed", Value::from(i64::MIN)).expect("signed").signed,
-            i64::MIN
-        );
-        for (value, wanted) in [
-            (Value::from(1), true),
-            (Value::from(0), false),
-            (Value::from("true"), true),
-        ] {
+        assert_eq!(one("signed", Value::from(i64::MIN)).expect("signed").signed, i64::MIN);
+        for (value, wanted) in [(Value::from(1), true), (Value::from(0), false), (Value::from("true"), true)] {
             assert_eq!(one("on", value).expect("on").on, wanted);
         }
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_value() {
-        let text = one("count", Value::from(-1))
-            .expect_err("negative")
-            .to_string();
+        let text = one("count", Value::from(-1)).expect_err("negative").to_string();
         assert!(text.contains("-1") && text.contains("u32"), "{text}");
         assert!(one("count", Value::F64(1.5)).is_err());
         assert!(one("on", Value::from(2)).is_err());
@@ -473,19 +396,8 @@ mod tests {
 
     #[test]
     fn text_is_taken_from_strings_and_bytes() {
-        assert_eq!(
-            one("name", Value::Binary(b"abc".to_vec()))
-                .expect("bin")
-                .name,
-            "abc"
-        );
-        assert_eq!(
-            one("maybe", Value::from("x"))
-                .expect("maybe")
-                .maybe
-                .as_deref(),
-            Some("x")
-        );
+        assert_eq!(one("name", Value::Binary(b"abc".to_vec())).expect("bin").name, "abc");
+        assert_eq!(one("maybe", Value::from("x")).expect("maybe").maybe.as_deref(), Some("x"));
     }
 
     proptest::proptest! {
@@ -522,26 +434,15 @@ mod tests {
             ("99999999h", None),
         ];
         for (text, millis) in cases {
-            assert_eq!(
-                parse_duration(text),
-                millis.map(Duration::from_millis),
-                "{text:?}"
-            );
+            assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text:?}");
         }
     }
 
     #[test]
     fn maps_are_merged() {
         let map = |k: &str, v: &str| Value::Map(vec![(k.into(), v.into())]);
-        let many = one(
-            "labels",
-            Value::Array(vec![map("a", "1"), map("b", "2"), map("a", "3")]),
-        )
-        .expect("many");
-        assert_eq!(
-            many.labels,
-            [("a".into(), "3".into()), ("b".into(), "2".into())].into()
-        );
+        let many = one("labels", Value::Array(vec![map("a", "1"), map("b", "2"), map("a", "3")])).expect("many");
+        assert_eq!(many.labels, [("a".into(), "3".into()), ("b".into(), "2".into())].into());
         assert_eq!(one("labels", map("a", "1")).expect("one").labels.len(), 1);
     }
 }

@@ -33,30 +33,14 @@ pub struct Context {
 impl Context {
     pub(crate) fn new() -> Self {
         // A host that does not read loses the oldest events, the driver never waits.
-        Self {
-            events: broadcast::channel(256).0,
-            refingerprint: Arc::default(),
-        }
+        Self { events: broadcast::channel(256).0, refingerprint: Arc::default() }
     }
 
     /// Shows an event in the task's history. Lost when no host listens.
     pub fn emit(&self, event: TaskEvent) {
-        let TaskEvent {
-            task_id,
-            alloc_id,
-            task_name,
-            message,
-            annotations,
-        } = event;
+        let TaskEvent { task_id, alloc_id, task_name, message, annotations } = event;
         let timestamp = Some(build::timestamp(Some(SystemTime::now())));
-        let event = DriverTaskEvent {
-            task_id,
-            alloc_id,
-            task_name,
-            timestamp,
-            message,
-            annotations,
-        };
+        let event = DriverTaskEvent { task_id, alloc_id, task_name, timestamp, message, annotations };
         // An error only says that nobody listens.
         let _ = self.events.send(event);
     }

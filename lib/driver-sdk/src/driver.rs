@@ -8,10 +8,7 @@ use driver_proto::driver::{NetworkIsolationSpec, TaskConfig, TaskHandle};
 use crate::config::Config;
 use crate::exec::ExecIo;
 use crate::schema::Spec;
-use crate::types::{
-    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask,
-    TaskExit, TaskUsage,
-};
+use crate::types::{AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskExit, TaskUsage};
 use crate::{Context, Error};
 
 /// A driver for tasks on this machine.
@@ -93,42 +90,23 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// Runs a command beside the task and returns its output.
-    async fn exec_task(
-        &self,
-        _id: &str,
-        _command: Vec<String>,
-        _timeout: Duration,
-    ) -> Result<ExecOutput, Error> {
+    async fn exec_task(&self, _id: &str, _command: Vec<String>, _timeout: Duration) -> Result<ExecOutput, Error> {
         Err(Error::unsupported("exec"))
     }
 
     /// Runs an interactive command beside the task. Returning ends the session. When the client goes away the call is
     /// dropped at an await, so tie the command's life to a value that ends it.
-    async fn exec_streaming(
-        &self,
-        _id: &str,
-        _command: Vec<String>,
-        _tty: bool,
-        _io: ExecIo,
-    ) -> Result<TaskExit, Error> {
+    async fn exec_streaming(&self, _id: &str, _command: Vec<String>, _tty: bool, _io: ExecIo) -> Result<TaskExit, Error> {
         Err(Error::unsupported("interactive exec"))
     }
 
     /// Creates the network of an allocation; true in the answer when it did not exist before.
-    async fn create_network(
-        &self,
-        _alloc_id: &str,
-        _hostname: &str,
-    ) -> Result<(NetworkIsolationSpec, bool), Error> {
+    async fn create_network(&self, _alloc_id: &str, _hostname: &str) -> Result<(NetworkIsolationSpec, bool), Error> {
         Err(Error::unsupported("creating networks"))
     }
 
     /// Removes the network of an allocation; idempotent.
-    async fn destroy_network(
-        &self,
-        _alloc_id: &str,
-        _spec: Option<NetworkIsolationSpec>,
-    ) -> Result<(), Error> {
+    async fn destroy_network(&self, _alloc_id: &str, _spec: Option<NetworkIsolationSpec>) -> Result<(), Error> {
         Err(Error::unsupported("destroying networks"))
     }
 

@@ -22,17 +22,13 @@ pub const REMOTE_HANDLE_MAX_BYTES: usize = 16 << 10;
 
 /// Packs a state, fields by name so that later versions may add some.
 pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, Error> {
-    rmp_serde::to_vec_named(state)
-        .map_err(|e| Error::failed(format!("cannot encode the task's handle: {e}")))
+    rmp_serde::to_vec_named(state).map_err(|e| Error::failed(format!("cannot encode the task's handle: {e}")))
 }
 
 /// Unpacks a state.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    rmp_serde::from_slice(bytes).map_err(|e| {
-        Error::invalid(format!(
-            "cannot decode the task's handle: {e}; it was not written by this driver"
-        ))
-    })
+    rmp_serde::from_slice(bytes)
+        .map_err(|e| Error::invalid(format!("cannot decode the task's handle: {e}; it was not written by this driver")))
 }
 
 /// The refusal of a version that this driver does not know.

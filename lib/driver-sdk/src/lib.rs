@@ -50,12 +50,11 @@ pub use context::{Context, TaskEvent};
 pub use driver::Driver;
 pub use error::{Error, RemoteError};
 pub use remote::{
-    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream,
-    LogsQuery, Observation, ObservationSink, Page, RemoteDriver, RemoteHandle,
+    Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
+    ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
 pub use serve::{block_on, serve, serve_remote};
 pub use types::{
-    AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection,
-    MemoryUsage, NetworkMode, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus,
-    TaskUsage, Usage,
+    AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection, MemoryUsage, NetworkMode,
+    NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage, Usage,
 };

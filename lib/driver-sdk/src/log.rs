@@ -18,34 +18,13 @@ const LINE_MAX: usize = 4096;
 /// Sends `tracing` events to the host. A second call, or an embedding program with its own subscriber, is left alone.
 pub(crate) fn install() {
     // The transport's own chatter is of no use to operators.
-    let filter = Targets::new().with_default(Level::TRACE).with_targets(
-        [
-            "h2",
-            "hyper",
-            "hyper_util",
-            "tonic",
-            "tower",
-            "mio",
-            "tokio",
-            "runtime",
-        ]
-        .map(|t| (t, Level::WARN)),
-    );
-    if tracing_subscriber::registry()
-        .with(HclogLayer.with_filter(filter))
-        .try_init()
-        .is_ok()
-    {
+    let filter = Targets::new()
+        .with_default(Level::TRACE)
+        .with_targets(["h2", "hyper", "hyper_util", "tonic", "tower", "mio", "tokio", "runtime"].map(|t| (t, Level::WARN)));
+    if tracing_subscriber::registry().with(HclogLayer.with_filter(filter)).try_init().is_ok() {
         std::panic::set_hook(Box::new(|panic| {
-            let place = panic
-                .location()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            tracing::error!(
-                place,
-                "panic: {}",
-                crate::serve::panic_text(panic.payload())
-            );
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            tracing::error!(place, "panic: {}", crate::serve::panic_text(panic.payload()));
         }));
     }
 }
@@ -67,16 +46,9 @@ impl<S: Subscriber> Layer<S> for HclogLayer {
         };
         let missed = DROPPED.swap(0, Ordering::Relaxed);
         if missed > 0 {
-            fields
-                .rest
-                .insert("lines_dropped_before".into(), missed.into());
+            fields.rest.insert("lines_dropped_before".into(), missed.into());
         }
-        let line = render(
-            level,
-            event.metadata().target(),
-            &jiff::Timestamp::now(),
-            fields,
-        );
+        let line = render(level, event.metadata().target(), &jiff::Timestamp::now(), fields);
         if !write(&line) {
             DROPPED.fetch_add(missed + 1, Ordering::Relaxed);
         }
@@ -91,13 +63,7 @@ fn write(line: &[u8]) -> bool {
 
 fn writable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let ready = poll(
-        &mut fds,
-        Some(&Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        }),
-    );
+    let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ready.is_ok_and(|n| n == 1) && fds[0].revents().contains(PollFlags::OUT)
 }
 
@@ -168,11 +134,7 @@ fn render(level: &str, module: &str, now: &jiff::Timestamp, fields: Fields) -> V
     }
     // Escapes can take six bytes per byte.
     let keep = fields.message.floor_char_boundary((LINE_MAX - 512) / 6);
-    let keep = if fields.message.len() <= LINE_MAX / 8 {
-        fields.message.len()
-    } else {
-        keep
-    };
+    let keep = if fields.message.len() <= LINE_MAX / 8 { fields.message.len() } else { keep };
     let cut = Map::from_iter([("truncated".to_owned(), Value::Bool(true))]);
     object(&fields.message[..keep], cut)
 }
@@ -182,13 +144,7 @@ mod tests {
     use super::*;
 
     fn line(message: &str, rest: &[(&str, Value)]) -> Value {
-        let fields = Fields {
-            message: message.into(),
-            rest: rest
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), v.clone()))
-                .collect(),
-        };
+        let fields = Fields { message: message.into(), rest: rest.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() };
         let now = jiff::Timestamp::new(1_700_000_000, 5_000).expect("time");
         let line = render("info", "my::module", &now, fields);
         assert!(line.len() <= LINE_MAX, "{}", line.len());
@@ -208,22 +164,11 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_at_a_character_and_say_so() {
-        for text in [
-            "x".repeat(100_000),
-            "é".repeat(100_000),
-            "\u{1}".repeat(100_000),
-        ] {
+        for text in ["x".repeat(100_000), "é".repeat(100_000), "\u{1}".repeat(100_000)] {
             let value = line(&text, &[("big", "y".repeat(9000).into())]);
             assert_eq!(value["truncated"], true);
-            assert!(
-                value["@message"]
-                    .as_str()
-                    .is_some_and(|m| m.len() >= 500 && text.starts_with(m))
-            );
+            assert!(value["@message"].as_str().is_some_and(|m| m.len() >= 500 && text.starts_with(m)));
         }
-        assert_eq!(
-            line("short", &[("big", "y".repeat(9000).into())])["@message"],
-            "short"
-        );
+        assert_eq!(line("short", &[("big", "y".repeat(9000).into())])["@message"], "short");
     }
 }

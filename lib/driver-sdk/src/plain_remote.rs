@@ -21,13 +21,9 @@ use crate::exec::ExecIo;
 use crate::remote::{Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteHandle};
 use crate::schema::Spec;
 use crate::types::{
-    AgentConfig, Capabilities, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started,
-    StopTask, TaskExit, TaskStatus, TaskUsage,
+    AgentConfig, Capabilities, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
 };
-use crate::{
-    Context, DETACH_SIGNAL, Driver, Error, RemoteDriver, RemoteError, TaskConfig, TaskHandle,
-    handle,
-};
+use crate::{Context, DETACH_SIGNAL, Driver, Error, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle};
 
 const VERSION: u16 = 1;
 /// Hosts of the plain protocol have no cluster identity to offer.
@@ -84,14 +80,8 @@ fn ended(seen: &Observation) -> Option<TaskExit> {
     match seen.state {
         InstanceState::Exited => Some(seen.exit.clone()),
         InstanceState::Gone => {
-            let error = Some(
-                "the provider says that the instance is gone; how it ended is not known".to_owned(),
-            );
-            Some(TaskExit {
-                exit_code: -1,
-                error,
-                ..TaskExit::default()
-            })
+            let error = Some("the provider says that the instance is gone; how it ended is not known".to_owned());
+            Some(TaskExit { exit_code: -1, error, ..TaskExit::default() })
         }
         InstanceState::Unknown | InstanceState::Creating | InstanceState::Running => None,
     }
@@ -99,10 +89,7 @@ fn ended(seen: &Observation) -> Option<TaskExit> {
 
 impl PlainRemote {
     pub(crate) fn new(remote: Arc<dyn RemoteDriver>) -> Self {
-        Self {
-            remote,
-            tasks: Mutex::default(),
-        }
+        Self { remote, tasks: Mutex::default() }
     }
 
     fn tasks(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Managed>>> {
@@ -113,14 +100,7 @@ impl PlainRemote {
         self.tasks().get(id).cloned().ok_or(Error::TaskNotFound)
     }
 
-    fn manage(
-        &self,
-        task: &TaskConfig,
-        key: String,
-        handle: RemoteHandle,
-        epoch: u64,
-        from_end: bool,
-    ) {
+    fn manage(&self, task: &TaskConfig, key: String, handle: RemoteHandle, epoch: u64, from_end: bool) {
         let managed = Arc::new(Managed {
             id: task.id.clone(),
             name: task.name.clone(),
@@ -132,31 +112,17 @@ impl PlainRemote {
         });
         self.tasks().insert(task.id.clone(), managed.clone());
         if self.remote.describe().logs {
-            for (stream, path) in [
-                (LogStream::Stdout, &task.stdout_path),
-                (LogStream::Stderr, &task.stderr_path),
-            ] {
+            for (stream, path) in [(LogStream::Stdout, &task.stdout_path), (LogStream::Stderr, &task.stderr_path)] {
                 if !path.is_empty() && path != "/dev/null" {
-                    tokio::spawn(copy_log(
-                        self.remote.clone(),
-                        managed.clone(),
-                        stream,
-                        path.clone(),
-                        from_end,
-                    ));
+                    tokio::spawn(copy_log(self.remote.clone(), managed.clone(), stream, path.clone(), from_end));
                 }
             }
         }
     }
 
     async fn observe(&self, task: &Managed) -> Result<Observation, RemoteError> {
-        let seen = self
-            .remote
-            .observe(std::slice::from_ref(&task.handle))
-            .await?;
-        seen.into_iter()
-            .next()
-            .ok_or_else(|| RemoteError::could_not_ask("the driver answered without an observation"))
+        let seen = self.remote.observe(std::slice::from_ref(&task.handle)).await?;
+        seen.into_iter().next().ok_or_else(|| RemoteError::could_not_ask("the driver answered without an observation"))
     }
 
     /// Until the instance has ended; what cannot be asked is asked again.
@@ -184,9 +150,7 @@ impl PlainRemote {
             };
             match outcome {
                 Ok(Some(exit)) => return Ok(exit),
-                Ok(None) | Err(RemoteError::CouldNotAsk(_)) => {
-                    tokio::time::sleep(RETRY_AFTER).await
-                }
+                Ok(None) | Err(RemoteError::CouldNotAsk(_)) => tokio::time::sleep(RETRY_AFTER).await,
                 Err(other) => return Err(error(other)),
             }
         }
@@ -194,13 +158,7 @@ impl PlainRemote {
 }
 
 /// Follows one log into the file that the host reads.
-async fn copy_log(
-    remote: Arc<dyn RemoteDriver>,
-    task: Arc<Managed>,
-    stream: LogStream,
-    path: String,
-    from_end: bool,
-) {
+async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: LogStream, path: String, from_end: bool) {
     // Opening a fifo waits for its reader; tokio does that on its blocking threads.
     let mut options = tokio::fs::OpenOptions::new();
     let opened = options.append(true).open(&path);
@@ -216,12 +174,7 @@ async fn copy_log(
     let copy = async {
         loop {
             let (sink, mut chunks) = mpsc::channel(16);
-            let query = LogsQuery {
-                stream,
-                offset,
-                follow: true,
-                from_end,
-            };
+            let query = LogsQuery { stream, offset, follow: true, from_end };
             let reading = remote.logs(&task.handle, query, sink);
             let writing = async {
                 while let Some(chunk) = chunks.recv().await {
@@ -271,10 +224,7 @@ impl Driver for PlainRemote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            remote_tasks: true,
-            ..self.remote.capabilities()
-        }
+        Capabilities { remote_tasks: true, ..self.remote.capabilities() }
     }
 
     async fn fingerprint(&self) -> Fingerprint {
@@ -292,27 +242,16 @@ impl Driver for PlainRemote {
             key: key.clone(),
             epoch: 1,
             owner: OWNER.into(),
-            slot: format!(
-                "{}/{}.{}/{}",
-                task.namespace, task.job_id, task.task_group_name, task.name
-            ),
+            slot: format!("{}/{}.{}/{}", task.namespace, task.job_id, task.task_group_name, task.name),
             task: task.clone(),
             bundle: Default::default(),
         };
         let ensured = self.remote.ensure(ensure).await.map_err(error)?;
-        let state = StateV1 {
-            key: key.clone(),
-            schema: ensured.handle.schema,
-            data: ensured.handle.data.clone(),
-        };
+        let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
         let driver_state = handle::encode(&state)?;
         let network = network(&ensured.observed);
         self.manage(&task, key, ensured.handle, ensured.observed.epoch, false);
-        Ok(Started {
-            driver_state,
-            version: VERSION,
-            network,
-        })
+        Ok(Started { driver_state, version: VERSION, network })
     }
 
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
@@ -321,32 +260,18 @@ impl Driver for PlainRemote {
             return Ok(());
         }
         if task.version != i32::from(VERSION) {
-            return Err(handle::unknown_version(
-                task.version,
-                1..=i32::from(VERSION),
-            ));
+            return Err(handle::unknown_version(task.version, 1..=i32::from(VERSION)));
         }
         let state: StateV1 = handle::decode(&task.driver_state)?;
-        let handle = RemoteHandle {
-            schema: state.schema,
-            data: state.data,
-        };
-        let seen = self
-            .remote
-            .observe(std::slice::from_ref(&handle))
-            .await
-            .map_err(error)?;
+        let handle = RemoteHandle { schema: state.schema, data: state.data };
+        let seen = self.remote.observe(std::slice::from_ref(&handle)).await.map_err(error)?;
         match seen.into_iter().next() {
-            Some(seen) if seen.state == InstanceState::Gone => {
-                Err(Error::failed("the provider says that the instance is gone"))
-            }
+            Some(seen) if seen.state == InstanceState::Gone => Err(Error::failed("the provider says that the instance is gone")),
             Some(seen) => {
                 self.manage(&config, state.key, handle, seen.epoch, true);
                 Ok(())
             }
-            None => Err(Error::recoverable(
-                "the driver answered without an observation",
-            )),
+            None => Err(Error::recoverable("the driver answered without an observation")),
         }
     }
 
@@ -379,15 +304,10 @@ impl Driver for PlainRemote {
             let seen = self.observe(&task).await.map_err(error)?;
             let over = ended(&seen).is_some();
             if !over && !force {
-                return Err(Error::failed(
-                    "cannot destroy running task; stop it first or use force",
-                ));
+                return Err(Error::failed("cannot destroy running task; stop it first or use force"));
             }
             if !over {
-                let now = StopTask {
-                    signal: "SIGKILL".into(),
-                    timeout: Duration::ZERO,
-                };
+                let now = StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO };
                 self.stop_task(id, now).await?;
             }
             match self.remote.acknowledge(&task.handle, task.epoch).await {
@@ -435,24 +355,12 @@ impl Driver for PlainRemote {
 
     async fn signal_task(&self, id: &str, signal: &str) -> Result<(), Error> {
         let task = self.task(id)?;
-        self.remote
-            .signal(&task.handle, task.epoch, signal)
-            .await
-            .map_err(error)
+        self.remote.signal(&task.handle, task.epoch, signal).await.map_err(error)
     }
 
-    async fn exec_streaming(
-        &self,
-        id: &str,
-        command: Vec<String>,
-        tty: bool,
-        io: ExecIo,
-    ) -> Result<TaskExit, Error> {
+    async fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, Error> {
         let task = self.task(id)?;
-        self.remote
-            .exec(&task.handle, task.epoch, command, tty, io)
-            .await
-            .map_err(error)
+        self.remote.exec(&task.handle, task.epoch, command, tty, io).await.map_err(error)
     }
 
     async fn shutdown(&self) {

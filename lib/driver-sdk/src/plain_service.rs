@@ -16,10 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::exec::{ExecInput, ExecIo, ExecOutputSink};
 use crate::serve::guarded;
-use crate::types::{
-    self, CpuUsage, Fingerprint, FsIsolation, Health, MemoryUsage, NetworkMode, StopTask,
-    TaskUsage, Usage,
-};
+use crate::types::{self, CpuUsage, Fingerprint, FsIsolation, Health, MemoryUsage, NetworkMode, StopTask, TaskUsage, Usage};
 use crate::{Context, Driver, Error};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -44,18 +41,10 @@ fn fingerprint_response(fingerprint: Fingerprint, gone: Vec<String>) -> Fingerpr
         Health::Unhealthy => HealthState::Unhealthy,
         Health::Healthy => HealthState::Healthy,
     };
-    let attribute = |text: String| structs::Attribute {
-        value: Some(structs::attribute::Value::StringVal(text)),
-        unit: String::new(),
-    };
+    let attribute = |text: String| structs::Attribute { value: Some(structs::attribute::Value::StringVal(text)), unit: String::new() };
     // An attribute disappears only when it is sent empty.
-    let gone = gone
-        .into_iter()
-        .map(|name| (name, attribute(String::new())));
-    let present = fingerprint
-        .attributes
-        .into_iter()
-        .map(|(name, value)| (name, attribute(value)));
+    let gone = gone.into_iter().map(|name| (name, attribute(String::new())));
+    let present = fingerprint.attributes.into_iter().map(|(name, value)| (name, attribute(value)));
     FingerprintResponse {
         attributes: gone.chain(present).collect(),
         health: health as i32,
@@ -65,17 +54,11 @@ fn fingerprint_response(fingerprint: Fingerprint, gone: Vec<String>) -> Fingerpr
 }
 
 async fn look(driver: &dyn Driver) -> Fingerprint {
-    guarded(async { Ok::<_, Status>(driver.fingerprint().await) })
-        .await
-        .unwrap_or_else(|status| Fingerprint::unhealthy(status.message()))
+    guarded(async { Ok::<_, Status>(driver.fingerprint().await) }).await.unwrap_or_else(|status| Fingerprint::unhealthy(status.message()))
 }
 
 /// Sends the first look at once, then every change, for as long as the host listens.
-async fn fingerprints(
-    driver: Arc<dyn Driver>,
-    context: Context,
-    out: mpsc::Sender<Result<FingerprintResponse, Status>>,
-) {
+async fn fingerprints(driver: Arc<dyn Driver>, context: Context, out: mpsc::Sender<Result<FingerprintResponse, Status>>) {
     let due = context.fingerprint_due();
     let mut last: Option<Fingerprint> = None;
     loop {
@@ -84,16 +67,9 @@ async fn fingerprints(
         let now = look(driver.as_ref()).await;
         if last.as_ref() != Some(&now) {
             let before = last.as_ref().map(|f| &f.attributes);
-            let gone = before
-                .into_iter()
-                .flat_map(|a| a.keys())
-                .filter(|name| !now.attributes.contains_key(*name));
+            let gone = before.into_iter().flat_map(|a| a.keys()).filter(|name| !now.attributes.contains_key(*name));
             let gone = gone.cloned().collect();
-            if out
-                .send(Ok(fingerprint_response(now.clone(), gone)))
-                .await
-                .is_err()
-            {
+            if out.send(Ok(fingerprint_response(now.clone(), gone))).await.is_err() {
                 return;
             }
             last = Some(now);
@@ -106,12 +82,7 @@ async fn fingerprints(
     }
 }
 
-async fn samples(
-    driver: Arc<dyn Driver>,
-    id: String,
-    every: Duration,
-    out: mpsc::Sender<Result<TaskStatsResponse, Status>>,
-) {
+async fn samples(driver: Arc<dyn Driver>, id: String, every: Duration, out: mpsc::Sender<Result<TaskStatsResponse, Status>>) {
     loop {
         match guarded(driver.task_stats(&id)).await {
             Ok(Some(usage)) => {
@@ -134,23 +105,12 @@ async fn samples(
 }
 
 pub(crate) fn stats_response(usage: TaskUsage) -> TaskStatsResponse {
-    let by_pid = usage
-        .by_pid
-        .iter()
-        .map(|(pid, usage)| (pid.to_string(), wire_usage(usage)))
-        .collect();
-    build::stats_response(
-        usage.at.unwrap_or_else(SystemTime::now),
-        wire_usage(&usage.total),
-        by_pid,
-    )
+    let by_pid = usage.by_pid.iter().map(|(pid, usage)| (pid.to_string(), wire_usage(usage))).collect();
+    build::stats_response(usage.at.unwrap_or_else(SystemTime::now), wire_usage(&usage.total), by_pid)
 }
 
 fn wire_usage(usage: &Usage) -> TaskResourceUsage {
-    TaskResourceUsage {
-        cpu: Some(wire_cpu(&usage.cpu)),
-        memory: Some(wire_memory(&usage.memory)),
-    }
+    TaskResourceUsage { cpu: Some(wire_cpu(&usage.cpu)), memory: Some(wire_memory(&usage.memory)) }
 }
 
 fn wire_cpu(cpu: &CpuUsage) -> driver_proto::driver::CpuUsage {
@@ -170,11 +130,7 @@ fn wire_cpu(cpu: &CpuUsage) -> driver_proto::driver::CpuUsage {
         throttled_periods: cpu.throttled_periods.unwrap_or_default(),
         throttled_time: cpu.throttled_time.unwrap_or_default(),
         percent: cpu.percent.unwrap_or_default(),
-        measured_fields: measured
-            .into_iter()
-            .filter(|(yes, _)| *yes)
-            .map(|(_, field)| field as i32)
-            .collect(),
+        measured_fields: measured.into_iter().filter(|(yes, _)| *yes).map(|(_, field)| field as i32).collect(),
     }
 }
 
@@ -197,11 +153,7 @@ fn wire_memory(memory: &MemoryUsage) -> driver_proto::driver::MemoryUsage {
         kernel_max_usage: memory.kernel_max_usage.unwrap_or_default(),
         usage: memory.usage.unwrap_or_default(),
         swap: memory.swap.unwrap_or_default(),
-        measured_fields: measured
-            .into_iter()
-            .filter(|(yes, _)| *yes)
-            .map(|(_, field)| field as i32)
-            .collect(),
+        measured_fields: measured.into_iter().filter(|(yes, _)| *yes).map(|(_, field)| field as i32).collect(),
     }
 }
 
@@ -219,11 +171,7 @@ fn wire_capabilities(own: types::Capabilities) -> DriverCapabilities {
         NetworkMode::Task => NetworkIsolationMode::Task,
         NetworkMode::None => NetworkIsolationMode::None,
     } as i32;
-    let mounts = if own.no_mounts {
-        MountConfigs::NoMounts
-    } else {
-        MountConfigs::AnyMounts
-    };
+    let mounts = if own.no_mounts { MountConfigs::NoMounts } else { MountConfigs::AnyMounts };
     DriverCapabilities {
         send_signals: own.send_signals,
         exec: own.exec,
@@ -250,20 +198,13 @@ fn exec_inputs(message: ExecTaskStreamingRequest) -> Vec<ExecInput> {
     }
     if let Some(size) = message.tty_size {
         let cells = |n: i32| n.clamp(0, i32::from(u16::MAX)) as u16;
-        inputs.push(ExecInput::Resize {
-            width: cells(size.width),
-            height: cells(size.height),
-        });
+        inputs.push(ExecInput::Resize { width: cells(size.width), height: cells(size.height) });
     }
     inputs
 }
 
 /// Runs a session: `first` may already hold input, the rest of the client's messages are forwarded until it goes.
-pub(crate) fn exec_session<S, F, R>(
-    first: ExecTaskStreamingRequest,
-    mut rest: S,
-    run: F,
-) -> StreamOf<ExecTaskStreamingResponse>
+pub(crate) fn exec_session<S, F, R>(first: ExecTaskStreamingRequest, mut rest: S, run: F) -> StreamOf<ExecTaskStreamingResponse>
 where
     S: Stream<Item = Result<ExecTaskStreamingRequest, Status>> + Send + Unpin + 'static,
     F: FnOnce(ExecIo) -> R,
@@ -271,12 +212,7 @@ where
 {
     let (sender, receiver) = mpsc::channel(16);
     let (forward, input) = mpsc::channel(16);
-    let session = run(ExecIo {
-        input,
-        output: ExecOutputSink {
-            sender: sender.clone(),
-        },
-    });
+    let session = run(ExecIo { input, output: ExecOutputSink { sender: sender.clone() } });
     tokio::spawn(async move {
         let pump = async {
             for input in exec_inputs(first) {
@@ -295,13 +231,11 @@ where
             drop(forward);
         };
         let ended = async {
-            let last = guarded(session)
-                .await
-                .map(|exit| ExecTaskStreamingResponse {
-                    exited: true,
-                    result: Some(ExitResult::from(&exit)),
-                    ..Default::default()
-                });
+            let last = guarded(session).await.map(|exit| ExecTaskStreamingResponse {
+                exited: true,
+                result: Some(ExitResult::from(&exit)),
+                ..Default::default()
+            });
             let _ = sender.send(last).await;
         };
         let ended = std::pin::pin!(ended);
@@ -326,19 +260,14 @@ impl Wire for PlainService {
         Ok(Response::new(InitResponse {}))
     }
 
-    async fn task_config_schema(
-        &self,
-        _: Request<TaskConfigSchemaRequest>,
-    ) -> Reply<TaskConfigSchemaResponse> {
+    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Reply<TaskConfigSchemaResponse> {
         let spec = guarded(async { Ok::<_, Status>(self.driver.task_config_schema()) }).await?;
         Ok(Response::new(TaskConfigSchemaResponse { spec: Some(spec) }))
     }
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Reply<CapabilitiesResponse> {
         let own = guarded(async { Ok::<_, Status>(self.driver.capabilities()) }).await?;
-        Ok(Response::new(CapabilitiesResponse {
-            capabilities: Some(wire_capabilities(own)),
-        }))
+        Ok(Response::new(CapabilitiesResponse { capabilities: Some(wire_capabilities(own)) }))
     }
 
     type FingerprintStream = StreamOf<FingerprintResponse>;
@@ -349,64 +278,42 @@ impl Wire for PlainService {
         Ok(Response::new(ReceiverStream::new(receiver).boxed()))
     }
 
-    async fn recover_task(
-        &self,
-        request: Request<RecoverTaskRequest>,
-    ) -> Reply<RecoverTaskResponse> {
+    async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> Reply<RecoverTaskResponse> {
         let handle = request.into_inner().handle;
-        let handle =
-            handle.ok_or_else(|| Status::invalid_argument("RecoverTask came without a handle"))?;
+        let handle = handle.ok_or_else(|| Status::invalid_argument("RecoverTask came without a handle"))?;
         guarded(self.driver.recover_task(handle)).await?;
         Ok(Response::new(RecoverTaskResponse {}))
     }
 
     async fn start_task(&self, request: Request<StartTaskRequest>) -> Reply<StartTaskResponse> {
         let task = request.into_inner().task;
-        let mut task =
-            task.ok_or_else(|| Status::invalid_argument("StartTask came without a task"))?;
+        let mut task = task.ok_or_else(|| Status::invalid_argument("StartTask came without a task"))?;
         build::fill_resources(&mut task);
         let started = guarded(self.driver.start_task(task.clone())).await?;
         let network = started.network.map(Into::into);
-        Ok(Response::new(build::start_response(
-            task,
-            started.version,
-            started.driver_state,
-            network,
-        )))
+        Ok(Response::new(build::start_response(task, started.version, started.driver_state, network)))
     }
 
     async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Reply<WaitTaskResponse> {
         let id = request.into_inner().task_id;
         let exit = guarded(self.driver.wait_task(&id)).await?;
-        Ok(Response::new(build::wait_response(
-            (&exit).into(),
-            exit.error.unwrap_or_default(),
-        )))
+        Ok(Response::new(build::wait_response((&exit).into(), exit.error.unwrap_or_default())))
     }
 
     async fn stop_task(&self, request: Request<StopTaskRequest>) -> Reply<StopTaskResponse> {
         let request = request.into_inner();
-        let stop = StopTask {
-            signal: request.signal,
-            timeout: build::std_duration(request.timeout.as_ref()),
-        };
+        let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
         guarded(self.driver.stop_task(&request.task_id, stop)).await?;
         Ok(Response::new(StopTaskResponse {}))
     }
 
-    async fn destroy_task(
-        &self,
-        request: Request<DestroyTaskRequest>,
-    ) -> Reply<DestroyTaskResponse> {
+    async fn destroy_task(&self, request: Request<DestroyTaskRequest>) -> Reply<DestroyTaskResponse> {
         let request = request.into_inner();
         guarded(self.driver.destroy_task(&request.task_id, request.force)).await?;
         Ok(Response::new(DestroyTaskResponse {}))
     }
 
-    async fn inspect_task(
-        &self,
-        request: Request<InspectTaskRequest>,
-    ) -> Reply<InspectTaskResponse> {
+    async fn inspect_task(&self, request: Request<InspectTaskRequest>) -> Reply<InspectTaskResponse> {
         let id = request.into_inner().task_id;
         let seen = guarded(self.driver.inspect_task(&id)).await?;
         let state = match seen.status {
@@ -422,11 +329,7 @@ impl Wire for PlainService {
             completed_at: Some(build::timestamp(seen.completed_at)),
             result: seen.exit.as_ref().map(Into::into),
         };
-        Ok(Response::new(build::inspect_response(
-            status,
-            seen.attributes,
-            seen.network.map(Into::into),
-        )))
+        Ok(Response::new(build::inspect_response(status, seen.attributes, seen.network.map(Into::into))))
     }
 
     type TaskStatsStream = StreamOf<TaskStatsResponse>;
@@ -452,14 +355,9 @@ impl Wire for PlainService {
                 match events.recv().await {
                     Ok(event) => return Some((Ok(event), (events, context))),
                     Err(tokio::sync::broadcast::error::RecvError::Lagged(lost)) => {
-                        tracing::warn!(
-                            lost,
-                            "task events were lost because the host did not read them"
-                        );
+                        tracing::warn!(lost, "task events were lost because the host did not read them");
                     }
-                    Err(tokio::sync::broadcast::error::RecvError::Closed) => {
-                        std::future::pending().await
-                    }
+                    Err(tokio::sync::broadcast::error::RecvError::Closed) => std::future::pending().await,
                 }
             }
         });
@@ -480,66 +378,33 @@ impl Wire for PlainService {
     async fn exec_task(&self, request: Request<ExecTaskRequest>) -> Reply<ExecTaskResponse> {
         let request = request.into_inner();
         let timeout = build::std_duration(request.timeout.as_ref());
-        let output = guarded(
-            self.driver
-                .exec_task(&request.task_id, request.command, timeout),
-        )
-        .await?;
-        Ok(Response::new(build::exec_response(
-            output.stdout,
-            output.stderr,
-            (&output.exit).into(),
-        )))
+        let output = guarded(self.driver.exec_task(&request.task_id, request.command, timeout)).await?;
+        Ok(Response::new(build::exec_response(output.stdout, output.stderr, (&output.exit).into())))
     }
 
     type ExecTaskStreamingStream = StreamOf<ExecTaskStreamingResponse>;
 
-    async fn exec_task_streaming(
-        &self,
-        request: Request<Streaming<ExecTaskStreamingRequest>>,
-    ) -> Reply<Self::ExecTaskStreamingStream> {
+    async fn exec_task_streaming(&self, request: Request<Streaming<ExecTaskStreamingRequest>>) -> Reply<Self::ExecTaskStreamingStream> {
         let mut messages = request.into_inner();
         let mut first = messages.message().await?.unwrap_or_default();
         let setup = first.setup.take();
-        let setup = setup.ok_or_else(|| {
-            Status::invalid_argument("the first exec message must carry the set-up")
-        })?;
+        let setup = setup.ok_or_else(|| Status::invalid_argument("the first exec message must carry the set-up"))?;
         let driver = self.driver.clone();
         let stream = exec_session(first, messages, move |io| async move {
-            driver
-                .exec_streaming(&setup.task_id, setup.command, setup.tty, io)
-                .await
-                .map_err(Status::from)
+            driver.exec_streaming(&setup.task_id, setup.command, setup.tty, io).await.map_err(Status::from)
         });
         Ok(Response::new(stream))
     }
 
-    async fn create_network(
-        &self,
-        request: Request<CreateNetworkRequest>,
-    ) -> Reply<CreateNetworkResponse> {
+    async fn create_network(&self, request: Request<CreateNetworkRequest>) -> Reply<CreateNetworkResponse> {
         let request = request.into_inner();
-        let (spec, created) = guarded(
-            self.driver
-                .create_network(&request.alloc_id, &request.hostname),
-        )
-        .await?;
-        Ok(Response::new(CreateNetworkResponse {
-            isolation_spec: Some(spec),
-            created,
-        }))
+        let (spec, created) = guarded(self.driver.create_network(&request.alloc_id, &request.hostname)).await?;
+        Ok(Response::new(CreateNetworkResponse { isolation_spec: Some(spec), created }))
     }
 
-    async fn destroy_network(
-        &self,
-        request: Request<DestroyNetworkRequest>,
-    ) -> Reply<DestroyNetworkResponse> {
+    async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> Reply<DestroyNetworkResponse> {
         let request = request.into_inner();
-        guarded::<_, Error>(
-            self.driver
-                .destroy_network(&request.alloc_id, request.isolation_spec),
-        )
-        .await?;
+        guarded::<_, Error>(self.driver.destroy_network(&request.alloc_id, request.isolation_spec)).await?;
         Ok(Response::new(DestroyNetworkResponse {}))
     }
 }
@@ -571,10 +436,7 @@ mod tests {
             Ok(())
         }
         async fn wait_task(&self, _: &str) -> Result<TaskExit, Error> {
-            Ok(TaskExit {
-                error: Some("lost".into()),
-                ..TaskExit::default()
-            })
+            Ok(TaskExit { error: Some("lost".into()), ..TaskExit::default() })
         }
         async fn stop_task(&self, _: &str, _: StopTask) -> Result<(), Error> {
             Err(Error::recoverable("busy"))
@@ -587,17 +449,9 @@ mod tests {
         }
         async fn task_stats(&self, _: &str) -> Result<Option<TaskUsage>, Error> {
             let by_pid = [(1, Usage::default())].into();
-            Ok(Some(TaskUsage {
-                by_pid,
-                ..TaskUsage::default()
-            }))
+            Ok(Some(TaskUsage { by_pid, ..TaskUsage::default() }))
         }
-        async fn exec_task(
-            &self,
-            id: &str,
-            _: Vec<String>,
-            _: Duration,
-        ) -> Result<ExecOutput, Error> {
+        async fn exec_task(&self, id: &str, _: Vec<String>, _: Duration) -> Result<ExecOutput, Error> {
             assert!(id != "panic", "on request");
             Ok(ExecOutput::default())
         }
@@ -610,149 +464,58 @@ mod tests {
     #[tokio::test]
     async fn every_answer_is_complete_because_hosts_do_not_check() {
         let service = service();
-        let task = TaskConfig {
-            id: "a/b/c".into(),
-            ..TaskConfig::default()
-        };
+        let task = TaskConfig { id: "a/b/c".into(), ..TaskConfig::default() };
         let request = Request::new(StartTaskRequest { task: Some(task) });
-        let handle = service
-            .start_task(request)
-            .await
-            .expect("starts")
-            .into_inner()
-            .handle
-            .expect("handle");
+        let handle = service.start_task(request).await.expect("starts").into_inner().handle.expect("handle");
         assert!(handle.version >= 1);
         let config = handle.config.expect("the configuration is echoed");
-        assert!(
-            config.id == "a/b/c"
-                && config
-                    .resources
-                    .is_some_and(|r| r.linux_resources.is_some())
-        );
+        assert!(config.id == "a/b/c" && config.resources.is_some_and(|r| r.linux_resources.is_some()));
 
-        let waited = service
-            .wait_task(Request::new(WaitTaskRequest::default()))
-            .await
-            .expect("ends")
-            .into_inner();
+        let waited = service.wait_task(Request::new(WaitTaskRequest::default())).await.expect("ends").into_inner();
         assert!(waited.result.is_some() && waited.err == "lost");
-        let inspected = service
-            .inspect_task(Request::new(InspectTaskRequest::default()))
-            .await
-            .expect("inspected");
+        let inspected = service.inspect_task(Request::new(InspectTaskRequest::default())).await.expect("inspected");
         let status = inspected.into_inner().task.expect("task");
         assert!(status.result.is_some());
-        assert_eq!(
-            (status.started_at, status.completed_at),
-            (Some(build::ZERO_TIME), Some(build::ZERO_TIME))
-        );
-        let executed = service
-            .exec_task(Request::new(ExecTaskRequest::default()))
-            .await
-            .expect("runs")
-            .into_inner();
+        assert_eq!((status.started_at, status.completed_at), (Some(build::ZERO_TIME), Some(build::ZERO_TIME)));
+        let executed = service.exec_task(Request::new(ExecTaskRequest::default())).await.expect("runs").into_inner();
         assert!(executed.result.is_some());
-        let mut stats = service
-            .task_stats(Request::new(TaskStatsRequest::default()))
-            .await
-            .expect("opens")
-            .into_inner();
-        let sample = stats
-            .next()
-            .await
-            .expect("one")
-            .expect("fine")
-            .stats
-            .expect("stats");
-        assert!(
-            sample.timestamp.is_some_and(|at| at.seconds > 0)
-                && sample.agg_resource_usage.is_some()
-        );
-        assert!(
-            sample.resource_usage_by_pid["1"].cpu.is_some()
-                && sample.resource_usage_by_pid["1"].memory.is_some()
-        );
-        let capabilities = service
-            .capabilities(Request::new(CapabilitiesRequest {}))
-            .await
-            .expect("constant");
+        let mut stats = service.task_stats(Request::new(TaskStatsRequest::default())).await.expect("opens").into_inner();
+        let sample = stats.next().await.expect("one").expect("fine").stats.expect("stats");
+        assert!(sample.timestamp.is_some_and(|at| at.seconds > 0) && sample.agg_resource_usage.is_some());
+        assert!(sample.resource_usage_by_pid["1"].cpu.is_some() && sample.resource_usage_by_pid["1"].memory.is_some());
+        let capabilities = service.capabilities(Request::new(CapabilitiesRequest {})).await.expect("constant");
         assert!(capabilities.into_inner().capabilities.is_some());
     }
 
     #[tokio::test]
     async fn failures_have_the_form_that_hosts_read() {
         let service = service();
-        let stop = service
-            .stop_task(Request::new(StopTaskRequest::default()))
-            .await
-            .expect_err("busy");
+        let stop = service.stop_task(Request::new(StopTaskRequest::default())).await.expect_err("busy");
         assert_eq!(driver_proto::errors::recoverable(&stop), Some(true));
-        let destroy = service
-            .destroy_task(Request::new(DestroyTaskRequest::default()))
-            .await
-            .expect_err("unknown");
+        let destroy = service.destroy_task(Request::new(DestroyTaskRequest::default())).await.expect_err("unknown");
         assert!(driver_proto::errors::is_task_not_found(&destroy));
-        let signal = service
-            .signal_task(Request::new(SignalTaskRequest::default()))
-            .await
-            .expect_err("not offered");
+        let signal = service.signal_task(Request::new(SignalTaskRequest::default())).await.expect_err("not offered");
         assert_eq!(signal.code(), tonic::Code::Unimplemented);
-        let request = ExecTaskRequest {
-            task_id: "panic".into(),
-            ..ExecTaskRequest::default()
-        };
-        let panic = service
-            .exec_task(Request::new(request))
-            .await
-            .expect_err("panics");
+        let request = ExecTaskRequest { task_id: "panic".into(), ..ExecTaskRequest::default() };
+        let panic = service.exec_task(Request::new(request)).await.expect_err("panics");
         assert!(panic.message().contains("on request"), "{panic:?}");
-        for request in [
-            RecoverTaskRequest::default(),
-            RecoverTaskRequest {
-                task_id: "x".into(),
-                handle: None,
-            },
-        ] {
+        for request in [RecoverTaskRequest::default(), RecoverTaskRequest { task_id: "x".into(), handle: None }] {
             assert!(service.recover_task(Request::new(request)).await.is_err());
         }
-        assert!(
-            service
-                .start_task(Request::new(StartTaskRequest { task: None }))
-                .await
-                .is_err()
-        );
+        assert!(service.start_task(Request::new(StartTaskRequest { task: None })).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn streams_stay_open_even_for_a_driver_that_panics() {
         let service = service();
-        let mut looks = service
-            .fingerprint(Request::new(FingerprintRequest {}))
-            .await
-            .expect("opens")
-            .into_inner();
+        let mut looks = service.fingerprint(Request::new(FingerprintRequest {})).await.expect("opens").into_inner();
         let first = looks.next().await.expect("at once").expect("fine");
-        assert!(
-            first.health() == HealthState::Unhealthy
-                && first.health_description.contains("no look"),
-            "{first:?}"
-        );
-        let mut events = service
-            .task_events(Request::new(TaskEventsRequest {}))
-            .await
-            .expect("opens")
-            .into_inner();
+        assert!(first.health() == HealthState::Unhealthy && first.health_description.contains("no look"), "{first:?}");
+        let mut events = service.task_events(Request::new(TaskEventsRequest {})).await.expect("opens").into_inner();
         // Hours pass, nothing changes, nothing ends.
-        let silence = tokio::time::timeout(
-            Duration::from_secs(10_000),
-            futures::future::select(looks.next(), events.next()),
-        );
+        let silence = tokio::time::timeout(Duration::from_secs(10_000), futures::future::select(looks.next(), events.next()));
         assert!(silence.await.is_err());
-        service.context.emit(crate::TaskEvent {
-            message: "hello".into(),
-            ..Default::default()
-        });
+        service.context.emit(crate::TaskEvent { message: "hello".into(), ..Default::default() });
         let event = events.next().await.expect("open").expect("fine");
         assert!(event.message == "hello" && event.timestamp.is_some());
     }

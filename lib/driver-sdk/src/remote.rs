@@ -10,9 +10,7 @@ use tokio::sync::mpsc;
 use crate::config::Config;
 use crate::exec::ExecIo;
 use crate::schema::Spec;
-use crate::types::{
-    AgentConfig, Capabilities, Fingerprint, FsIsolation, PluginInfo, StopTask, TaskExit, TaskUsage,
-};
+use crate::types::{AgentConfig, Capabilities, Fingerprint, FsIsolation, PluginInfo, StopTask, TaskExit, TaskUsage};
 use crate::{Context, Error, RemoteError};
 
 /// Which runtime the driver reaches and what it has there. The guarantee that people see is computed from it.
@@ -107,11 +105,7 @@ pub struct Observation {
 impl Observation {
     /// Nothing can be said, and why.
     pub fn unknown(key: impl Into<String>, why: impl ToString) -> Self {
-        Self {
-            key: key.into(),
-            reason: why.to_string(),
-            ..Self::default()
-        }
+        Self { key: key.into(), reason: why.to_string(), ..Self::default() }
     }
 }
 
@@ -287,26 +281,13 @@ pub trait RemoteDriver: Send + Sync + 'static {
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError>;
 
     /// Finds an instance by its key. [`RemoteError::Gone`] only on the provider's positive answer.
-    async fn find(
-        &self,
-        _key: &str,
-        _owner: &str,
-    ) -> Result<(RemoteHandle, Observation), RemoteError> {
-        Err(RemoteError::wrong_request(
-            "this driver cannot find instances by key",
-        ))
+    async fn find(&self, _key: &str, _owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot find instances by key"))
     }
 
     /// Everything of one owner.
-    async fn list(
-        &self,
-        _owner: &str,
-        _page_token: &str,
-        _page_size: usize,
-    ) -> Result<Page, RemoteError> {
-        Err(RemoteError::wrong_request(
-            "this driver cannot list instances",
-        ))
+    async fn list(&self, _owner: &str, _page_token: &str, _page_size: usize) -> Result<Page, RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot list instances"))
     }
 
     /// One observation for each handle, in the order asked; trouble with one handle is an Unknown of that one.
@@ -314,11 +295,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
 
     /// Pushes the current observation of each handle and then every change, until the sink is closed. The default polls
     /// [`RemoteDriver::observe`] every [`RemoteDriver::watch_interval`].
-    async fn watch(
-        &self,
-        handles: Vec<RemoteHandle>,
-        sink: ObservationSink,
-    ) -> Result<(), RemoteError> {
+    async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
         let mut last: Vec<Option<Observation>> = vec![None; handles.len()];
         loop {
             match self.observe(&handles).await {
@@ -351,36 +328,19 @@ pub trait RemoteDriver: Send + Sync + 'static {
     }
 
     /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.
-    async fn stop(
-        &self,
-        handle: &RemoteHandle,
-        epoch: u64,
-        stop: StopTask,
-    ) -> Result<Observation, RemoteError>;
+    async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError>;
 
     /// The exit result is stored: the provider may forget the instance. Idempotent; refuses one that runs.
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
 
     /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed.
-    async fn logs(
-        &self,
-        _handle: &RemoteHandle,
-        _query: LogsQuery,
-        _sink: mpsc::Sender<LogChunk>,
-    ) -> Result<(), RemoteError> {
+    async fn logs(&self, _handle: &RemoteHandle, _query: LogsQuery, _sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot read logs"))
     }
 
     /// Sends a signal.
-    async fn signal(
-        &self,
-        _handle: &RemoteHandle,
-        _epoch: u64,
-        _signal: &str,
-    ) -> Result<(), RemoteError> {
-        Err(RemoteError::wrong_request(
-            "this driver cannot send signals",
-        ))
+    async fn signal(&self, _handle: &RemoteHandle, _epoch: u64, _signal: &str) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot send signals"))
     }
 
     /// One sample of resource use; `None` when there is none.
@@ -397,9 +357,7 @@ pub trait RemoteDriver: Send + Sync + 'static {
         _tty: bool,
         _io: ExecIo,
     ) -> Result<TaskExit, RemoteError> {
-        Err(RemoteError::wrong_request(
-            "this driver cannot run commands beside an instance",
-        ))
+        Err(RemoteError::wrong_request("this driver cannot run commands beside an instance"))
     }
 
     /// As [`crate::Driver::shutdown`].

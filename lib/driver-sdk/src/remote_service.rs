@@ -38,19 +38,12 @@ fn wire_handle(handle: remote::RemoteHandle) -> Result<Handle, Status> {
             "the driver made a handle of {size} bytes, at most {REMOTE_HANDLE_MAX_BYTES} are allowed; keep only what finds the instance again"
         )));
     }
-    Ok(Handle {
-        schema: handle.schema,
-        data: handle.data,
-    })
+    Ok(Handle { schema: handle.schema, data: handle.data })
 }
 
 fn own_handle(handle: Option<Handle>) -> Result<remote::RemoteHandle, Status> {
-    let handle =
-        handle.ok_or_else(|| Status::invalid_argument("the request came without a handle"))?;
-    Ok(remote::RemoteHandle {
-        schema: handle.schema,
-        data: handle.data,
-    })
+    let handle = handle.ok_or_else(|| Status::invalid_argument("the request came without a handle"))?;
+    Ok(remote::RemoteHandle { schema: handle.schema, data: handle.data })
 }
 
 fn wire_observation(seen: remote::Observation) -> Observation {
@@ -67,11 +60,7 @@ fn wire_observation(seen: remote::Observation) -> Observation {
         exit_code: seen.exit.exit_code,
         signal: seen.exit.signal,
         oom_killed: seen.exit.oom_killed,
-        reason: if seen.reason.is_empty() {
-            seen.exit.error.unwrap_or_default()
-        } else {
-            seen.reason
-        },
+        reason: if seen.reason.is_empty() { seen.exit.error.unwrap_or_default() } else { seen.reason },
         started_at: seen.started_at.map(|at| build::timestamp(Some(at))),
         finished_at: seen.finished_at.map(|at| build::timestamp(Some(at))),
         provider_id: seen.provider_id,
@@ -159,21 +148,14 @@ impl Wire for RemoteService {
         let mut task = request.task.ok_or_else(|| wrong("a task"))?;
         build::fill_resources(&mut task);
         let bundle = request.bundle.unwrap_or_default();
-        let files = bundle.files.into_iter().map(|f| remote::BundleFile {
-            path: f.path,
-            mode: f.mode,
-            data: f.data,
-        });
+        let files = bundle.files.into_iter().map(|f| remote::BundleFile { path: f.path, mode: f.mode, data: f.data });
         let ensure = remote::Ensure {
             key: request.key,
             epoch: request.epoch,
             owner: request.owner,
             slot: request.slot,
             task,
-            bundle: remote::Bundle {
-                digest: bundle.digest,
-                files: files.collect(),
-            },
+            bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
         };
         let ensured = guarded(self.0.ensure(ensure)).await?;
         Ok(Response::new(EnsureResponse {
@@ -186,10 +168,7 @@ impl Wire for RemoteService {
     async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
         let request = request.into_inner();
         let (handle, seen) = guarded(self.0.find(&request.key, &request.owner)).await?;
-        Ok(Response::new(FindResponse {
-            handle: Some(wire_handle(handle)?),
-            observed: Some(wire_observation(seen)),
-        }))
+        Ok(Response::new(FindResponse { handle: Some(wire_handle(handle)?), observed: Some(wire_observation(seen)) }))
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Reply<ListResponse> {
@@ -199,15 +178,8 @@ impl Wire for RemoteService {
             size => size.min(1000) as usize,
         };
         let page = guarded(self.0.list(&request.owner, &request.page_token, size)).await?;
-        let instances = page
-            .instances
-            .into_iter()
-            .map(wire_instance)
-            .collect::<Result<_, _>>()?;
-        Ok(Response::new(ListResponse {
-            instances,
-            next_page_token: page.next_page_token,
-        }))
+        let instances = page.instances.into_iter().map(wire_instance).collect::<Result<_, _>>()?;
+        Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token }))
     }
 
     async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {
@@ -215,13 +187,9 @@ impl Wire for RemoteService {
         let seen = guarded(self.0.observe(&handles)).await?;
         if seen.len() != handles.len() {
             let (asked, got) = (handles.len(), seen.len());
-            return Err(Status::internal(format!(
-                "the driver answered {got} observations for {asked} handles"
-            )));
+            return Err(Status::internal(format!("the driver answered {got} observations for {asked} handles")));
         }
-        Ok(Response::new(ObserveResponse {
-            observations: seen.into_iter().map(wire_observation).collect(),
-        }))
+        Ok(Response::new(ObserveResponse { observations: seen.into_iter().map(wire_observation).collect() }))
     }
 
     type WatchStream = StreamOf<Observation>;
@@ -229,29 +197,19 @@ impl Wire for RemoteService {
     async fn watch(&self, request: Request<ObserveRequest>) -> Reply<Self::WatchStream> {
         let handles = own_handles(request.into_inner());
         let driver = self.0.clone();
-        let stream = pushed(wire_observation, move |sink| async move {
-            driver.watch(handles, sink).await
-        });
+        let stream = pushed(wire_observation, move |sink| async move { driver.watch(handles, sink).await });
         Ok(Response::new(stream))
     }
 
     async fn stop(&self, request: Request<StopRequest>) -> Reply<StopResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
-        let stop = StopTask {
-            signal: request.signal,
-            timeout: build::std_duration(request.timeout.as_ref()),
-        };
+        let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
         let seen = guarded(self.0.stop(&handle, request.epoch, stop)).await?;
-        Ok(Response::new(StopResponse {
-            observed: Some(wire_observation(seen)),
-        }))
+        Ok(Response::new(StopResponse { observed: Some(wire_observation(seen)) }))
     }
 
-    async fn acknowledge(
-        &self,
-        request: Request<AcknowledgeRequest>,
-    ) -> Reply<AcknowledgeResponse> {
+    async fn acknowledge(&self, request: Request<AcknowledgeRequest>) -> Reply<AcknowledgeResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
         guarded(self.0.acknowledge(&handle, request.epoch)).await?;
@@ -266,22 +224,11 @@ impl Wire for RemoteService {
             LogStream::Stdout => remote::LogStream::Stdout,
             LogStream::Stderr => remote::LogStream::Stderr,
         };
-        let query = remote::LogsQuery {
-            stream,
-            offset: request.offset,
-            follow: request.follow,
-            from_end: request.from_end,
-        };
+        let query = remote::LogsQuery { stream, offset: request.offset, follow: request.follow, from_end: request.from_end };
         let handle = own_handle(request.handle)?;
         let driver = self.0.clone();
-        let wire = |chunk: remote::LogChunk| LogChunk {
-            offset: chunk.offset,
-            data: chunk.data,
-            file: chunk.file,
-        };
-        let stream = pushed(wire, move |sink| async move {
-            driver.logs(&handle, query, sink).await
-        });
+        let wire = |chunk: remote::LogChunk| LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file };
+        let stream = pushed(wire, move |sink| async move { driver.logs(&handle, query, sink).await });
         Ok(Response::new(stream))
     }
 
@@ -295,9 +242,7 @@ impl Wire for RemoteService {
     async fn stats(&self, request: Request<StatsRequest>) -> Reply<StatsResponse> {
         let handle = own_handle(request.into_inner().handle)?;
         let usage = guarded(self.0.stats(&handle)).await?;
-        Ok(Response::new(StatsResponse {
-            stats: usage.and_then(|usage| stats_response(usage).stats),
-        }))
+        Ok(Response::new(StatsResponse { stats: usage.and_then(|usage| stats_response(usage).stats) }))
     }
 
     type ExecStream = StreamOf<ExecTaskStreamingResponse>;
@@ -308,29 +253,16 @@ impl Wire for RemoteService {
         let (handle, epoch) = (own_handle(first.handle)?, first.epoch);
         let mut frame = first.frame.unwrap_or_default();
         let setup = frame.setup.take();
-        let setup = setup.ok_or_else(|| {
-            Status::invalid_argument("the first exec message must carry the set-up")
-        })?;
+        let setup = setup.ok_or_else(|| Status::invalid_argument("the first exec message must carry the set-up"))?;
         let driver = self.0.clone();
-        let frames =
-            messages.map(|message| message.map(|message| message.frame.unwrap_or_default()));
+        let frames = messages.map(|message| message.map(|message| message.frame.unwrap_or_default()));
         let stream = exec_session(frame, frames, move |io: ExecIo| async move {
-            driver
-                .exec(&handle, epoch, setup.command, setup.tty, io)
-                .await
-                .map_err(Status::from)
+            driver.exec(&handle, epoch, setup.command, setup.tty, io).await.map_err(Status::from)
         });
         Ok(Response::new(stream))
     }
 }
 
 fn own_handles(request: ObserveRequest) -> Vec<remote::RemoteHandle> {
-    request
-        .handles
-        .into_iter()
-        .map(|h| remote::RemoteHandle {
-            schema: h.schema,
-            data: h.data,
-        })
-        .collect()
+    request.handles.into_iter().map(|h| remote::RemoteHandle { schema: h.schema, data: h.data }).collect()
 }

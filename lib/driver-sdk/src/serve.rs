@@ -38,10 +38,7 @@ const SHUTDOWN_FLUSH: Duration = Duration::from_millis(50);
 
 /// Runs a plugin's future on a runtime of one thread: small, and enough for a process that mostly waits.
 pub fn block_on(plugin: impl Future<Output = ExitCode>) -> ExitCode {
-    match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(plugin);
             // Blocking work of the driver must not hold up the end.
@@ -85,10 +82,7 @@ fn complain(message: std::fmt::Arguments<'_>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn serve_until_told(
-    driver: Arc<dyn Driver>,
-    remote: Option<Arc<dyn RemoteDriver>>,
-) -> io::Result<()> {
+async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<Arc<dyn RemoteDriver>>) -> io::Result<()> {
     let asked = |key| std::env::var(key).is_ok_and(|value| !value.is_empty());
     if !offered_versions().contains(&handshake::APP_VERSION) {
         // The host decides; the line tells it which version there is.
@@ -112,16 +106,10 @@ async fn serve_until_told(
         .add_service(GrpcStdioServer::new(Stdio))
         .add_service(GrpcBrokerServer::new(Broker))
         .add_service(HealthServer::new(Alive))
-        .add_service(
-            DriverServer::new(PlainService::new(driver.clone(), context))
-                .max_decoding_message_size(limit),
-        )
-        .add_optional_service(remote.map(|remote| {
-            RemoteDriverServer::new(RemoteService::new(remote)).max_decoding_message_size(limit)
-        }));
+        .add_service(DriverServer::new(PlainService::new(driver.clone(), context)).max_decoding_message_size(limit))
+        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(RemoteService::new(remote)).max_decoding_message_size(limit)));
     // Hosts probe with connections that close before they speak; a failed accept ends nothing.
-    let incoming = UnixListenerStream::new(listener)
-        .filter(|connection| std::future::ready(connection.is_ok()));
+    let incoming = UnixListenerStream::new(listener).filter(|connection| std::future::ready(connection.is_ok()));
     let serving = tokio::spawn(server.serve_with_incoming(incoming));
 
     announce(&Address::Unix(socket.text), asked(handshake::MULTIPLEX_KEY))?;
@@ -139,10 +127,7 @@ async fn serve_until_told(
     }
     // Streams such as the fingerprint never end by themselves, so the server is not asked to finish them.
     let hook = AssertUnwindSafe(driver.shutdown()).catch_unwind();
-    if !matches!(
-        tokio::time::timeout(SHUTDOWN_HOOK_MAX, hook).await,
-        Ok(Ok(()))
-    ) {
+    if !matches!(tokio::time::timeout(SHUTDOWN_HOOK_MAX, hook).await, Ok(Ok(()))) {
         tracing::warn!("the driver's shutdown did not finish in time");
     }
     tokio::time::sleep(SHUTDOWN_FLUSH).await;
@@ -151,9 +136,7 @@ async fn serve_until_told(
 
 fn offered_versions() -> Vec<u32> {
     let text = std::env::var(handshake::PROTOCOL_VERSIONS_KEY).unwrap_or_default();
-    text.split(',')
-        .filter_map(|version| version.trim().parse().ok())
-        .collect()
+    text.split(',').filter_map(|version| version.trim().parse().ok()).collect()
 }
 
 struct Socket {
@@ -179,43 +162,25 @@ fn listen() -> io::Result<(UnixListener, Socket)> {
         Ok(group) if !group.is_empty() => share_with(&path, &group)?,
         _ => std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?,
     }
-    let text = path
-        .to_str()
-        .map(str::to_owned)
-        .filter(|text| !text.contains(['|', '\n']));
-    let text = text.ok_or_else(|| {
-        io::Error::other(format!(
-            "the socket path {path:?} cannot be written in a handshake"
-        ))
-    })?;
+    let text = path.to_str().map(str::to_owned).filter(|text| !text.contains(['|', '\n']));
+    let text = text.ok_or_else(|| io::Error::other(format!("the socket path {path:?} cannot be written in a handshake")))?;
     Ok((listener, Socket { path, text }))
 }
 
 fn bind_fresh(dir: &Path) -> io::Result<(UnixListener, PathBuf)> {
-    let clock = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .subsec_nanos();
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
     for attempt in 0..100u32 {
-        let number = clock
-            .wrapping_add(std::process::id().rotate_left(12))
-            .wrapping_add(attempt.wrapping_mul(7919));
+        let number = clock.wrapping_add(std::process::id().rotate_left(12)).wrapping_add(attempt.wrapping_mul(7919));
         let path = dir.join(format!("plugin{number}"));
         if path.as_os_str().len() > handshake::SOCKET_PATH_MAX {
-            let why = format!(
-                "the socket path {path:?} is longer than {} bytes; choose a shorter directory",
-                handshake::SOCKET_PATH_MAX
-            );
+            let why = format!("the socket path {path:?} is longer than {} bytes; choose a shorter directory", handshake::SOCKET_PATH_MAX);
             return Err(io::Error::other(why));
         }
         match UnixListener::bind(&path) {
             Ok(listener) => return Ok((listener, path)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => {
-                return Err(io::Error::new(
-                    error.kind(),
-                    format!("cannot listen on {path:?}: {error}"),
-                ));
+                return Err(io::Error::new(error.kind(), format!("cannot listen on {path:?}: {error}")));
             }
         }
     }
@@ -225,8 +190,7 @@ fn bind_fresh(dir: &Path) -> io::Result<(UnixListener, PathBuf)> {
 fn share_with(path: &Path, group: &str) -> io::Result<()> {
     let gid = match group.parse() {
         Ok(gid) => gid,
-        Err(_) => gid_of(group)
-            .ok_or_else(|| io::Error::other(format!("no group is called {group:?} here")))?,
+        Err(_) => gid_of(group).ok_or_else(|| io::Error::other(format!("no group is called {group:?} here")))?,
     };
     chown(path, None, Some(gid))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
@@ -256,20 +220,14 @@ fn announce(address: &Address, multiplex_asked: bool) -> io::Result<()> {
 }
 
 /// Runs the driver's code for one call; a panic there is an error of this call and of nothing else.
-pub(crate) async fn guarded<T, E: Into<Status>>(
-    call: impl Future<Output = Result<T, E>>,
-) -> Result<T, Status> {
+pub(crate) async fn guarded<T, E: Into<Status>>(call: impl Future<Output = Result<T, E>>) -> Result<T, Status> {
     match AssertUnwindSafe(call).catch_unwind().await {
         Ok(result) => result.map_err(Into::into),
-        Err(panic) => Err(Status::internal(format!(
-            "the driver panicked: {}",
-            panic_text(panic.as_ref())
-        ))),
+        Err(panic) => Err(Status::internal(format!("the driver panicked: {}", panic_text(panic.as_ref())))),
     }
 }
 
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no text")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }

@@ -17,10 +17,7 @@ pub struct PluginInfo {
 impl PluginInfo {
     /// A name and a version.
     pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            version: version.into(),
-        }
+        Self { name: name.into(), version: version.into() }
     }
 }
 
@@ -111,29 +108,17 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// Works, without attributes.
     pub fn healthy() -> Self {
-        Self {
-            health: Health::Healthy,
-            description: "Healthy".into(),
-            attributes: BTreeMap::new(),
-        }
+        Self { health: Health::Healthy, description: "Healthy".into(), attributes: BTreeMap::new() }
     }
 
     /// Present and not working.
     pub fn unhealthy(why: impl Into<String>) -> Self {
-        Self {
-            health: Health::Unhealthy,
-            description: why.into(),
-            attributes: BTreeMap::new(),
-        }
+        Self { health: Health::Unhealthy, description: why.into(), attributes: BTreeMap::new() }
     }
 
     /// Not present.
     pub fn undetected(why: impl Into<String>) -> Self {
-        Self {
-            health: Health::Undetected,
-            description: why.into(),
-            attributes: BTreeMap::new(),
-        }
+        Self { health: Health::Undetected, description: why.into(), attributes: BTreeMap::new() }
     }
 
     /// Adds an attribute.
@@ -157,11 +142,7 @@ pub struct NetworkOverride {
 
 impl From<NetworkOverride> for driver::NetworkOverride {
     fn from(value: NetworkOverride) -> Self {
-        Self {
-            port_map: value.port_map,
-            addr: value.address,
-            auto_advertise: value.auto_advertise,
-        }
+        Self { port_map: value.port_map, addr: value.address, auto_advertise: value.auto_advertise }
     }
 }
 
@@ -192,29 +173,18 @@ pub struct TaskExit {
 impl TaskExit {
     /// Ended by itself.
     pub fn code(exit_code: i32) -> Self {
-        Self {
-            exit_code,
-            ..Self::default()
-        }
+        Self { exit_code, ..Self::default() }
     }
 
     /// Ended by a signal.
     pub fn signal(signal: i32) -> Self {
-        Self {
-            exit_code: 128 + signal,
-            signal,
-            ..Self::default()
-        }
+        Self { exit_code: 128 + signal, signal, ..Self::default() }
     }
 }
 
 impl From<&TaskExit> for driver::ExitResult {
     fn from(exit: &TaskExit) -> Self {
-        Self {
-            exit_code: exit.exit_code,
-            signal: exit.signal,
-            oom_killed: exit.oom_killed,
-        }
+        Self { exit_code: exit.exit_code, signal: exit.signal, oom_killed: exit.oom_killed }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use driver_host::{
-    Bundle, BundleFile, EnsureRequest, InstanceState, Observation, Remote, RemoteError,
-    RemoteHandle as WireHandle, TaskConfig, proto::build,
+    Bundle, BundleFile, EnsureRequest, InstanceState, Observation, Remote, RemoteError, RemoteHandle as WireHandle, TaskConfig,
+    proto::build,
 };
 use lifecycle::remote::node::{Answer, Call, Sighting};
 use model::{ClusterId, IncarnationId, Observed, SlotKey, TimestampNs, remote::RemoteHandle};
@@ -27,17 +27,11 @@ pub(crate) struct Prepared {
 }
 
 pub(crate) fn wire_handle(handle: &RemoteHandle) -> WireHandle {
-    WireHandle {
-        schema: handle.schema,
-        data: handle.data.clone(),
-    }
+    WireHandle { schema: handle.schema, data: handle.data.clone() }
 }
 
 fn model_handle(handle: WireHandle) -> RemoteHandle {
-    RemoteHandle {
-        schema: handle.schema,
-        data: handle.data,
-    }
+    RemoteHandle { schema: handle.schema, data: handle.data }
 }
 
 fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
@@ -50,10 +44,7 @@ fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
 /// What an observation of the driver says.
 pub(crate) fn sighting(o: &Observation) -> Sighting {
     let observed = match o.state() {
-        InstanceState::Unknown => Observed::Unknown {
-            since: now_ns(),
-            why: o.reason.clone(),
-        },
+        InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: o.reason.clone() },
         InstanceState::Creating => Observed::Creating,
         InstanceState::Running => Observed::Running,
         InstanceState::Exited => Observed::Exited {
@@ -88,10 +79,7 @@ fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> Answer {
     }
     match observed {
         Some(o) if o.state() == InstanceState::Unknown => Answer::CouldNotAsk(o.reason.clone()),
-        Some(o) => Answer::Instance {
-            handle,
-            sighting: Box::new(sighting(o)),
-        },
+        Some(o) => Answer::Instance { handle, sighting: Box::new(sighting(o)) },
         None => Answer::CouldNotAsk("the driver answered without an observation".into()),
     }
 }
@@ -101,9 +89,7 @@ fn trouble(error: RemoteError) -> Answer {
         RemoteError::Gone(_) => Answer::Absent,
         RemoteError::CouldNotAsk(why) => Answer::CouldNotAsk(why),
         RemoteError::WrongRequest(why) => Answer::WrongRequest(why),
-        RemoteError::StaleEpoch { accepted, .. } => Answer::StaleEpoch {
-            accepted: accepted.unwrap_or(0),
-        },
+        RemoteError::StaleEpoch { accepted, .. } => Answer::StaleEpoch { accepted: accepted.unwrap_or(0) },
     }
 }
 
@@ -117,18 +103,9 @@ enum NoRemote {
 
 /// The remote extension of a driver whose plugin runs.
 async fn remote_of(ctx: &NodeContext, name: &str) -> Result<Remote, NoRemote> {
-    let driver = ctx
-        .drivers
-        .get(name, DRIVER_PATIENCE)
-        .await
-        .map_err(NoRemote::Down)?;
-    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0))
-        .await
-        .is_err()
-    {
-        return Err(NoRemote::Down(format!(
-            "the plugin of driver {name:?} is not running"
-        )));
+    let driver = ctx.drivers.get(name, DRIVER_PATIENCE).await.map_err(NoRemote::Down)?;
+    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
+        return Err(NoRemote::Down(format!("the plugin of driver {name:?} is not running")));
     }
     driver.remote().ok_or_else(|| {
         NoRemote::Plain(format!(
@@ -147,11 +124,7 @@ pub(crate) struct About {
 }
 
 /// Carries out one call other than Observe, which goes in batches.
-pub(crate) async fn call(
-    about: &About,
-    call: Call,
-    prepared: Option<Result<Prepared, String>>,
-) -> Answer {
+pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
     let remote = match remote_of(&about.ctx, &about.driver).await {
         Ok(remote) => remote,
         // Nothing was asked and nothing was created: a create is refused for good, anything else stays unknown.
@@ -178,11 +151,7 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
     let owner = about.cluster.to_string();
     match call {
         Call::Find { incarnation } => {
-            let provider = about
-                .ctx
-                .drivers
-                .provider(&about.driver)
-                .unwrap_or_default();
+            let provider = about.ctx.drivers.provider(&about.driver).unwrap_or_default();
             if provider.find {
                 return match remote.find(&incarnation.to_string(), &owner).await {
                     Ok((handle, observed)) => instance(model_handle(handle), Some(&observed)),
@@ -191,12 +160,10 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
             }
             search(remote, &owner, incarnation).await
         }
-        Call::Observe { handle } => {
-            match observe(remote, std::slice::from_ref(&handle)).await.pop() {
-                Some(answer) => answer,
-                None => Answer::CouldNotAsk("the driver answered without an observation".into()),
-            }
-        }
+        Call::Observe { handle } => match observe(remote, std::slice::from_ref(&handle)).await.pop() {
+            Some(answer) => answer,
+            None => Answer::CouldNotAsk("the driver answered without an observation".into()),
+        },
         Call::Seal { .. } | Call::Ensure { .. } | Call::Stop { .. } | Call::Acknowledge { .. } => {
             Answer::CouldNotAsk("not a looking call".into())
         }
@@ -215,9 +182,7 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
         };
         if let Some(found) = page.instances.into_iter().find(|i| i.key == key) {
             let Some(handle) = found.handle else {
-                return Answer::CouldNotAsk(
-                    "the driver listed an instance without a handle".into(),
-                );
+                return Answer::CouldNotAsk("the driver listed an instance without a handle".into());
             };
             return instance(model_handle(handle), found.observed.as_ref());
         }
@@ -230,10 +195,7 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
 
 /// One observation for each handle.
 pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<Answer> {
-    match remote
-        .observe(handles.iter().map(wire_handle).collect())
-        .await
-    {
+    match remote.observe(handles.iter().map(wire_handle).collect()).await {
         Ok(seen) if seen.len() == handles.len() => handles
             .iter()
             .zip(&seen)
@@ -243,46 +205,24 @@ pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<An
             })
             .collect(),
         Ok(seen) => {
-            let why = format!(
-                "the driver answered {} observations to {} questions",
-                seen.len(),
-                handles.len()
-            );
-            handles
-                .iter()
-                .map(|_| Answer::CouldNotAsk(why.clone()))
-                .collect()
+            let why = format!("the driver answered {} observations to {} questions", seen.len(), handles.len());
+            handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect()
         }
         // The whole question failed: that says nothing about any one instance.
-        Err(RemoteError::Gone(why)) => handles
-            .iter()
-            .map(|_| Answer::CouldNotAsk(why.clone()))
-            .collect(),
+        Err(RemoteError::Gone(why)) => handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect(),
         Err(e) => handles.iter().map(|_| trouble(e.clone())).collect(),
     }
 }
 
 /// A batch of observations through a driver by name.
-pub(crate) async fn observe_by_name(
-    ctx: &NodeContext,
-    driver: &str,
-    handles: &[RemoteHandle],
-) -> Vec<Answer> {
+pub(crate) async fn observe_by_name(ctx: &NodeContext, driver: &str, handles: &[RemoteHandle]) -> Vec<Answer> {
     match remote_of(ctx, driver).await {
         Ok(remote) => observe(&remote, handles).await,
-        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => handles
-            .iter()
-            .map(|_| Answer::CouldNotAsk(why.clone()))
-            .collect(),
+        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect(),
     }
 }
 
-async fn mutate(
-    about: &About,
-    remote: &Remote,
-    call: Call,
-    prepared: Option<Result<Prepared, String>>,
-) -> Answer {
+async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
     match call {
         Call::Ensure { incarnation, epoch } => {
             let prepared = match prepared {
@@ -290,9 +230,7 @@ async fn mutate(
                 // The job's own fault, found here: the provider was not asked and nothing was created.
                 Some(Err(why)) => return Answer::WrongRequest(why),
                 None => {
-                    return Answer::CouldNotAsk(
-                        "the preparation was lost, it is done again".into(),
-                    );
+                    return Answer::CouldNotAsk("the preparation was lost, it is done again".into());
                 }
             };
             let request = EnsureRequest {
@@ -307,89 +245,49 @@ async fn mutate(
                 Ok(answer) => match answer.handle {
                     Some(handle) => {
                         let handle = model_handle(handle);
-                        match answer
-                            .observed
-                            .as_ref()
-                            .filter(|o| o.state() != InstanceState::Unknown)
-                        {
+                        match answer.observed.as_ref().filter(|o| o.state() != InstanceState::Unknown) {
                             Some(o) => instance(handle, Some(o)),
                             None => Answer::Instance {
                                 handle,
-                                sighting: Box::new(Sighting {
-                                    observed: Observed::Creating,
-                                    ..Sighting::default()
-                                }),
+                                sighting: Box::new(Sighting { observed: Observed::Creating, ..Sighting::default() }),
                             },
                         }
                     }
-                    None => {
-                        Answer::CouldNotAsk("the driver answered a create without a handle".into())
-                    }
+                    None => Answer::CouldNotAsk("the driver answered a create without a handle".into()),
                 },
                 Err(RemoteError::Gone(why)) => Answer::CouldNotAsk(why),
                 Err(e) => trouble(e),
             }
         }
-        Call::Stop {
-            handle,
-            epoch,
-            signal,
-            timeout,
-        } => match remote
-            .stop(wire_handle(&handle), epoch, &signal, timeout.to_std())
-            .await
-        {
+        Call::Stop { handle, epoch, signal, timeout } => match remote.stop(wire_handle(&handle), epoch, &signal, timeout.to_std()).await {
             Ok(observed) => match observed.state() {
                 InstanceState::Gone => Answer::Absent,
                 _ => instance(handle, Some(&observed)),
             },
             Err(e) => trouble(e),
         },
-        Call::Acknowledge { handle, epoch } => {
-            match remote.acknowledge(wire_handle(&handle), epoch).await {
-                Ok(()) | Err(RemoteError::Gone(_)) => Answer::Absent,
-                Err(e) => trouble(e),
-            }
-        }
+        Call::Acknowledge { handle, epoch } => match remote.acknowledge(wire_handle(&handle), epoch).await {
+            Ok(()) | Err(RemoteError::Gone(_)) => Answer::Absent,
+            Err(e) => trouble(e),
+        },
         // The driver protocol has no such call and no driver declares it; see `drivers::provider`.
         Call::Seal { .. } => Answer::CouldNotAsk("the driver cannot seal keys".into()),
-        Call::Find { .. } | Call::Observe { .. } => {
-            Answer::CouldNotAsk("not a changing call".into())
-        }
+        Call::Find { .. } | Call::Observe { .. } => Answer::CouldNotAsk("not a changing call".into()),
     }
 }
 
 /// Node-local preparation for a create: the task's configuration and the files that travel with it.
-pub(crate) async fn prepare(
-    ctx: Arc<NodeContext>,
-    interest: Interest,
-    incarnation: IncarnationId,
-) -> Result<Prepared, Preparation> {
-    let Interest {
-        alloc, job, task, ..
-    } = interest;
-    let (Some(group), Some(spec)) = (
-        job.group(&alloc.task_group),
-        job.group(&alloc.task_group).and_then(|g| g.task(&task)),
-    ) else {
+pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnation: IncarnationId) -> Result<Prepared, Preparation> {
+    let Interest { alloc, job, task, .. } = interest;
+    let (Some(group), Some(spec)) = (job.group(&alloc.task_group), job.group(&alloc.task_group).and_then(|g| g.task(&task))) else {
         return Err(Preparation::Refused("the job has no such task".into()));
     };
     if let Some(why) = task_config::refused(spec) {
         return Err(Preparation::Refused(why));
     }
-    let driver = ctx
-        .drivers
-        .get(&spec.driver, Duration::from_secs(20))
-        .await
-        .map_err(Preparation::Later)?;
-    if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0))
-        .await
-        .is_err()
-    {
-        return Err(Preparation::Later(format!(
-            "driver {:?} has not become ready",
-            spec.driver
-        )));
+    let driver = ctx.drivers.get(&spec.driver, Duration::from_secs(20)).await.map_err(Preparation::Later)?;
+    if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
+        return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));
     }
     let node = ctx.node();
     let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());
@@ -409,9 +307,7 @@ pub(crate) async fn prepare(
         cgroup: None,
     })
     .map_err(|failure| match failure {
-        StartFailure::Validation(why)
-        | StartFailure::Setup { why, .. }
-        | StartFailure::Driver { why, .. } => Preparation::Refused(why),
+        StartFailure::Validation(why) | StartFailure::Setup { why, .. } | StartFailure::Driver { why, .. } => Preparation::Refused(why),
     })?;
     // Paths of this node would be lies at the provider.
     config.alloc_dir = String::new();
@@ -425,14 +321,8 @@ pub(crate) async fn prepare(
         use base64::{Engine, prelude::BASE64_STANDARD};
         let data = BASE64_STANDARD
             .decode(job.payload.as_deref().unwrap_or_default())
-            .map_err(|e| {
-                Preparation::Refused(format!("the dispatch payload is not base64: {e}"))
-            })?;
-        files.push(BundleFile {
-            path: format!("local/{}", payload.file),
-            mode: 0o644,
-            data,
-        });
+            .map_err(|e| Preparation::Refused(format!("the dispatch payload is not base64: {e}")))?;
+        files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
     let mut hash = Sha256::new();
     for file in &files {
@@ -442,10 +332,7 @@ pub(crate) async fn prepare(
         hash.update(&file.data);
     }
     let digest = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    Ok(Prepared {
-        task: config,
-        bundle: Bundle { digest, files },
-    })
+    Ok(Prepared { task: config, bundle: Bundle { digest, files } })
 }
 
 /// Why a preparation has no result.

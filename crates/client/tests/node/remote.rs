@@ -6,8 +6,7 @@ use axum::{body::Body, http::Request};
 use client::Client;
 use http_body_util::BodyExt;
 use model::{
-    Allocation, ClientStatus, DesiredRemote, GoDuration, IncarnationId, Job, Observed, RemoteOrder,
-    TaskRunState,
+    Allocation, ClientStatus, DesiredRemote, GoDuration, IncarnationId, Job, Observed, RemoteOrder, TaskRunState,
     remote::{RemoteRole, slot_of},
 };
 use serde_json::json;
@@ -17,14 +16,7 @@ use crate::fixture::{Rig, alloc, eventually, nothing_left, task};
 
 fn remote_alloc() -> (Allocation, Job, RemoteOrder) {
     let script = "echo begin; i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done";
-    let (mut a, job) = alloc(
-        "service",
-        vec![task(
-            "t",
-            "remote_exec",
-            json!({"command": "/bin/sh", "args": ["-c", script]}),
-        )],
-    );
+    let (mut a, job) = alloc("service", vec![task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
     let incarnation = IncarnationId(uuid::Uuid::new_v4());
     a.remote.insert("t".into(), incarnation);
     let order = RemoteOrder {
@@ -46,20 +38,10 @@ fn running(r: &model::RemoteReport) -> bool {
 
 async fn log(node: &Client, a: &Allocation) -> Vec<String> {
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
-    let response = client::http::router(node.handle())
-        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
-        .await
-        .expect("infallible");
-    let bytes = response
-        .into_body()
-        .collect()
-        .await
-        .expect("body")
-        .to_bytes();
-    String::from_utf8_lossy(&bytes)
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    let response =
+        client::http::router(node.handle()).oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
+    let bytes = response.into_body().collect().await.expect("body").to_bytes();
+    String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,10 +54,7 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     // The order may come before the allocation that it is for.
     rig.server.order(&order);
     rig.server.place(&a, &job);
-    let first = rig
-        .server
-        .report(&slot, "a running instance", running)
-        .await;
+    let first = rig.server.report(&slot, "a running instance", running).await;
     assert_eq!((first.epoch, first.incarnation), (1, order.incarnation));
     let update = rig.server.status(a.id, ClientStatus::Running).await;
     assert_eq!(update.task_states["t"].state, TaskRunState::Running);
@@ -89,21 +68,12 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     adopt.handle.clone_from(&first.handle);
     rig.server.set_order(&adopt);
     let node = rig.node().await;
-    let again = rig
-        .server
-        .report(&slot, "the adopted instance", running)
-        .await;
+    let again = rig.server.report(&slot, "the adopted instance", running).await;
     assert_eq!(again.attributes.get("pid"), Some(&pid));
     let lines = log(&node, &a).await;
     assert_eq!(lines.first().map(String::as_str), Some("begin"));
-    let numbers: Vec<u64> = lines[1..]
-        .iter()
-        .map(|l| l.parse().expect("number"))
-        .collect();
-    assert!(
-        numbers.windows(2).all(|w| w[1] == w[0] + 1),
-        "no line is missing or doubled"
-    );
+    let numbers: Vec<u64> = lines[1..].iter().map(|l| l.parse().expect("number")).collect();
+    assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1), "no line is missing or doubled");
 
     // Let go: the allocation ends, the instance does not.
     rig.server.release(&slot);
@@ -111,10 +81,7 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     rig.server.status(a.id, ClientStatus::Complete).await;
     rig.server.collect(a.id);
     eventually("the allocation to go", || !node.handle().has_alloc(a.id)).await;
-    assert!(
-        std::path::Path::new(&format!("/proc/{pid}")).exists(),
-        "the instance was not touched"
-    );
+    assert!(std::path::Path::new(&format!("/proc/{pid}")).exists(), "the instance was not touched");
 
     // A bare stop under a new epoch, without handle and without allocation.
     rig.server.forget_reports();
@@ -125,18 +92,13 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     stop.adopt = true;
     stop.alloc_id = model::AllocId::NIL;
     rig.server.order(&stop);
-    let ended = rig
-        .server
-        .report(&slot, "the end", |r| r.observed.ended())
-        .await;
+    let ended = rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
     assert_eq!(ended.epoch, 2);
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
     stop.acknowledge = true;
     stop.handle = ended.handle;
     rig.server.order(&stop);
-    rig.server
-        .report(&slot, "that it is forgotten", |r| r.forgotten)
-        .await;
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
     node.stop().await;
     nothing_left(&rig).await;
 }
@@ -147,20 +109,12 @@ async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
     let node = rig.node().await;
     rig.driver_ready("remote_exec").await;
     let (mut a, mut job, order) = remote_alloc();
-    job.task_groups[0].tasks[0].config = json!({"no_such_key": 1})
-        .as_object()
-        .expect("object")
-        .clone();
+    job.task_groups[0].tasks[0].config = json!({"no_such_key": 1}).as_object().expect("object").clone();
     a.job_version = 1;
     job.version = 1;
     rig.server.order(&order);
     rig.server.place(&a, &job);
-    let report = rig
-        .server
-        .report(&order.slot.to_string(), "a refusal", |r| {
-            !r.refused.is_empty()
-        })
-        .await;
+    let report = rig.server.report(&order.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
     assert!(report.refused.contains("no_such_key"), "{}", report.refused);
     node.stop().await;
     nothing_left(&rig).await;
@@ -175,42 +129,18 @@ async fn a_killed_plugin_does_not_cost_the_instance_and_its_end_is_seen() {
     let slot = order.slot.to_string();
     rig.server.place(&a, &job);
     rig.server.order(&order);
-    let first = rig
-        .server
-        .report(&slot, "a running instance", running)
-        .await;
-    let pid: i32 = first
-        .attributes
-        .get("pid")
-        .and_then(|p| p.parse().ok())
-        .expect("pid");
-    crate::faults::plugin_pids(&rig)
-        .into_iter()
-        .for_each(crate::faults::kill);
+    let first = rig.server.report(&slot, "a running instance", running).await;
+    let pid: i32 = first.attributes.get("pid").and_then(|p| p.parse().ok()).expect("pid");
+    crate::faults::plugin_pids(&rig).into_iter().for_each(crate::faults::kill);
     let mut handle = order.clone();
     handle.handle.clone_from(&first.handle);
     crate::faults::kill(pid);
-    let ended = rig
-        .server
-        .report(&slot, "the exact end", |r| {
-            matches!(r.observed, Observed::Exited { .. })
-        })
-        .await;
-    assert!(
-        matches!(ended.observed, Observed::Exited { signal: 9, .. }),
-        "{:?}",
-        ended.observed
-    );
-    assert_eq!(
-        node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts,
-        0,
-        "restarts are the servers' to decide"
-    );
+    let ended = rig.server.report(&slot, "the exact end", |r| matches!(r.observed, Observed::Exited { .. })).await;
+    assert!(matches!(ended.observed, Observed::Exited { signal: 9, .. }), "{:?}", ended.observed);
+    assert_eq!(node.handle().alloc_update(a.id).expect("alloc").task_states["t"].restarts, 0, "restarts are the servers' to decide");
     handle.acknowledge = true;
     rig.server.order(&handle);
-    rig.server
-        .report(&slot, "that it is forgotten", |r| r.forgotten)
-        .await;
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
     node.stop().await;
     nothing_left(&rig).await;
 }
@@ -230,14 +160,7 @@ async fn without_a_lease_nothing_is_created() {
     rig.server.order(&order);
     // Long enough for a create, which takes some ten milliseconds.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    assert!(
-        !rig.server
-            .now()
-            .reports
-            .get(&slot)
-            .is_some_and(|r| r.iter().any(running)),
-        "created without a lease"
-    );
+    assert!(!rig.server.now().reports.get(&slot).is_some_and(|r| r.iter().any(running)), "created without a lease");
     assert!(node.handle().connected(), "the order has come");
     node.stop().await;
     nothing_left(&rig).await;
@@ -252,10 +175,7 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     for index in 0..50 {
         let (mut a, mut job, mut order) = remote_alloc();
         a.name = format!("job.g[{index}]").into();
-        job.task_groups[0].tasks[0].config = json!({"command": "/bin/sleep", "args": ["600"]})
-            .as_object()
-            .expect("object")
-            .clone();
+        job.task_groups[0].tasks[0].config = json!({"command": "/bin/sleep", "args": ["600"]}).as_object().expect("object").clone();
         order.slot = slot_of(&a, &Arc::from("t"));
         rig.server.place(&a, &job);
         rig.server.order(&order);
@@ -263,10 +183,7 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     }
     let mut pids = Vec::new();
     for order in &orders {
-        let report = rig
-            .server
-            .report(&order.slot.to_string(), "a running instance", running)
-            .await;
+        let report = rig.server.report(&order.slot.to_string(), "a running instance", running).await;
         pids.push(report.attributes.get("pid").cloned());
     }
     node.stop().await;
@@ -280,10 +197,7 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     let begin = std::time::Instant::now();
     let node = rig.node().await;
     for (order, pid) in orders.iter().zip(&pids) {
-        let report = rig
-            .server
-            .report(&order.slot.to_string(), "the same instance", running)
-            .await;
+        let report = rig.server.report(&order.slot.to_string(), "the same instance", running).await;
         assert_eq!(report.attributes.get("pid"), pid.as_ref());
         assert_eq!(report.epoch, 2);
     }
@@ -294,18 +208,12 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
         rig.server.order(order);
     }
     for order in &mut orders {
-        rig.server
-            .report(&order.slot.to_string(), "the end", |r| r.observed.ended())
-            .await;
+        rig.server.report(&order.slot.to_string(), "the end", |r| r.observed.ended()).await;
         order.acknowledge = true;
         rig.server.order(order);
     }
     for order in &orders {
-        rig.server
-            .report(&order.slot.to_string(), "that it is forgotten", |r| {
-                r.forgotten
-            })
-            .await;
+        rig.server.report(&order.slot.to_string(), "that it is forgotten", |r| r.forgotten).await;
     }
     node.stop().await;
     nothing_left(&rig).await;

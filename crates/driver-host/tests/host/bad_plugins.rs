@@ -12,22 +12,10 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
     let long_path = format!("1|2|unix|/{}|grpc|", "x".repeat(200));
     let cases: Vec<(&str, Vec<&str>, &str)> = vec![
         ("junk", vec!["print", "hello world"], "\"hello world\""),
-        (
-            "core",
-            vec!["print", "9|2|unix|/tmp/x|grpc|"],
-            "base protocol",
-        ),
-        (
-            "version",
-            vec!["print", "1|5|unix|/tmp/x|grpc|"],
-            "driver protocol",
-        ),
+        ("core", vec!["print", "9|2|unix|/tmp/x|grpc|"], "base protocol"),
+        ("version", vec!["print", "1|5|unix|/tmp/x|grpc|"], "driver protocol"),
         ("netrpc", vec!["print", "1|2|unix|/tmp/x|netrpc|"], "netrpc"),
-        (
-            "tls",
-            vec!["print", "1|2|unix|/tmp/x|grpc|TUlJQg"],
-            "TLS certificate",
-        ),
+        ("tls", vec!["print", "1|2|unix|/tmp/x|grpc|TUlJQg"], "TLS certificate"),
         ("path", vec!["print", &long_path], "107 bytes"),
         ("silent", vec!["silent"], "did not send its handshake"),
         ("flood", vec!["flood-before"], "not a plugin handshake"),
@@ -39,33 +27,14 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
         ("no-api", vec!["raw", "no-api"], "plugin API"),
         ("api-9", vec!["raw", "api-9"], "v9.9.9"),
         ("bad-version", vec!["raw", "bad-version"], "latest"),
-        (
-            "bad-config",
-            vec!["raw", "bad-config"],
-            "the region is not set",
-        ),
+        ("bad-config", vec!["raw", "bad-config"], "the region is not set"),
         ("no-task-schema", vec!["raw", "no-task-schema"], "no schema"),
     ];
-    let mut plugins: Vec<PluginSpec> = cases
-        .iter()
-        .map(|(name, args, _)| fake(name, args))
-        .collect();
-    plugins.push(PluginSpec {
-        command: "/nonexistent/plugin".into(),
-        ..fake("missing", &[])
-    });
-    plugins.push(PluginSpec {
-        command: "/".into(),
-        ..fake("directory", &[])
-    });
-    plugins.push(PluginSpec {
-        config: Some(json!({"a": 1})),
-        ..fake("unwanted-config", &["raw", "fine"])
-    });
-    plugins.push(PluginSpec {
-        config: Some(json!({"colour": 1})),
-        ..fake("wrong-config", &["mock"])
-    });
+    let mut plugins: Vec<PluginSpec> = cases.iter().map(|(name, args, _)| fake(name, args)).collect();
+    plugins.push(PluginSpec { command: "/nonexistent/plugin".into(), ..fake("missing", &[]) });
+    plugins.push(PluginSpec { command: "/".into(), ..fake("directory", &[]) });
+    plugins.push(PluginSpec { config: Some(json!({"a": 1})), ..fake("unwanted-config", &["raw", "fine"]) });
+    plugins.push(PluginSpec { config: Some(json!({"colour": 1})), ..fake("wrong-config", &["mock"]) });
     plugins.push(fake("mock", &["mock"]));
     let fixture = Fixture::with(plugins, |options| {
         options.timing.handshake = Duration::from_secs(4);
@@ -81,34 +50,14 @@ async fn each_bad_plugin_shows_its_reason_and_the_good_one_works() {
     ]);
     for (name, text) in texts {
         let seen = fixture.fingerprint(name, |f| f.settled).await;
-        assert!(
-            !seen.healthy && !seen.detected && seen.pid.is_none(),
-            "{name}: {seen:?}"
-        );
-        assert!(
-            seen.description.contains(text),
-            "{name}: {}",
-            seen.description
-        );
-        assert!(
-            seen.description.len() < 10_000,
-            "{name}: {} bytes",
-            seen.description.len()
-        );
+        assert!(!seen.healthy && !seen.detected && seen.pid.is_none(), "{name}: {seen:?}");
+        assert!(seen.description.contains(text), "{name}: {}", seen.description);
+        assert!(seen.description.len() < 10_000, "{name}: {} bytes", seen.description.len());
     }
     let driver = fixture.driver("mock").await;
-    soon(driver.start_task(task(&driver, &json!({"run_for": "1s"}))))
-        .await
-        .expect("the good one works");
+    soon(driver.start_task(task(&driver, &json!({"run_for": "1s"})))).await.expect("the good one works");
     // Only the good one runs: each refused process is gone already.
-    until("the refused processes end", || {
-        launched(fixture.dir.path())
-            .into_iter()
-            .filter(|pid| alive(*pid))
-            .count()
-            == 1
-    })
-    .await;
+    until("the refused processes end", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
     fixture.finish().await;
 }
 
@@ -117,13 +66,8 @@ async fn floods_and_odd_log_lines_hold_nothing_up() {
     let fixture = Fixture::new(vec![fake("mock", &["noisy"])]);
     let driver = fixture.driver("mock").await;
     let config = task(&driver, &json!({"run_for": "0s", "log_lines": 20_000}));
-    soon(driver.start_task(config.clone()))
-        .await
-        .expect("starts");
-    assert_eq!(
-        soon(driver.wait_task(&config.id)).await.expect("ends"),
-        TaskExit::default()
-    );
+    soon(driver.start_task(config.clone())).await.expect("starts");
+    assert_eq!(soon(driver.wait_task(&config.id)).await.expect("ends"), TaskExit::default());
     let done = fixture.dir.path().join("s/flood.done");
     until("10 MiB of standard output are read", || done.exists()).await;
     assert_eq!(driver.generation(), 1);
@@ -135,96 +79,34 @@ async fn answers_without_their_parts_are_errors_or_filled() {
     let fixture = Fixture::new(vec![fake("raw", &["raw", "fine"])]);
     let driver = fixture.driver("raw").await;
     let config = task(&driver, &json!({}));
-    let started = soon(driver.start_task(config.clone()))
-        .await
-        .expect("starts");
-    assert_eq!(
-        (started.handle.version, started.handle.config.map(|c| c.id)),
-        (1, Some(config.id.clone()))
-    );
-    let error = soon(driver.wait_task(&config.id))
-        .await
-        .expect_err("no result");
-    assert!(
-        matches!(
-            error,
-            CallError::BadAnswer {
-                call: "WaitTask",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
-    let exit = soon(driver.wait_task("closed"))
-        .await
-        .expect("an end with an error");
-    assert!(
-        !exit.successful() && exit.error.as_deref() == Some("channel closed"),
-        "{exit:?}"
-    );
-    assert_eq!(
-        soon(driver.inspect_task("x")).await.expect("empty").status,
-        TaskStatus::Unknown
-    );
-    let error = soon(driver.exec_task("x", vec![], Duration::ZERO))
-        .await
-        .expect_err("no result");
-    assert!(
-        matches!(
-            error,
-            CallError::BadAnswer {
-                call: "ExecTask",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    let started = soon(driver.start_task(config.clone())).await.expect("starts");
+    assert_eq!((started.handle.version, started.handle.config.map(|c| c.id)), (1, Some(config.id.clone())));
+    let error = soon(driver.wait_task(&config.id)).await.expect_err("no result");
+    assert!(matches!(error, CallError::BadAnswer { call: "WaitTask", .. }), "{error:?}");
+    let exit = soon(driver.wait_task("closed")).await.expect("an end with an error");
+    assert!(!exit.successful() && exit.error.as_deref() == Some("channel closed"), "{exit:?}");
+    assert_eq!(soon(driver.inspect_task("x")).await.expect("empty").status, TaskStatus::Unknown);
+    let error = soon(driver.exec_task("x", vec![], Duration::ZERO)).await.expect_err("no result");
+    assert!(matches!(error, CallError::BadAnswer { call: "ExecTask", .. }), "{error:?}");
     let mut stats = driver.stats("x", Duration::from_secs(1)).expect("opens");
     assert!(soon(stats.next()).await.is_none());
     let mut exec = driver.exec_streaming("x", vec![], false).expect("opens");
     assert!(soon(exec.next()).await.is_some_and(|item| item.is_err()));
-    let error = soon(driver.stop_task("x", "", Duration::ZERO))
-        .await
-        .expect_err("not there");
-    assert!(
-        matches!(
-            error,
-            CallError::Unsupported {
-                call: "StopTask",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
-    soon(driver.destroy_task("x", true))
-        .await
-        .expect("nothing to destroy is success");
+    let error = soon(driver.stop_task("x", "", Duration::ZERO)).await.expect_err("not there");
+    assert!(matches!(error, CallError::Unsupported { call: "StopTask", .. }), "{error:?}");
+    soon(driver.destroy_task("x", true)).await.expect("nothing to destroy is success");
     // No controller service: the process is killed after its grace.
     fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_end_at_once_are_reopened_slowly() {
-    let fixture = Fixture::new(vec![
-        fake("ends", &["raw", "fine"]),
-        fake("wrong", &["raw", "wrong-enum"]),
-    ]);
+    let fixture = Fixture::new(vec![fake("ends", &["raw", "fine"]), fake("wrong", &["raw", "wrong-enum"])]);
     let began = Instant::now();
-    let seen = fixture
-        .fingerprint("raw", |f| {
-            f.attributes.get("calls").is_some_and(|n| n == "3")
-        })
-        .await;
+    let seen = fixture.fingerprint("raw", |f| f.attributes.get("calls").is_some_and(|n| n == "3")).await;
     // After 1 and 2 seconds, each up to a quarter less.
-    assert!(
-        began.elapsed() >= Duration::from_millis(2200),
-        "{:?}",
-        began.elapsed()
-    );
-    assert!(
-        seen.plugin == "wrong" && !seen.healthy && !seen.detected,
-        "an unknown health is not health: {seen:?}"
-    );
+    assert!(began.elapsed() >= Duration::from_millis(2200), "{:?}", began.elapsed());
+    assert!(seen.plugin == "wrong" && !seen.healthy && !seen.detected, "an unknown health is not health: {seen:?}");
     fixture.finish().await;
 }
 
@@ -232,40 +114,20 @@ async fn streams_that_end_at_once_are_reopened_slowly() {
 async fn a_failing_fingerprint_is_shown() {
     let fixture = Fixture::new(vec![fake("raw", &["raw", "fingerprint-fails"])]);
     let seen = fixture.fingerprint("raw", |f| f.settled).await;
-    assert!(
-        !seen.healthy && seen.description.contains("the runtime is on fire"),
-        "{seen:?}"
-    );
+    assert!(!seen.healthy && seen.description.contains("the runtime is on fire"), "{seen:?}");
     fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_higher_version_serves_the_driver() {
-    let fixture = Fixture::new(vec![
-        fake("old", &["versioned", "1.9.0"]),
-        fake("new", &["versioned", "1.10.0"]),
-    ]);
-    let seen = fixture
-        .fingerprint("versioned", |f| f.healthy && f.plugin == "new")
-        .await;
+    let fixture = Fixture::new(vec![fake("old", &["versioned", "1.9.0"]), fake("new", &["versioned", "1.10.0"])]);
+    let seen = fixture.fingerprint("versioned", |f| f.healthy && f.plugin == "new").await;
     assert_eq!(seen.version, "1.10.0");
     let refused = fixture.fingerprint("old", |f| f.settled).await;
-    assert!(
-        refused.description.contains("\"new\"") && refused.description.contains("1.10.0"),
-        "{refused:?}"
-    );
-    until("the lower one ends", || {
-        launched(fixture.dir.path())
-            .into_iter()
-            .filter(|pid| alive(*pid))
-            .count()
-            == 1
-    })
-    .await;
+    assert!(refused.description.contains("\"new\"") && refused.description.contains("1.10.0"), "{refused:?}");
+    until("the lower one ends", || launched(fixture.dir.path()).into_iter().filter(|pid| alive(*pid)).count() == 1).await;
     let driver = fixture.driver("versioned").await;
-    let error = soon(driver.start_task(task(&driver, &json!({}))))
-        .await
-        .expect_err("has no tasks");
+    let error = soon(driver.start_task(task(&driver, &json!({})))).await.expect_err("has no tasks");
     assert!(matches!(error, CallError::Unsupported { .. }), "{error:?}");
     fixture.finish().await;
 }
@@ -273,20 +135,11 @@ async fn the_higher_version_serves_the_driver() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_ends_during_a_launch_leaves_no_process() {
     let fixture = Fixture::new(vec![fake("silent", &["silent"])]);
-    until("the process starts", || {
-        !launched(fixture.dir.path()).is_empty()
-    })
-    .await;
+    until("the process starts", || !launched(fixture.dir.path()).is_empty()).await;
     let began = Instant::now();
-    fixture
-        .host
-        .shutdown(driver_host::Ending::LeaveRunning)
-        .await;
+    fixture.host.shutdown(driver_host::Ending::LeaveRunning).await;
     assert!(began.elapsed() < Duration::from_secs(5));
-    until("the process ends", || {
-        !launched(fixture.dir.path()).into_iter().any(alive)
-    })
-    .await;
+    until("the process ends", || !launched(fixture.dir.path()).into_iter().any(alive)).await;
     nothing_left(fixture.dir.path());
 }
 
@@ -294,20 +147,13 @@ async fn a_host_that_ends_during_a_launch_leaves_no_process() {
 async fn unusable_directories_and_names_are_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let start = |plugins, socket_dir: &str| {
-        let options = HostOptions::new(
-            plugins,
-            dir.path().join(socket_dir),
-            dir.path().join("state"),
-        );
+        let options = HostOptions::new(plugins, dir.path().join(socket_dir), dir.path().join("state"));
         DriverHost::start(options).expect_err("refused").to_string()
     };
     assert!(start(vec![], &"x".repeat(100)).contains("choose a shorter one"));
     assert!(start(vec![fake("a", &[]), fake("a", &[])], "s").contains("two plugins"));
     for name in ["", "a/b", "..", "a b"] {
-        assert!(
-            start(vec![fake(name, &[])], "s").contains("cannot be the name"),
-            "{name:?}"
-        );
+        assert!(start(vec![fake(name, &[])], "s").contains("cannot be the name"), "{name:?}");
     }
     std::fs::write(dir.path().join("file"), "").expect("write");
     assert!(start(vec![], "file/s").contains("cannot prepare"));

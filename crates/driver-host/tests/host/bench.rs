@@ -21,11 +21,7 @@ async fn figures() {
         spent.push(began.elapsed());
     }
     spent.sort();
-    let _ = writeln!(
-        out,
-        "unary call: p50 {:?}, p99 {:?}",
-        spent[2500], spent[4950]
-    );
+    let _ = writeln!(out, "unary call: p50 {:?}, p99 {:?}", spent[2500], spent[4950]);
 
     let mut handles = Vec::new();
     let began = Instant::now();
@@ -34,19 +30,10 @@ async fn figures() {
         handles.push(driver.start_task(config).await.expect("starts").handle);
     }
     let _ = writeln!(out, "500 starts one after the other: {:?}", began.elapsed());
-    let pid = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let pss = |pid| {
-        let rollup =
-            std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        rollup
-            .lines()
-            .find(|line| line.starts_with("Pss:"))
-            .unwrap_or_default()
-            .to_owned()
+        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        rollup.lines().find(|line| line.starts_with("Pss:")).unwrap_or_default().to_owned()
     };
     let _ = writeln!(out, "plugin with 500 tasks: {}", pss(pid));
     let began = Instant::now();
@@ -60,16 +47,8 @@ async fn figures() {
     for recovery in recoveries.collect::<Vec<_>>() {
         recovery.await.expect("joined").expect("recovers");
     }
-    let _ = writeln!(
-        out,
-        "after SIGKILL: plugin back in {up:?}, 500 tasks recovered in {:?}",
-        began.elapsed()
-    );
-    let pid = fixture
-        .fingerprint("mock", |f| f.healthy && f.generation == 2)
-        .await
-        .pid
-        .expect("runs");
+    let _ = writeln!(out, "after SIGKILL: plugin back in {up:?}, 500 tasks recovered in {:?}", began.elapsed());
+    let pid = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await.pid.expect("runs");
     let _ = writeln!(out, "plugin again: {}", pss(pid));
     fixture.finish().await;
 }

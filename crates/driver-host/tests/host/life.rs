@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use driver_host::{
-    CallError, ExecInput, ExecOutput, TaskStatus, handle_from_bytes, handle_to_bytes,
-};
+use driver_host::{CallError, ExecInput, ExecOutput, TaskStatus, handle_from_bytes, handle_to_bytes};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -28,41 +26,21 @@ async fn a_task_lives_and_ends_with_its_exit_code() {
     let task = task(&driver, &config);
     let started = soon(driver.start_task(task.clone())).await.expect("starts");
     let network = started.network.expect("has an address");
-    assert_eq!(
-        (network.address.as_str(), network.port_map["admin"]),
-        ("10.0.0.7", 81)
-    );
+    assert_eq!((network.address.as_str(), network.port_map["admin"]), ("10.0.0.7", 81));
     assert!(started.handle.version >= 1);
     let kept = handle_from_bytes(&handle_to_bytes(&started.handle)).expect("round trip");
-    assert_eq!(
-        kept.config.as_ref().map(|c| c.id.as_str()),
-        Some(task.id.as_str())
-    );
+    assert_eq!(kept.config.as_ref().map(|c| c.id.as_str()), Some(task.id.as_str()));
 
     for n in 1..=2 {
         let event = soon(events.recv()).await.expect("event");
-        assert_eq!(
-            (event.task_id.as_str(), event.message),
-            (task.id.as_str(), format!("event {n} of 2"))
-        );
+        assert_eq!((event.task_id.as_str(), event.message), (task.id.as_str(), format!("event {n} of 2")));
         assert!(event.at.is_some() && event.alloc_id == "alloc");
     }
-    assert_eq!(
-        soon(driver.inspect_task(&task.id))
-            .await
-            .expect("inspected")
-            .status,
-        TaskStatus::Running
-    );
+    assert_eq!(soon(driver.inspect_task(&task.id)).await.expect("inspected").status, TaskStatus::Running);
 
-    let mut stats = driver
-        .stats(&task.id, Duration::from_millis(20))
-        .expect("opens");
+    let mut stats = driver.stats(&task.id, Duration::from_millis(20)).expect("opens");
     for _ in 0..2 {
-        let sample = soon(stats.next())
-            .await
-            .expect("a sample")
-            .expect("not an error");
+        let sample = soon(stats.next()).await.expect("a sample").expect("not an error");
         let usage = sample.agg_resource_usage.expect("usage");
         assert_eq!(usage.memory.map(|m| m.rss), Some(64 << 20));
         assert_eq!(usage.cpu.map(|c| c.percent), Some(12.5));
@@ -78,30 +56,15 @@ async fn a_task_lives_and_ends_with_its_exit_code() {
         })
         .collect();
     for wait in waits {
-        assert_eq!(
-            soon(wait).await.expect("joined").expect("ended").exit_code,
-            3
-        );
+        assert_eq!(soon(wait).await.expect("joined").expect("ended").exit_code, 3);
     }
-    assert_eq!(
-        soon(driver.wait_task(&task.id))
-            .await
-            .expect("ended")
-            .exit_code,
-        3
-    );
-    let inspected = soon(driver.inspect_task(&task.id))
-        .await
-        .expect("inspected");
+    assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 3);
+    let inspected = soon(driver.inspect_task(&task.id)).await.expect("inspected");
     assert_eq!(inspected.status, TaskStatus::Exited);
     assert!(inspected.completed_at > inspected.started_at);
 
-    soon(driver.destroy_task(&task.id, true))
-        .await
-        .expect("destroyed");
-    soon(driver.destroy_task(&task.id, true))
-        .await
-        .expect("destroying is idempotent");
+    soon(driver.destroy_task(&task.id, true)).await.expect("destroyed");
+    soon(driver.destroy_task(&task.id, true)).await.expect("destroying is idempotent");
     let error = soon(driver.wait_task(&task.id)).await.expect_err("is gone");
     assert!(error.is_task_not_found(), "{error:?}");
     fixture.finish().await;
@@ -117,58 +80,24 @@ async fn stop_signal_and_exec_reach_the_task() {
     };
 
     let obedient = id(json!({"run_for": "1h", "exit_code": 5})).await;
-    soon(driver.stop_task(&obedient, "SIGTERM", Duration::from_secs(5)))
-        .await
-        .expect("stops");
-    assert_eq!(
-        soon(driver.wait_task(&obedient))
-            .await
-            .expect("ended")
-            .exit_code,
-        5
-    );
+    soon(driver.stop_task(&obedient, "SIGTERM", Duration::from_secs(5))).await.expect("stops");
+    assert_eq!(soon(driver.wait_task(&obedient)).await.expect("ended").exit_code, 5);
 
     let stubborn = id(json!({"run_for": "1h", "kill_after": "1h"})).await;
-    soon(driver.stop_task(&stubborn, "", Duration::from_millis(50)))
-        .await
-        .expect("is killed");
+    soon(driver.stop_task(&stubborn, "", Duration::from_millis(50))).await.expect("is killed");
     let exit = soon(driver.wait_task(&stubborn)).await.expect("ended");
     assert_eq!((exit.exit_code, exit.signal), (137, 9));
 
     let odd = id(json!({"run_for": "1h", "signal_error": "no ears"})).await;
-    let error = soon(driver.signal_task(&odd, "SIGHUP"))
-        .await
-        .expect_err("refuses");
+    let error = soon(driver.signal_task(&odd, "SIGHUP")).await.expect_err("refuses");
     assert_eq!(error.to_string(), "no ears");
-    let result = soon(driver.exec_task(&odd, vec!["a".into(), "b".into()], Duration::from_secs(5)))
-        .await
-        .expect("runs");
-    assert_eq!(
-        (result.stdout.as_slice(), result.exit.exit_code),
-        (b"a b".as_slice(), 0)
-    );
+    let result = soon(driver.exec_task(&odd, vec!["a".into(), "b".into()], Duration::from_secs(5))).await.expect("runs");
+    assert_eq!((result.stdout.as_slice(), result.exit.exit_code), (b"a b".as_slice(), 0));
 
-    let mut session = driver
-        .exec_streaming(&odd, vec!["cat".into()], true)
-        .expect("opens");
-    session
-        .input
-        .send(ExecInput::Resize {
-            width: 80,
-            height: 24,
-        })
-        .await
-        .expect("sent");
-    session
-        .input
-        .send(ExecInput::Heartbeat)
-        .await
-        .expect("sent");
-    session
-        .input
-        .send(ExecInput::Stdin(b"hello".to_vec()))
-        .await
-        .expect("sent");
+    let mut session = driver.exec_streaming(&odd, vec!["cat".into()], true).expect("opens");
+    session.input.send(ExecInput::Resize { width: 80, height: 24 }).await.expect("sent");
+    session.input.send(ExecInput::Heartbeat).await.expect("sent");
+    session.input.send(ExecInput::Stdin(b"hello".to_vec())).await.expect("sent");
     let mut text = Vec::new();
     while text.len() < "[80x24]hello".len() {
         match soon(session.next()).await {
@@ -177,27 +106,15 @@ async fn stop_signal_and_exec_reach_the_task() {
         }
     }
     assert_eq!(text, b"[80x24]hello");
-    session
-        .input
-        .send(ExecInput::CloseStdin)
-        .await
-        .expect("sent");
-    assert_eq!(
-        soon(session.next()).await.expect("item").expect("fine"),
-        ExecOutput::StdoutClosed
-    );
+    session.input.send(ExecInput::CloseStdin).await.expect("sent");
+    assert_eq!(soon(session.next()).await.expect("item").expect("fine"), ExecOutput::StdoutClosed);
     match soon(session.next()).await {
         Some(Ok(ExecOutput::Exited(exit))) => assert_eq!(exit.exit_code, 0),
         other => panic!("{other:?}"),
     }
     assert!(soon(session.next()).await.is_none());
-    let mut unknown = driver
-        .exec_streaming("nobody", vec![], false)
-        .expect("opens");
-    let error = soon(unknown.next())
-        .await
-        .expect("an answer")
-        .expect_err("no such task");
+    let mut unknown = driver.exec_streaming("nobody", vec![], false).expect("opens");
+    let error = soon(unknown.next()).await.expect("an answer").expect_err("no such task");
     assert!(error.is_task_not_found(), "{error:?}");
     fixture.finish().await;
 }
@@ -211,35 +128,16 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
     let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid;
 
     let start = async |config| soon(driver.start_task(task(&driver, &config))).await;
-    let error = start(json!({"start_error": "no room", "start_error_recoverable": true}))
-        .await
-        .expect_err("fails");
-    assert!(
-        error.recoverable() && error.to_string() == "no room",
-        "{error:?}"
-    );
-    let error = start(json!({"start_error": "bad image"}))
-        .await
-        .expect_err("fails");
-    assert!(
-        !error.recoverable() && error.to_string() == "bad image",
-        "{error:?}"
-    );
-    let error = start(json!({"panic": ["start"]}))
-        .await
-        .expect_err("panics");
-    assert!(
-        error
-            .to_string()
-            .contains("panicked: the job asked for a panic"),
-        "{error:?}"
-    );
+    let error = start(json!({"start_error": "no room", "start_error_recoverable": true})).await.expect_err("fails");
+    assert!(error.recoverable() && error.to_string() == "no room", "{error:?}");
+    let error = start(json!({"start_error": "bad image"})).await.expect_err("fails");
+    assert!(!error.recoverable() && error.to_string() == "bad image", "{error:?}");
+    let error = start(json!({"panic": ["start"]})).await.expect_err("panics");
+    assert!(error.to_string().contains("panicked: the job asked for a panic"), "{error:?}");
     for config in [json!({"run_for": "soon"}), json!({"exit_code": 1.5})] {
         assert!(!start(config).await.expect_err("does not fit").recoverable());
     }
-    let error = driver
-        .encode_task_config(&json!({"run_four": "1s"}), &Default::default())
-        .expect_err("unknown key");
+    let error = driver.encode_task_config(&json!({"run_four": "1s"}), &Default::default()).expect_err("unknown key");
     assert!(error.to_string().contains("run_four"), "{error}");
 
     // One call hangs until its deadline, a hundred others are not held up by it.
@@ -251,26 +149,10 @@ async fn failures_are_of_one_call_and_say_what_they_are() {
     for _ in 0..100 {
         start(json!({"run_for": "1h"})).await.expect("starts");
     }
-    assert!(
-        !hanging.is_finished() || began.elapsed() >= Duration::from_millis(400),
-        "the others took too long"
-    );
+    assert!(!hanging.is_finished() || began.elapsed() >= Duration::from_millis(400), "the others took too long");
     let error = soon(hanging).await.expect("joined").expect_err("hangs");
-    assert!(
-        matches!(
-            error,
-            CallError::Timeout {
-                call: "StartTask",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
-    assert_eq!(
-        fixture.fingerprint("mock", |f| f.healthy).await.pid,
-        pid,
-        "the plugin was never replaced"
-    );
+    assert!(matches!(error, CallError::Timeout { call: "StartTask", .. }), "{error:?}");
+    assert_eq!(fixture.fingerprint("mock", |f| f.healthy).await.pid, pid, "the plugin was never replaced");
     fixture.finish().await;
 }
 
@@ -280,66 +162,32 @@ async fn a_killed_plugin_comes_back_and_its_tasks_are_recovered() {
     let first = fixture.fingerprint("mock", |f| f.healthy).await;
     let task = task(&driver, &json!({"run_for": "3s", "exit_code": 4}));
     let started = soon(driver.start_task(task.clone())).await.expect("starts");
-    let mut stats = driver
-        .stats(&task.id, Duration::from_secs(3600))
-        .expect("opens");
+    let mut stats = driver.stats(&task.id, Duration::from_secs(3600)).expect("opens");
     soon(stats.next()).await.expect("a sample").expect("fine");
     let waiting = tokio::spawn({
         let (driver, id) = (driver.clone(), task.id.clone());
         async move { driver.wait_task(&id).await }
     });
     // The wait is under way once another call has been answered after it.
-    soon(driver.inspect_task(&task.id))
-        .await
-        .expect("inspected");
+    soon(driver.inspect_task(&task.id)).await.expect("inspected");
 
     let killed = Instant::now();
     signal(first.pid.expect("runs"), Signal::KILL);
-    let error = soon(waiting)
-        .await
-        .expect("joined")
-        .expect_err("the plugin died");
-    assert!(
-        matches!(error, CallError::PluginGone { generation: 1, .. }),
-        "{error:?}"
-    );
+    let error = soon(waiting).await.expect("joined").expect_err("the plugin died");
+    assert!(matches!(error, CallError::PluginGone { generation: 1, .. }), "{error:?}");
     assert!(error.recoverable() && error.is_plugin_gone());
-    let error = soon(stats.next())
-        .await
-        .expect("an answer")
-        .expect_err("the plugin died");
+    let error = soon(stats.next()).await.expect("an answer").expect_err("the plugin died");
     assert!(error.is_plugin_gone(), "{error:?}");
 
     assert_eq!(soon(driver.wait_ready(1)).await, 2);
-    assert!(
-        killed.elapsed() < Duration::from_secs(2),
-        "relaunch took {:?}",
-        killed.elapsed()
-    );
-    let error = soon(driver.wait_task(&task.id))
-        .await
-        .expect_err("not known yet");
+    assert!(killed.elapsed() < Duration::from_secs(2), "relaunch took {:?}", killed.elapsed());
+    let error = soon(driver.wait_task(&task.id)).await.expect_err("not known yet");
     assert!(error.is_task_not_found(), "{error:?}");
-    soon(driver.recover_task(started.handle.clone()))
-        .await
-        .expect("recovers");
-    soon(driver.recover_task(started.handle))
-        .await
-        .expect("recovering is idempotent");
-    assert_eq!(
-        soon(driver.wait_task(&task.id))
-            .await
-            .expect("ended")
-            .exit_code,
-        4
-    );
-    assert!(
-        killed.elapsed() < Duration::from_secs(6),
-        "the task's time went on"
-    );
-    let second = fixture
-        .fingerprint("mock", |f| f.healthy && f.generation == 2)
-        .await;
+    soon(driver.recover_task(started.handle.clone())).await.expect("recovers");
+    soon(driver.recover_task(started.handle)).await.expect("recovering is idempotent");
+    assert_eq!(soon(driver.wait_task(&task.id)).await.expect("ended").exit_code, 4);
+    assert!(killed.elapsed() < Duration::from_secs(6), "the task's time went on");
+    let second = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
     assert_ne!(first.pid, second.pid);
     fixture.finish().await;
 }
@@ -352,10 +200,7 @@ async fn a_plugin_that_keeps_dying_is_started_at_a_bounded_rate() {
         if began.elapsed() > Duration::from_millis(1500) {
             break;
         }
-        let config = task(
-            &driver,
-            &json!({"run_for": "1h", "plugin_exit_after": "1ms"}),
-        );
+        let config = task(&driver, &json!({"run_for": "1h", "plugin_exit_after": "1ms"}));
         let _ = soon(driver.start_task(config)).await;
         soon(driver.wait_ready(generation)).await;
     }
@@ -372,24 +217,14 @@ async fn a_plugin_that_hangs_is_replaced() {
         options.timing.watchdog_deadline = Duration::from_millis(300);
     });
     let driver = fixture.driver("mock").await;
-    let first = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let first = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let config = task(&driver, &json!({"run_for": "1h"}));
-    let started = soon(driver.start_task(config.clone()))
-        .await
-        .expect("starts");
+    let started = soon(driver.start_task(config.clone())).await.expect("starts");
     signal(first, Signal::STOP);
-    let error = soon(driver.wait_task(&config.id))
-        .await
-        .expect_err("it is replaced");
+    let error = soon(driver.wait_task(&config.id)).await.expect_err("it is replaced");
     assert!(error.is_plugin_gone(), "{error:?}");
     soon(driver.wait_ready(1)).await;
-    soon(driver.recover_task(started.handle))
-        .await
-        .expect("recovers");
+    soon(driver.recover_task(started.handle)).await.expect("recovers");
     assert!(!crate::support::alive(first));
     // One that answers is left alone: many questions later it is still the same.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -405,32 +240,20 @@ async fn hundreds_of_open_calls_leave_room_for_one_more() {
     let mut open = Vec::new();
     for _ in 0..TASKS {
         let config = task(&driver, &json!({"run_for": "1h", "exit_code": 2}));
-        soon(driver.start_task(config.clone()))
-            .await
-            .expect("starts");
-        let mut stats = driver
-            .stats(&config.id, Duration::from_secs(3600))
-            .expect("opens");
+        soon(driver.start_task(config.clone())).await.expect("starts");
+        let mut stats = driver.stats(&config.id, Duration::from_secs(3600)).expect("opens");
         soon(stats.next()).await.expect("a sample").expect("fine");
         let (waiting, id) = (driver.clone(), config.id.clone());
-        open.push((
-            stats,
-            tokio::spawn(async move { waiting.wait_task(&id).await }),
-        ));
+        open.push((stats, tokio::spawn(async move { waiting.wait_task(&id).await })));
         ids.push(config.id);
     }
     // 600 streams are open on one connection; a call more is answered all the same.
     soon(driver.inspect_task(&ids[0])).await.expect("inspected");
     for id in &ids {
-        soon(driver.stop_task(id, "", Duration::from_secs(5)))
-            .await
-            .expect("stops");
+        soon(driver.stop_task(id, "", Duration::from_secs(5))).await.expect("stops");
     }
     for (_, wait) in open {
-        assert_eq!(
-            soon(wait).await.expect("joined").expect("ended").exit_code,
-            2
-        );
+        assert_eq!(soon(wait).await.expect("joined").expect("ended").exit_code, 2);
     }
     fixture.finish().await;
 }

@@ -9,11 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Fixture, alive, fake, launched, options, signal, soon, task, until};
 
 /// Ends the host and leaves its plugins; then starts another on the same directories.
-async fn restart(
-    fixture: Fixture,
-    plugins: Vec<PluginSpec>,
-    meanwhile: impl FnOnce(&Path),
-) -> Fixture {
+async fn restart(fixture: Fixture, plugins: Vec<PluginSpec>, meanwhile: impl FnOnce(&Path)) -> Fixture {
     let Fixture { dir, host } = fixture;
     host.shutdown(Ending::LeaveRunning).await;
     drop(host);
@@ -31,25 +27,15 @@ async fn the_same_process_is_kept_and_still_logs() {
     let (fixture, driver) = Fixture::mock().await;
     let before = fixture.fingerprint("mock", |f| f.healthy).await;
     let config = task(&driver, &json!({"run_for": "1500ms", "exit_code": 6}));
-    let started = soon(driver.start_task(config.clone()))
-        .await
-        .expect("starts");
+    let started = soon(driver.start_task(config.clone())).await.expect("starts");
     let fixture = restart(fixture, vec![plugin()], |_| ()).await;
     let driver = fixture.driver("mock").await;
     let after = fixture.fingerprint("mock", |f| f.healthy).await;
     assert_eq!(before.pid, after.pid);
     assert_eq!(launched(fixture.dir.path()).len(), 1);
     // Known to that process already; asking is harmless.
-    soon(driver.recover_task(started.handle))
-        .await
-        .expect("recovers");
-    assert_eq!(
-        soon(driver.wait_task(&config.id))
-            .await
-            .expect("ended")
-            .exit_code,
-        6
-    );
+    soon(driver.recover_task(started.handle)).await.expect("recovers");
+    assert_eq!(soon(driver.wait_task(&config.id)).await.expect("ended").exit_code, 6);
     // The log pipe is read again: this is more than it holds.
     let talkative = task(&driver, &json!({"run_for": "0s", "log_lines": 5000}));
     soon(driver.start_task(talkative)).await.expect("starts");
@@ -62,11 +48,7 @@ async fn the_same_process_is_kept_and_still_logs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_died_meanwhile_is_started_anew() {
     let (fixture, _) = Fixture::mock().await;
-    let before = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let fixture = restart(fixture, vec![plugin()], |_| {
         signal(before, Signal::KILL);
         while alive(before) {
@@ -75,48 +57,26 @@ async fn a_plugin_that_died_meanwhile_is_started_anew() {
     })
     .await;
     fixture.driver("mock").await;
-    assert_ne!(
-        fixture.fingerprint("mock", |f| f.healthy).await.pid,
-        Some(before)
-    );
+    assert_ne!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(before));
     fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_plugin_replaces_the_running_one() {
     let (fixture, _) = Fixture::mock().await;
-    let before = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
-    let changed = PluginSpec {
-        config: Some(json!({"fs_isolation": "image"})),
-        ..plugin()
-    };
+    let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
+    let changed = PluginSpec { config: Some(json!({"fs_isolation": "image"})), ..plugin() };
     let fixture = restart(fixture, vec![changed.clone()], |_| ()).await;
     let driver = fixture.driver("mock").await;
-    let second = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let second = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     assert!(second != before && !alive(before));
-    assert_eq!(
-        driver.capabilities().expect("has run").fs_isolation,
-        driver_host::FsIsolation::Image
-    );
+    assert_eq!(driver.capabilities().expect("has run").fs_isolation, driver_host::FsIsolation::Image);
 
     // The same while the host runs: by a new configuration, and by an order to look again.
     assert!(fixture.host.reconfigure(changed.clone()) && fixture.host.reconfigure(plugin()));
     assert_eq!(soon(driver.wait_ready(1)).await, 2);
-    fixture
-        .fingerprint("mock", |f| f.healthy && f.generation == 2)
-        .await;
-    assert_eq!(
-        driver.capabilities().expect("has run").fs_isolation,
-        driver_host::FsIsolation::None
-    );
+    fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
+    assert_eq!(driver.capabilities().expect("has run").fs_isolation, driver_host::FsIsolation::None);
     assert!(fixture.host.reload(Some("mock")) && !fixture.host.reload(Some("other")));
     assert_eq!(soon(driver.wait_ready(2)).await, 3);
     fixture.finish().await;
@@ -132,8 +92,7 @@ async fn strangers_and_damaged_records_are_left_alone() {
         .expect("cat starts");
     let record = |dir: &Path| dir.join("state/mock.reattach.json");
     let edit = |dir: &Path, change: &dyn Fn(&mut Value)| {
-        let mut value: Value =
-            serde_json::from_slice(&std::fs::read(record(dir)).expect("record")).expect("JSON");
+        let mut value: Value = serde_json::from_slice(&std::fs::read(record(dir)).expect("record")).expect("JSON");
         change(&mut value);
         std::fs::write(record(dir), value.to_string()).expect("write");
     };
@@ -146,27 +105,17 @@ async fn strangers_and_damaged_records_are_left_alone() {
     ];
     for change in changes {
         let (fixture, _) = Fixture::mock().await;
-        let before = fixture
-            .fingerprint("mock", |f| f.healthy)
-            .await
-            .pid
-            .expect("runs");
+        let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
         let fixture = restart(fixture, vec![plugin()], change).await;
         fixture.driver("mock").await;
-        assert_ne!(
-            fixture.fingerprint("mock", |f| f.healthy).await.pid,
-            Some(before)
-        );
+        assert_ne!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(before));
         // Nobody may kill what the record does not prove; the test does, it knows.
         assert!(alive(before));
         signal(before, Signal::KILL);
         until("it ends", || !alive(before)).await;
         fixture.finish().await;
     }
-    assert!(
-        stranger.try_wait().expect("asked").is_none(),
-        "the stranger was killed"
-    );
+    assert!(stranger.try_wait().expect("asked").is_none(), "the stranger was killed");
     drop(stranger.stdin.take());
     stranger.wait().expect("ends");
 }
@@ -174,16 +123,11 @@ async fn strangers_and_damaged_records_are_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_of_someone_else_is_not_the_plugin() {
     let (fixture, _) = Fixture::mock().await;
-    let before = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     // The process is the right one and its address leads to nobody: it cannot be kept, and may be ended.
     let fixture = restart(fixture, vec![plugin()], |dir| {
         let path = dir.join("state/mock.reattach.json");
-        let mut value: Value =
-            serde_json::from_slice(&std::fs::read(&path).expect("record")).expect("JSON");
+        let mut value: Value = serde_json::from_slice(&std::fs::read(&path).expect("record")).expect("JSON");
         value["addr"] = dir.join("s/nobody").to_string_lossy().into();
         std::fs::write(&path, value.to_string()).expect("write");
     })
@@ -196,11 +140,7 @@ async fn a_socket_of_someone_else_is_not_the_plugin() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_is_no_longer_configured_is_ended() {
     let (fixture, _) = Fixture::mock().await;
-    let before = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let before = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let fixture = restart(fixture, vec![], |_| ()).await;
     until("it ends", || !alive(before)).await;
     let record = fixture.dir.path().join("state/mock.reattach.json");
@@ -216,16 +156,11 @@ async fn an_agent_that_dies_during_a_launch_leaves_nothing_for_ever() {
     until("it is recorded", || record.exists()).await;
     let kept = std::fs::read(&record).expect("record");
     let (orphaned, _) = Fixture::mock().await;
-    let before = orphaned
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let before = orphaned.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let orphaned = restart(orphaned, vec![plugin()], |dir| {
         let path = dir.join("state/mock.reattach.json");
         let early: Value = serde_json::from_slice(&kept).expect("JSON");
-        let mut value: Value =
-            serde_json::from_slice(&std::fs::read(&path).expect("record")).expect("JSON");
+        let mut value: Value = serde_json::from_slice(&std::fs::read(&path).expect("record")).expect("JSON");
         for key in ["driver", "network", "addr"] {
             assert_eq!(early[key], "", "nothing of it is known that early");
             value[key] = "".into();

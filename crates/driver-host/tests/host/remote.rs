@@ -29,14 +29,10 @@ async fn the_four_answers_are_never_mixed_up() {
     let remote = driver.remote().expect("has the extension");
     let config = task(&driver, &json!({}));
 
-    let first = soon(remote.ensure(request("k1", 3, config.clone())))
-        .await
-        .expect("creates");
+    let first = soon(remote.ensure(request("k1", 3, config.clone()))).await.expect("creates");
     assert!(first.created);
     let handle = first.handle.expect("a handle");
-    let again = soon(remote.ensure(request("k1", 3, config.clone())))
-        .await
-        .expect("gets");
+    let again = soon(remote.ensure(request("k1", 3, config.clone()))).await.expect("gets");
     assert!(!again.created && again.handle.as_ref() == Some(&handle));
 
     let failing = |how: &str| {
@@ -44,107 +40,35 @@ async fn the_four_answers_are_never_mixed_up() {
         config.env.insert("FAIL".into(), how.into());
         request("k2", 1, config)
     };
-    let error = soon(remote.ensure(failing("ask")))
-        .await
-        .expect_err("throttled");
+    let error = soon(remote.ensure(failing("ask"))).await.expect_err("throttled");
     assert!(matches!(error, RemoteError::CouldNotAsk(_)), "{error:?}");
-    let error = soon(remote.ensure(failing("panic")))
-        .await
-        .expect_err("panics");
+    let error = soon(remote.ensure(failing("panic"))).await.expect_err("panics");
     assert!(matches!(error, RemoteError::CouldNotAsk(_)), "{error:?}");
-    let error = soon(remote.ensure(failing("wrong")))
-        .await
-        .expect_err("refused");
+    let error = soon(remote.ensure(failing("wrong"))).await.expect_err("refused");
     assert!(matches!(error, RemoteError::WrongRequest(_)), "{error:?}");
-    let error = soon(remote.find("k2", "cluster"))
-        .await
-        .expect_err("never created");
+    let error = soon(remote.find("k2", "cluster")).await.expect_err("never created");
     assert!(matches!(error, RemoteError::Gone(_)), "{error:?}");
-    assert_eq!(
-        soon(remote.find("k1", "cluster")).await.expect("found").0,
-        handle
-    );
+    assert_eq!(soon(remote.find("k1", "cluster")).await.expect("found").0, handle);
     assert!(soon(remote.find("k1", "another cluster")).await.is_err());
-    assert_eq!(
-        soon(remote.list("cluster", "", 0))
-            .await
-            .expect("listed")
-            .instances
-            .len(),
-        1
-    );
+    assert_eq!(soon(remote.list("cluster", "", 0)).await.expect("listed").instances.len(), 1);
 
-    let mut logs = remote
-        .logs(
-            handle.clone(),
-            LogsQuery {
-                stderr: false,
-                offset: 4,
-                follow: true,
-                from_end: false,
-            },
-        )
-        .expect("opens");
+    let mut logs = remote.logs(handle.clone(), LogsQuery { stderr: false, offset: 4, follow: true, from_end: false }).expect("opens");
     let chunk = soon(logs.next()).await.expect("a chunk").expect("fine");
-    assert_eq!(
-        (chunk.offset, chunk.data.as_slice()),
-        (4, b"two\n".as_slice())
-    );
+    assert_eq!((chunk.offset, chunk.data.as_slice()), (4, b"two\n".as_slice()));
 
     let mut watch = remote.watch(vec![handle.clone()]).expect("opens");
-    assert_eq!(
-        soon(watch.next())
-            .await
-            .expect("one")
-            .expect("fine")
-            .state(),
-        InstanceState::Running
-    );
-    let error = soon(remote.stop(handle.clone(), 2, "SIGTERM", Duration::ZERO))
-        .await
-        .expect_err("stale");
-    assert!(
-        matches!(
-            error,
-            RemoteError::StaleEpoch {
-                accepted: Some(3),
-                ..
-            }
-        ),
-        "{error:?}"
-    );
-    let stopped = soon(remote.stop(handle.clone(), 4, "SIGTERM", Duration::ZERO))
-        .await
-        .expect("stops");
-    assert_eq!(
-        (stopped.state(), stopped.exit_code, stopped.epoch),
-        (InstanceState::Exited, 143, 4)
-    );
-    assert_eq!(
-        soon(watch.next())
-            .await
-            .expect("one")
-            .expect("fine")
-            .state(),
-        InstanceState::Exited
-    );
+    assert_eq!(soon(watch.next()).await.expect("one").expect("fine").state(), InstanceState::Running);
+    let error = soon(remote.stop(handle.clone(), 2, "SIGTERM", Duration::ZERO)).await.expect_err("stale");
+    assert!(matches!(error, RemoteError::StaleEpoch { accepted: Some(3), .. }), "{error:?}");
+    let stopped = soon(remote.stop(handle.clone(), 4, "SIGTERM", Duration::ZERO)).await.expect("stops");
+    assert_eq!((stopped.state(), stopped.exit_code, stopped.epoch), (InstanceState::Exited, 143, 4));
+    assert_eq!(soon(watch.next()).await.expect("one").expect("fine").state(), InstanceState::Exited);
 
-    soon(remote.acknowledge(handle.clone(), 4))
-        .await
-        .expect("acknowledged");
-    let error = soon(remote.signal(handle.clone(), 4, "SIGHUP"))
-        .await
-        .expect_err("not offered");
+    soon(remote.acknowledge(handle.clone(), 4)).await.expect("acknowledged");
+    let error = soon(remote.signal(handle.clone(), 4, "SIGHUP")).await.expect_err("not offered");
     assert!(matches!(error, RemoteError::WrongRequest(_)), "{error:?}");
-    let states = soon(remote.observe(vec![handle.clone(), handle.clone()]))
-        .await
-        .expect("observed");
-    assert!(
-        states.len() == 2
-            && states
-                .iter()
-                .all(|seen| seen.state() == InstanceState::Gone)
-    );
+    let states = soon(remote.observe(vec![handle.clone(), handle.clone()])).await.expect("observed");
+    assert!(states.len() == 2 && states.iter().all(|seen| seen.state() == InstanceState::Gone));
 
     // A dead plugin knows nothing; that must not look like an answer.
     signal(seen.pid.expect("runs"), rustix::process::Signal::KILL);
@@ -160,73 +84,36 @@ async fn a_remote_driver_is_also_a_plain_one() {
     let fixture = Fixture::new(vec![fake("remote", &["remote"])]);
     let driver = fixture.driver("remote").await;
     let remote = driver.remote().expect("has the extension");
-    let instances = async || {
-        soon(remote.list("plain-driver-protocol", "", 0))
-            .await
-            .expect("listed")
-            .instances
-            .len()
-    };
+    let instances = async || soon(remote.list("plain-driver-protocol", "", 0)).await.expect("listed").instances.len();
 
     let log = fixture.dir.path().join("log");
     std::fs::write(&log, "").expect("write");
-    let config = TaskConfig {
-        stdout_path: log.to_string_lossy().into(),
-        ..task(&driver, &json!({}))
-    };
-    let started = soon(driver.start_task(config.clone()))
-        .await
-        .expect("starts");
+    let config = TaskConfig { stdout_path: log.to_string_lossy().into(), ..task(&driver, &json!({})) };
+    let started = soon(driver.start_task(config.clone())).await.expect("starts");
     assert_eq!(instances().await, 1);
-    crate::support::until("the log is copied", || {
-        std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n")
-    })
-    .await;
+    crate::support::until("the log is copied", || std::fs::read(&log).is_ok_and(|text| text == b"one\ntwo\n")).await;
 
     // Letting go: the wait ends, the instance stays, forgetting it here does not touch it.
     let waiting = tokio::spawn({
         let (driver, id) = (driver.clone(), config.id.clone());
         async move { driver.wait_task(&id).await }
     });
-    soon(driver.stop_task(&config.id, driver_host::DETACH_SIGNAL, Duration::ZERO))
-        .await
-        .expect("lets go");
+    soon(driver.stop_task(&config.id, driver_host::DETACH_SIGNAL, Duration::ZERO)).await.expect("lets go");
     soon(waiting).await.expect("joined").expect("resolves");
-    soon(driver.destroy_task(&config.id, true))
-        .await
-        .expect("forgets");
+    soon(driver.destroy_task(&config.id, true)).await.expect("forgets");
     assert_eq!(instances().await, 1);
 
     // Another manager adopts it by the handle, under a new task id.
     let mut handle = started.handle;
-    let adopted = TaskConfig {
-        id: "other/task/1".into(),
-        ..config
-    };
+    let adopted = TaskConfig { id: "other/task/1".into(), ..config };
     handle.config = Some(adopted.clone());
     soon(driver.recover_task(handle)).await.expect("adopts");
-    let inspected = soon(driver.inspect_task(&adopted.id))
-        .await
-        .expect("inspected");
+    let inspected = soon(driver.inspect_task(&adopted.id)).await.expect("inspected");
     assert!(inspected.attributes["remote.provider_id"].starts_with("memory-"));
-    soon(driver.stop_task(&adopted.id, "SIGTERM", Duration::ZERO))
-        .await
-        .expect("stops");
-    assert_eq!(
-        soon(driver.wait_task(&adopted.id))
-            .await
-            .expect("ended")
-            .exit_code,
-        143
-    );
-    assert_eq!(
-        instances().await,
-        1,
-        "the result is kept until it is acknowledged"
-    );
-    soon(driver.destroy_task(&adopted.id, true))
-        .await
-        .expect("destroyed");
+    soon(driver.stop_task(&adopted.id, "SIGTERM", Duration::ZERO)).await.expect("stops");
+    assert_eq!(soon(driver.wait_task(&adopted.id)).await.expect("ended").exit_code, 143);
+    assert_eq!(instances().await, 1, "the result is kept until it is acknowledged");
+    soon(driver.destroy_task(&adopted.id, true)).await.expect("destroyed");
     assert_eq!(instances().await, 0);
     fixture.finish().await;
 }

@@ -59,10 +59,7 @@ fn run_by_hand_it_explains_itself() {
         assert_eq!(output.status.code(), Some(1));
         assert!(output.stdout.is_empty());
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            text.contains("driver plugin \"mock\"") && text.contains("plugin directory"),
-            "{text}"
-        );
+        assert!(text.contains("driver plugin \"mock\"") && text.contains("plugin directory"), "{text}");
     }
 }
 
@@ -71,33 +68,13 @@ fn the_handshake_is_exact_and_the_plugin_is_hardy() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let sockets = dir.path().join("own");
     std::fs::create_dir(&sockets).expect("creates");
-    let mut child = plugin(dir.path())
-        .env(handshake::SOCKET_DIR_KEY, &sockets)
-        .spawn()
-        .expect("starts");
+    let mut child = plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &sockets).spawn().expect("starts");
     let line = first_line(&mut child);
     let fields: Vec<&str> = line.trim_end_matches('\n').split('|').collect();
-    assert_eq!(
-        (
-            fields.len(),
-            fields[0],
-            fields[1],
-            fields[2],
-            fields[4],
-            fields[5]
-        ),
-        (6, "1", "2", "unix", "grpc", "")
-    );
+    assert_eq!((fields.len(), fields[0], fields[1], fields[2], fields[4], fields[5]), (6, "1", "2", "unix", "grpc", ""));
     let socket = Path::new(fields[3]);
     assert_eq!(socket.parent(), Some(sockets.as_path()));
-    assert_eq!(
-        std::fs::metadata(socket)
-            .expect("exists")
-            .permissions()
-            .mode()
-            & 0o777,
-        0o600
-    );
+    assert_eq!(std::fs::metadata(socket).expect("exists").permissions().mode() & 0o777, 0o600);
     // It listens already; a connection that says nothing harms nobody; Ctrl-C is for the agent; logs may go unread.
     for _ in 0..3 {
         drop(UnixStream::connect(socket).expect("listens"));
@@ -113,16 +90,10 @@ fn the_handshake_is_exact_and_the_plugin_is_hardy() {
 #[test]
 fn the_seventh_field_comes_only_on_request_and_the_directory_has_a_default() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let mut child = plugin(dir.path())
-        .env(handshake::MULTIPLEX_KEY, "true")
-        .spawn()
-        .expect("starts");
+    let mut child = plugin(dir.path()).env(handshake::MULTIPLEX_KEY, "true").spawn().expect("starts");
     let line = first_line(&mut child);
     assert!(line.ends_with("|grpc||false\n"), "{line}");
-    assert!(
-        line.contains(&format!("|{}/plugin", dir.path().display())),
-        "{line}"
-    );
+    assert!(line.contains(&format!("|{}/plugin", dir.path().display())), "{line}");
     signal(child.id(), Signal::TERM);
     ends_within(&mut child, Duration::from_secs(2));
 }
@@ -130,26 +101,12 @@ fn the_seventh_field_comes_only_on_request_and_the_directory_has_a_default() {
 #[test]
 fn a_socket_that_cannot_be_made_is_explained() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    for (socket_dir, part) in [
-        (dir.path().join("missing"), "cannot listen"),
-        (dir.path().join("x".repeat(120)), "longer than"),
-    ] {
-        let mut child = plugin(dir.path())
-            .env(handshake::SOCKET_DIR_KEY, &socket_dir)
-            .spawn()
-            .expect("starts");
+    for (socket_dir, part) in [(dir.path().join("missing"), "cannot listen"), (dir.path().join("x".repeat(120)), "longer than")] {
+        let mut child = plugin(dir.path()).env(handshake::SOCKET_DIR_KEY, &socket_dir).spawn().expect("starts");
         assert_eq!(first_line(&mut child), "");
-        assert_eq!(
-            ends_within(&mut child, Duration::from_secs(5)).code(),
-            Some(1)
-        );
+        assert_eq!(ends_within(&mut child, Duration::from_secs(5)).code(), Some(1));
         let mut text = String::new();
-        child
-            .stderr
-            .take()
-            .expect("piped")
-            .read_to_string(&mut text)
-            .expect("reads");
+        child.stderr.take().expect("piped").read_to_string(&mut text).expect("reads");
         assert!(text.contains(part), "{text}");
     }
 }
@@ -157,29 +114,14 @@ fn a_socket_that_cannot_be_made_is_explained() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_plugin_is_small() {
     let (fixture, _driver) = Fixture::mock().await;
-    let pid = fixture
-        .fingerprint("mock", |f| f.healthy)
-        .await
-        .pid
-        .expect("runs");
+    let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("readable");
     let kib = |name: &str| {
-        let line = rollup
-            .lines()
-            .find(|line| line.starts_with(name))
-            .expect("line");
-        line.split_whitespace()
-            .nth(1)
-            .expect("number")
-            .parse::<u64>()
-            .expect("number")
+        let line = rollup.lines().find(|line| line.starts_with(name)).expect("line");
+        line.split_whitespace().nth(1).expect("number").parse::<u64>().expect("number")
     };
     let private = kib("Private_Dirty:") + kib("Private_Clean:");
     // Without optimisation; the bound for the release build is in the benches.
-    assert!(
-        kib("Pss:") < 20 << 10,
-        "{} KiB PSS, {private} KiB private",
-        kib("Pss:")
-    );
+    assert!(kib("Pss:") < 20 << 10, "{} KiB PSS, {private} KiB private", kib("Pss:"));
     fixture.finish().await;
 }

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use driver_host::{
-    Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginSpec, TaskConfig, Topology,
-};
+use driver_host::{Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginSpec, TaskConfig, Topology};
 use serde_json::Value;
 
 /// Far beyond what anything here takes; reaching it is a failure.
@@ -15,15 +13,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The program with all the fakes; cargo builds examples together with the tests.
 pub(crate) fn fake_plugin() -> PathBuf {
     let test = std::env::current_exe().expect("own path");
-    let path = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target directory")
-        .join("examples/fake_plugin");
-    assert!(
-        path.exists(),
-        "{path:?} is missing: run `cargo test -p driver-host`, or build with --examples"
-    );
+    let path = test.parent().and_then(Path::parent).expect("target directory").join("examples/fake_plugin");
+    assert!(path.exists(), "{path:?} is missing: run `cargo test -p driver-host`, or build with --examples");
     path
 }
 
@@ -60,10 +51,8 @@ impl Drop for Dir {
 pub(crate) fn with_environment(text: &str) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let names_it = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(text))
-    };
+    let names_it =
+        |pid: &u32| std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(text));
     pids.filter(names_it).collect()
 }
 
@@ -101,17 +90,11 @@ impl Fixture {
     /// A driver that takes calls and has sent a fingerprint.
     pub(crate) async fn driver(&self, name: &str) -> Driver {
         self.fingerprint(name, |f| f.healthy).await;
-        self.host
-            .driver(name)
-            .expect("a driver with a fingerprint exists")
+        self.host.driver(name).expect("a driver with a fingerprint exists")
     }
 
     /// The first fingerprint that is as wanted.
-    pub(crate) async fn fingerprint(
-        &self,
-        name: &str,
-        wanted: impl Fn(&DriverFingerprint) -> bool,
-    ) -> DriverFingerprint {
+    pub(crate) async fn fingerprint(&self, name: &str, wanted: impl Fn(&DriverFingerprint) -> bool) -> DriverFingerprint {
         let mut seen = self.host.fingerprints();
         let found = seen.wait_for(|all| all.get(name).is_some_and(&wanted));
         let found = tokio::time::timeout(PATIENCE, found).await;
@@ -125,44 +108,24 @@ impl Fixture {
     pub(crate) async fn finish(self) {
         let began = Instant::now();
         self.host.shutdown(Ending::Stop).await;
-        assert!(
-            began.elapsed() < Duration::from_secs(8),
-            "shutdown took {:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_secs(8), "shutdown took {:?}", began.elapsed());
         nothing_left(self.dir.path());
     }
 }
 
 /// Every fake leaves a note with its process id.
 pub(crate) fn launched(dir: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir(dir.join("s"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    entries
-        .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_prefix("pid.")?
-                .parse()
-                .ok()
-        })
-        .collect()
+    let entries = std::fs::read_dir(dir.join("s")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("pid.")?.parse().ok()).collect()
 }
 
 pub(crate) fn alive(pid: u32) -> bool {
     // The program of a process; a zombie and a stranger have none that is ours.
-    std::fs::read_link(format!("/proc/{pid}/exe"))
-        .is_ok_and(|exe| exe.to_string_lossy().contains("fake_plugin"))
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("fake_plugin"))
 }
 
 pub(crate) fn nothing_left(dir: &Path) {
-    let left: Vec<u32> = launched(dir)
-        .into_iter()
-        .filter(|pid| alive(*pid))
-        .collect();
+    let left: Vec<u32> = launched(dir).into_iter().filter(|pid| alive(*pid)).collect();
     assert!(left.is_empty(), "processes {left:?} are left");
 }
 
@@ -176,9 +139,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// A task for the mock driver.
 pub(crate) fn task(driver: &Driver, config: &Value) -> TaskConfig {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let bytes = driver
-        .encode_task_config(config, &Default::default())
-        .expect("the configuration fits");
+    let bytes = driver.encode_task_config(config, &Default::default()).expect("the configuration fits");
     TaskConfig {
         id: format!("alloc/task/{number:08x}"),
         name: "task".into(),
@@ -190,9 +151,7 @@ pub(crate) fn task(driver: &Driver, config: &Value) -> TaskConfig {
 
 /// Anything must end some time.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("in time")
+    tokio::time::timeout(PATIENCE, future).await.expect("in time")
 }
 
 /// Until a condition holds that nothing announces.
