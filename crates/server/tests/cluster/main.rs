@@ -1,5 +1,7 @@
 //! A server in this process with fake nodes that speak the real session protocol.
 
+#![allow(clippy::print_stdout, reason = "measurements, and how fake sessions ended, for whoever reads a failed test")]
+
 mod durability;
 mod fake;
 mod jobs;
