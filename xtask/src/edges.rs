@@ -24,72 +24,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("store", &["model", "state"]),
     ("driver-host", &["driver-proto", "hcl-lang"]),
-    (
-        "client",
-        &[
-            "api",
-            "driver-host",
-            "driver-proto",
-            "executor-client",
-            "hcl-lang",
-            "lifecycle",
-            "model",
-        ],
-    ),
-    (
-        "server",
-        &[
-            "api",
-            "jobspec",
-            "lifecycle",
-            "model",
-            "scheduler",
-            "state",
-            "store",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "api",
-            "client",
-            "driver-sdk",
-            "hcl-lang",
-            "jobspec",
-            "mock",
-            "model",
-            "raw-exec",
-            "remote-exec",
-            "server",
-        ],
-    ),
+    ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
+    ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
+    ("cli", &["api", "client", "driver-sdk", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
     ("xtask", &[]),
 ];
 
 /// Crates that may link neither a runtime nor a network stack, at any depth of their manifests.
 #[cfg(test)]
-const PURE: &[&str] = &[
-    "model",
-    "hcl-lang",
-    "jobspec",
-    "state",
-    "scheduler",
-    "lifecycle",
-];
+const PURE: &[&str] = &["model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle"];
 
 #[cfg(test)]
-const IMPURE_DEPENDENCIES: &[&str] = &[
-    "tokio",
-    "tonic",
-    "hyper",
-    "axum",
-    "rusqlite",
-    "rustix",
-    "libc",
-    "rand",
-    "reqwest",
-    "async-trait",
-];
+const IMPURE_DEPENDENCIES: &[&str] = &["tokio", "tonic", "hyper", "axum", "rusqlite", "rustix", "libc", "rand", "reqwest", "async-trait"];
 
 #[cfg(test)]
 mod tests {
@@ -100,10 +46,7 @@ mod tests {
     use super::{ALLOWED, IMPURE_DEPENDENCIES, PURE};
     use crate::workspace;
 
-    fn names<'a>(
-        package: &'a Value,
-        kinds: &'a [Option<&'a str>],
-    ) -> impl Iterator<Item = &'a str> {
+    fn names<'a>(package: &'a Value, kinds: &'a [Option<&'a str>]) -> impl Iterator<Item = &'a str> {
         package["dependencies"]
             .as_array()
             .into_iter()
@@ -135,10 +78,7 @@ mod tests {
                 wrong.push(format!("{name} is in the list but not in the workspace"));
             }
         }
-        assert!(
-            wrong.is_empty(),
-            "edges that xtask/src/edges.rs does not allow: {wrong:#?}"
-        );
+        assert!(wrong.is_empty(), "edges that xtask/src/edges.rs does not allow: {wrong:#?}");
     }
 
     #[test]
@@ -148,16 +88,9 @@ mod tests {
         for package in metadata["packages"].as_array().expect("packages") {
             let name = package["name"].as_str().expect("name");
             if PURE.contains(&name) {
-                wrong.extend(
-                    names(package, &[None])
-                        .filter(|d| IMPURE_DEPENDENCIES.contains(d))
-                        .map(|d| format!("{name} -> {d}")),
-                );
+                wrong.extend(names(package, &[None]).filter(|d| IMPURE_DEPENDENCIES.contains(d)).map(|d| format!("{name} -> {d}")));
             }
         }
-        assert!(
-            wrong.is_empty(),
-            "pure crates must not depend on: {wrong:#?}"
-        );
+        assert!(wrong.is_empty(), "pure crates must not depend on: {wrong:#?}");
     }
 }

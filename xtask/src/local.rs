@@ -14,11 +14,7 @@ use anyhow::{Result, bail};
 use crate::workspace;
 
 /// Asks until the answer is there.
-pub(crate) fn until<T>(
-    what: &str,
-    bound: Duration,
-    mut ask: impl FnMut() -> Result<Option<T>>,
-) -> Result<T> {
+pub(crate) fn until<T>(what: &str, bound: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     let mut last = None;
     while start.elapsed() < bound {
@@ -29,18 +25,12 @@ pub(crate) fn until<T>(
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    bail!(
-        "{what} did not happen within {} s{}",
-        bound.as_secs(),
-        last.map(|e| format!(" ({e:#})")).unwrap_or_default()
-    )
+    bail!("{what} did not happen within {} s{}", bound.as_secs(), last.map(|e| format!(" ({e:#})")).unwrap_or_default())
 }
 
 /// Ports that were free a moment ago, all different.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let listeners: Vec<TcpListener> = (0..N)
-        .map(|_| TcpListener::bind(("127.0.0.1", 0)))
-        .collect::<std::io::Result<_>>()?;
+    let listeners: Vec<TcpListener> = (0..N).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect::<std::io::Result<_>>()?;
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr()?.port();
@@ -50,8 +40,7 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
 
 /// Cargo's target directory.
 pub(crate) fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace::root().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from)
 }
 
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
@@ -59,22 +48,11 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
     let needle = dir.to_string_lossy().into_owned();
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<u32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
             continue;
         };
-        let text = |name: &str| {
-            String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default())
-                .replace('\0', " ")
-        };
-        let link = |name: &str| {
-            fs::read_link(entry.path().join(name))
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        };
+        let text = |name: &str| String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default()).replace('\0', " ");
+        let link = |name: &str| fs::read_link(entry.path().join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let command = text("cmdline");
         let ours = command.contains(&needle)
             || link("exe").contains(&needle)
@@ -89,10 +67,7 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
 
 /// SIGKILL for one process of ours; it may have ended by itself.
 pub(crate) fn kill(pid: u32) -> Result<()> {
-    Command::new("kill")
-        .args(["-9", &pid.to_string()])
-        .stderr(Stdio::null())
-        .status()?;
+    Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status()?;
     Ok(())
 }
 
@@ -108,15 +83,8 @@ pub(crate) fn remove(dir: &Path) {
             drop(kill(*pid));
         }
     }
-    for line in fs::read_to_string("/proc/mounts")
-        .unwrap_or_default()
-        .lines()
-    {
-        if let Some(point) = line
-            .split(' ')
-            .nth(1)
-            .filter(|p| p.starts_with(&*dir.to_string_lossy()))
-        {
+    for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
+        if let Some(point) = line.split(' ').nth(1).filter(|p| p.starts_with(&*dir.to_string_lossy())) {
             drop(Command::new("umount").arg(point).status());
         }
     }

@@ -2,10 +2,7 @@
 //!
 //! Tidiness is a test, not a command: see `edges` (which crate may depend on which) and `docs_paths` (every path that the documents name exists).
 
-#![allow(
-    clippy::print_stdout,
-    reason = "the results are what this program prints"
-)]
+#![allow(clippy::print_stdout, reason = "the results are what this program prints")]
 
 mod bench;
 mod docs_paths;

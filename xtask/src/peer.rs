@@ -15,17 +15,11 @@ const NOMAD: (&str, &str) = ("v1.9.4", "v0.0.0-20241218080744-e3ac00f30eec");
 
 /// Directory of a downloaded module.
 fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
-    let json = Run::new("go", ["mod", "download", "-json", module])
-        .dir(dir)
-        .output()?;
-    let value: Value = serde_json::from_str(&json)
-        .context("go mod download printed something that is not JSON")?;
+    let json = Run::new("go", ["mod", "download", "-json", module]).dir(dir).output()?;
+    let value: Value = serde_json::from_str(&json).context("go mod download printed something that is not JSON")?;
     match value["Dir"].as_str() {
         Some(d) => Ok(PathBuf::from(d)),
-        None => bail!(
-            "the Go module registry does not serve {module}: {}",
-            value["Error"]
-        ),
+        None => bail!("the Go module registry does not serve {module}: {}", value["Error"]),
     }
 }
 
@@ -82,40 +76,29 @@ pub(crate) fn nomad(out: &Path) -> Result<()> {
     let out = absolute(out)?;
     let scratch = Scratch::new("nomad")?;
     let source = nomad_source(&scratch.0)?;
-    Run::new(
-        "go",
-        [
-            "build".as_ref(),
-            "-o".as_ref(),
-            out.as_os_str(),
-            ".".as_ref(),
-        ],
-    )
-    .dir(source)
-    .run()
+    Run::new("go", ["build".as_ref(), "-o".as_ref(), out.as_os_str(), ".".as_ref()]).dir(source).run()
 }
 
-/// Builds Nomad's raw_exec as an external plugin to `out`: its driver package, served by the small main in `xtask/interop/go-raw-exec`.
+/// Builds Nomad's raw_exec as an external plugin to `out`: its driver package from the registry, served by the small main in
+/// `xtask/interop/go-raw-exec`.
 pub(crate) fn raw_exec(out: &Path) -> Result<()> {
+    go_program("go-raw-exec", out)
+}
+
+/// Builds a host made of Nomad's own plugin client to `out`: it drives a plugin of ours as a stock agent does.
+pub(crate) fn go_host(out: &Path) -> Result<()> {
+    go_program("go-host", out)
+}
+
+/// Builds a program of `xtask/interop`, whose dependencies come from the Go module registry.
+fn go_program(name: &str, out: &Path) -> Result<()> {
     let out = absolute(out)?;
-    let scratch = Scratch::new("raw-exec")?;
-    let source = nomad_source(&scratch.0)?;
-    let place = source.join("drover-raw-exec");
-    fs::create_dir_all(&place)?;
-    fs::copy(
-        workspace::root().join("xtask/interop/go-raw-exec/main.go"),
-        place.join("main.go"),
-    )
-    .context("xtask/interop/go-raw-exec/main.go is missing")?;
-    Run::new(
-        "go",
-        [
-            "build".as_ref(),
-            "-o".as_ref(),
-            out.as_os_str(),
-            "./drover-raw-exec".as_ref(),
-        ],
-    )
-    .dir(source)
-    .run()
+    let from = workspace::root().join("xtask/interop").join(name);
+    let scratch = Scratch::new(name)?;
+    for (file, to) in [("main.go", "main.go"), ("go.mod.template", "go.mod")] {
+        fs::copy(from.join(file), scratch.0.join(to)).with_context(|| format!("{} has no {file}", from.display()))?;
+    }
+    Run::new("go", ["mod", "tidy"]).dir(&scratch.0).run()?;
+    let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-o"];
+    Run::new("go", flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(&scratch.0).run()
 }

@@ -18,16 +18,8 @@ pub(crate) struct Run {
 
 impl Run {
     /// A program with its arguments.
-    pub(crate) fn new<A: Into<OsString>>(
-        program: impl Into<OsString>,
-        args: impl IntoIterator<Item = A>,
-    ) -> Self {
-        Self {
-            program: program.into(),
-            args: args.into_iter().map(Into::into).collect(),
-            dir: None,
-            quiet: false,
-        }
+    pub(crate) fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
+        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, quiet: false }
     }
     /// Working directory.
     pub(crate) fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
@@ -60,10 +52,7 @@ impl Run {
     }
     /// Runs it to its end; its output goes where ours goes.
     pub(crate) fn run(&self) -> Result<()> {
-        let status = self
-            .command()
-            .status()
-            .with_context(|| format!("could not start `{}`", self.text()))?;
+        let status = self.command().status().with_context(|| format!("could not start `{}`", self.text()))?;
         if !status.success() {
             bail!("`{}` failed: {status}", self.text());
         }
@@ -71,16 +60,11 @@ impl Run {
     }
     /// Runs it and takes its standard output.
     pub(crate) fn output(&self) -> Result<String> {
-        let out = self
-            .command()
-            .stderr(Stdio::inherit())
-            .output()
-            .with_context(|| format!("could not start `{}`", self.text()))?;
+        let out = self.command().stderr(Stdio::inherit()).output().with_context(|| format!("could not start `{}`", self.text()))?;
         if !out.status.success() {
             bail!("`{}` failed: {}", self.text(), out.status);
         }
-        String::from_utf8(out.stdout)
-            .with_context(|| format!("`{}` printed something that is not UTF-8", self.text()))
+        String::from_utf8(out.stdout).with_context(|| format!("`{}` printed something that is not UTF-8", self.text()))
     }
     /// Whether it can be started and ends well.
     pub(crate) fn succeeds(self) -> bool {

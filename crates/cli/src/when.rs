@@ -44,18 +44,9 @@ pub(crate) fn span(ns: i64) -> String {
     text
 }
 
-/// The instant of an RFC 3339 text in nanoseconds; 0 when it is unset or unreadable.
-pub(crate) fn parse_ns(text: &str) -> i64 {
-    text.parse::<Timestamp>()
-        .ok()
-        .and_then(|t| i64::try_from(t.as_nanosecond()).ok())
-        .filter(|n| *n > 0)
-        .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ago, parse_ns, span, stamp};
+    use super::{ago, span, stamp};
 
     #[test]
     fn times_read_well() {
@@ -71,7 +62,5 @@ mod tests {
         assert_eq!(ago(0, 5), "");
         assert_eq!(ago(1_000_000_000, 61_000_000_000), "1m ago");
         assert_eq!(stamp(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
-        assert_eq!(parse_ns("2023-11-14T22:13:20Z"), 1_700_000_000_000_000_000);
-        assert_eq!(parse_ns("0001-01-01T00:00:00Z"), 0);
     }
 }

@@ -24,17 +24,11 @@ pub(crate) struct Kind {
 impl Kind {
     /// The release build of this workspace.
     pub(crate) fn drover() -> Self {
-        Self {
-            name: "drover",
-            program: local::target_dir().join("release/drover"),
-        }
+        Self { name: "drover", program: local::target_dir().join("release/drover") }
     }
     /// A stock Nomad.
     pub(crate) fn nomad(program: PathBuf) -> Self {
-        Self {
-            name: "nomad",
-            program,
-        }
+        Self { name: "nomad", program }
     }
     /// `drover` or `nomad`.
     pub(crate) fn name(&self) -> &'static str {
@@ -53,8 +47,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Starts a dev agent (server and node in one) and waits for its node.
     pub(crate) fn start(kind: Kind) -> Result<Self> {
-        let dir =
-            std::env::temp_dir().join(format!("drover-bench-{}-{}", kind.name, std::process::id()));
+        let dir = std::env::temp_dir().join(format!("drover-bench-{}-{}", kind.name, std::process::id()));
         drop(fs::remove_dir_all(&dir));
         fs::create_dir_all(&dir)?;
         let [http, rpc, serf] = free_ports()?;
@@ -72,12 +65,7 @@ impl Agent {
         };
         fs::write(dir.join("agent.hcl"), config)?;
         let child = spawn(&kind, &dir)?;
-        let agent = Self {
-            kind,
-            dir,
-            port: http,
-            child,
-        };
+        let agent = Self { kind, dir, port: http, child };
         agent.wait_for_node()?;
         Ok(agent)
     }
@@ -93,18 +81,12 @@ impl Agent {
 
     /// Until the node is ready and its raw_exec driver healthy.
     pub(crate) fn wait_for_node(&self) -> Result<()> {
-        until(
-            "a ready node with raw_exec",
-            Duration::from_secs(60),
-            || {
-                let nodes = self.get("/v1/nodes")?;
-                let ready =
-                    nodes.as_array().into_iter().flatten().any(|n| {
-                        n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true
-                    });
-                Ok(ready.then_some(()))
-            },
-        )
+        until("a ready node with raw_exec", Duration::from_secs(60), || {
+            let nodes = self.get("/v1/nodes")?;
+            let ready =
+                nodes.as_array().into_iter().flatten().any(|n| n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true);
+            Ok(ready.then_some(()))
+        })
     }
 
     /// SIGKILL for the agent process alone, then a new one on the same directory. Returns when the new one was started.
@@ -121,32 +103,18 @@ impl Agent {
     }
     /// GET.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        Ok(ureq::get(self.url(path))
-            .call()?
-            .body_mut()
-            .with_config()
-            .limit(u64::MAX)
-            .read_json()?)
+        Ok(ureq::get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
     }
     /// PUT.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(ureq::put(self.url(path))
-            .send_json(body)?
-            .body_mut()
-            .read_json()?)
+        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
     }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
-        Ok(ureq::delete(self.url(path))
-            .call()?
-            .body_mut()
-            .read_json()?)
+        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
     }
     /// Lines of an endless answer.
-    pub(crate) fn lines(
-        &self,
-        path: &str,
-    ) -> Result<impl Iterator<Item = std::io::Result<String>> + Send + 'static> {
+    pub(crate) fn lines(&self, path: &str) -> Result<impl Iterator<Item = std::io::Result<String>> + Send + 'static> {
         let body = ureq::get(self.url(path)).call()?.into_body();
         Ok(BufReader::with_capacity(256, body.into_reader()).lines())
     }
@@ -167,10 +135,7 @@ impl Drop for Agent {
 }
 
 fn spawn(kind: &Kind, dir: &Path) -> Result<Child> {
-    let log = fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join("agent.log"))?;
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
     Command::new(&kind.program)
         .args(["agent", "-config"])
         .arg(dir.join("agent.hcl"))

@@ -19,9 +19,7 @@ use crate::local::until;
 const BOUND: Duration = Duration::from_secs(120);
 
 fn now_ns() -> u128 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_nanos())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos())
 }
 
 fn ms(d: Duration) -> f64 {
@@ -40,11 +38,7 @@ pub(crate) fn stamp(file: &str) -> Result<()> {
 
 fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
     // Update blocks are for services; 0 means no deployment, which would otherwise wait for health.
-    let update = if kind == "service" {
-        json!({"MaxParallel": 0})
-    } else {
-        Value::Null
-    };
+    let update = if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null };
     json!({"Job": {
         "ID": id, "Name": id, "Type": kind, "Datacenters": ["dc1"],
         "TaskGroups": [{
@@ -65,16 +59,7 @@ fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value 
 /// Sum of a field of smaps_rollup in KiB.
 fn pss_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    text.lines()
-        .find_map(|l| {
-            l.strip_prefix("Pss:")?
-                .trim()
-                .strip_suffix(" kB")?
-                .trim()
-                .parse()
-                .ok()
-        })
-        .unwrap_or(0)
+    text.lines().find_map(|l| l.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// User and system time of a process and of its children that have ended, in clock ticks.
@@ -85,31 +70,15 @@ fn cpu_ticks(pid: u32) -> u64 {
     let Some((_, rest)) = stat.rsplit_once(')') else {
         return 0;
     };
-    rest.split_whitespace()
-        .skip(11)
-        .take(4)
-        .filter_map(|f| f.parse::<u64>().ok())
-        .sum()
+    rest.split_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum()
 }
 
 /// CPU time of the whole machine that was not idle, in ticks.
 fn busy_ticks() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<u64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|f| f.parse().ok())
-        .collect();
+    let fields: Vec<u64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
-    fields
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| !matches!(i, 3 | 4 | 7..))
-        .map(|(_, v)| v)
-        .sum()
+    fields.iter().enumerate().filter(|(i, _)| !matches!(i, 3 | 4 | 7..)).map(|(_, v)| v).sum()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
@@ -119,15 +88,8 @@ fn f(n: u64) -> f64 {
 
 fn counts(agent: &Agent, job: &str) -> Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
-    for a in agent
-        .get(&format!("/v1/job/{job}/allocations"))?
-        .as_array()
-        .into_iter()
-        .flatten()
-    {
-        *counts
-            .entry(a["ClientStatus"].as_str().unwrap_or_default().to_owned())
-            .or_insert(0) += 1;
+    for a in agent.get(&format!("/v1/job/{job}/allocations"))?.as_array().into_iter().flatten() {
+        *counts.entry(a["ClientStatus"].as_str().unwrap_or_default().to_owned()).or_insert(0) += 1;
     }
     Ok(counts)
 }
@@ -143,18 +105,8 @@ pub(crate) fn idle(kind: Kind) -> Result<Vec<Row>> {
     std::thread::sleep(Duration::from_secs(10));
     let after: u64 = processes.keys().map(|p| cpu_ticks(*p)).sum();
     Ok(vec![
-        Row::new(
-            "idle: PSS of all processes",
-            agent.name(),
-            "MiB",
-            vec![f(total) / 1024.0],
-        ),
-        Row::new(
-            "idle: processes",
-            agent.name(),
-            "",
-            vec![f(processes.len() as u64)],
-        ),
+        Row::new("idle: PSS of all processes", agent.name(), "MiB", vec![f(total) / 1024.0]),
+        Row::new("idle: processes", agent.name(), "", vec![f(processes.len() as u64)]),
         Row::new("idle: CPU", agent.name(), "ms/s", vec![f(after - before)]),
     ])
 }
@@ -173,11 +125,8 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
             };
             for event in batch["Events"].as_array().into_iter().flatten() {
                 let a = &event["Payload"]["Allocation"];
-                let seen = (
-                    at,
-                    a["JobID"].as_str().unwrap_or_default().to_owned(),
-                    a["ClientStatus"].as_str().unwrap_or_default().to_owned(),
-                );
+                let seen =
+                    (at, a["JobID"].as_str().unwrap_or_default().to_owned(), a["ClientStatus"].as_str().unwrap_or_default().to_owned());
                 if sender.send(seen).is_err() {
                     return;
                 }
@@ -186,9 +135,7 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
     });
     let wait_for = |job: &str, status: &str| -> Result<Instant> {
         loop {
-            let (at, j, s) = events
-                .recv_timeout(BOUND)
-                .with_context(|| format!("no event of {job} {status}"))?;
+            let (at, j, s) = events.recv_timeout(BOUND).with_context(|| format!("no event of {job} {status}"))?;
             if j == job && s == status {
                 return Ok(at);
             }
@@ -199,21 +146,11 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
     for run in 0..RUNS {
         let id = format!("latency-{run}");
         let file = agent.dir().join(&id);
-        let body = job(
-            &id,
-            "service",
-            1,
-            &me.to_string_lossy(),
-            &["bench", "stamp", &file.to_string_lossy()],
-        );
+        let body = job(&id, "service", 1, &me.to_string_lossy(), &["bench", "stamp", &file.to_string_lossy()]);
         let (asked, asked_ns) = (Instant::now(), now_ns());
         agent.put("/v1/jobs", &body)?;
         running.push(ms(wait_for(&id, "running")?.duration_since(asked)));
-        let stamped = until("the workload's stamp", BOUND, || {
-            Ok(fs::read_to_string(&file)
-                .ok()
-                .and_then(|t| t.parse::<u128>().ok()))
-        })?;
+        let stamped = until("the workload's stamp", BOUND, || Ok(fs::read_to_string(&file).ok().and_then(|t| t.parse::<u128>().ok())))?;
         #[allow(clippy::cast_precision_loss, reason = "figures for people")]
         first.push((stamped - asked_ns) as f64 / 1e6);
         let asked = Instant::now();
@@ -235,54 +172,21 @@ pub(crate) fn tasks(kind: Kind) -> Result<Vec<Row>> {
     let before: u64 = agent.processes().keys().map(|p| pss_kib(*p)).sum();
     let processes_before = agent.processes().len();
     let asked = Instant::now();
-    agent.put(
-        "/v1/jobs",
-        &job("many", "service", COUNT, "/bin/sleep", &["3600"]),
-    )?;
-    until("200 running", BOUND, || {
-        Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(()))
-    })?;
+    agent.put("/v1/jobs", &job("many", "service", COUNT, "/bin/sleep", &["3600"]))?;
+    until("200 running", BOUND, || Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(())))?;
     let took = asked.elapsed();
     std::thread::sleep(Duration::from_secs(3));
     let now = agent.processes();
     let is_workload = |command: &str| command.starts_with("/bin/sleep 3600");
-    let helpers: Vec<u32> = now
-        .iter()
-        .filter(|(_, c)| !is_workload(c))
-        .map(|(p, _)| *p)
-        .collect();
+    let helpers: Vec<u32> = now.iter().filter(|(_, c)| !is_workload(c)).map(|(p, _)| *p).collect();
     let after: u64 = helpers.iter().map(|p| pss_kib(*p)).sum();
-    let executors: Vec<u64> = now
-        .iter()
-        .filter(|(_, c)| c.contains("executor") && !is_workload(c))
-        .map(|(p, _)| pss_kib(*p))
-        .collect();
+    let executors: Vec<u64> = now.iter().filter(|(_, c)| c.contains("executor") && !is_workload(c)).map(|(p, _)| pss_kib(*p)).collect();
     let count = f64::from(COUNT);
     Ok(vec![
-        Row::new(
-            "200 tasks running",
-            agent.name(),
-            "s",
-            vec![took.as_secs_f64()],
-        ),
-        Row::new(
-            "per task: executor PSS",
-            agent.name(),
-            "KiB",
-            executors.iter().map(|k| f(*k)).collect(),
-        ),
-        Row::new(
-            "per task: PSS of all that is not workload",
-            agent.name(),
-            "KiB",
-            vec![(f(after) - f(before)) / count],
-        ),
-        Row::new(
-            "per task: helper processes",
-            agent.name(),
-            "",
-            vec![f((helpers.len() - processes_before) as u64) / count],
-        ),
+        Row::new("200 tasks running", agent.name(), "s", vec![took.as_secs_f64()]),
+        Row::new("per task: executor PSS", agent.name(), "KiB", executors.iter().map(|k| f(*k)).collect()),
+        Row::new("per task: PSS of all that is not workload", agent.name(), "KiB", vec![(f(after) - f(before)) / count]),
+        Row::new("per task: helper processes", agent.name(), "", vec![f((helpers.len() - processes_before) as u64) / count]),
     ])
 }
 
@@ -303,41 +207,22 @@ pub(crate) fn batch(kind: Kind) -> Result<Vec<Row>> {
     let took = asked.elapsed();
     let cpu = f(busy_ticks() - busy) * 10.0 / f64::from(COUNT);
     Ok(vec![
-        Row::new(
-            "500 x true complete",
-            agent.name(),
-            "s",
-            vec![took.as_secs_f64()],
-        ),
-        Row::new(
-            "500 x true: CPU of the machine per task",
-            agent.name(),
-            "ms",
-            vec![cpu],
-        ),
+        Row::new("500 x true complete", agent.name(), "s", vec![took.as_secs_f64()]),
+        Row::new("500 x true: CPU of the machine per task", agent.name(), "ms", vec![cpu]),
     ])
 }
 
 /// How long after a line was written it arrives at a follower.
 pub(crate) fn logs(kind: Kind) -> Result<Vec<Row>> {
     let agent = Agent::start(kind)?;
-    let script =
-        "i=0; while [ $i -lt 200 ]; do date +%s%N; i=$((i + 1)); sleep 0.05; done; sleep 3600";
-    agent.put(
-        "/v1/jobs",
-        &job("writer", "service", 1, "/bin/sh", &["-c", script]),
-    )?;
+    let script = "i=0; while [ $i -lt 200 ]; do date +%s%N; i=$((i + 1)); sleep 0.05; done; sleep 3600";
+    agent.put("/v1/jobs", &job("writer", "service", 1, "/bin/sh", &["-c", script]))?;
     let id = until("a running writer", BOUND, || {
         let allocs = agent.get("/v1/job/writer/allocations")?;
-        Ok(allocs[0]["ClientStatus"]
-            .as_str()
-            .filter(|s| *s == "running")
-            .and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
+        Ok(allocs[0]["ClientStatus"].as_str().filter(|s| *s == "running").and_then(|_| allocs[0]["ID"].as_str().map(str::to_owned)))
     })?;
     let mut lag = Vec::new();
-    let path = format!(
-        "/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&follow=true&origin=end&offset=0"
-    );
+    let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&follow=true&origin=end&offset=0");
     for line in agent.lines(&path)? {
         let Ok(written) = line?.trim().parse::<u128>() else {
             continue;
@@ -348,22 +233,14 @@ pub(crate) fn logs(kind: Kind) -> Result<Vec<Row>> {
             break;
         }
     }
-    Ok(vec![Row::new(
-        "logs -f: lag of a line",
-        agent.name(),
-        "ms",
-        lag,
-    )])
+    Ok(vec![Row::new("logs -f: lag of a line", agent.name(), "ms", lag)])
 }
 
 /// 200 tasks, the agent killed and restarted: time until the node answers for all of them again.
 pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
     const COUNT: usize = 200;
     let mut agent = Agent::start(kind)?;
-    agent.put(
-        "/v1/jobs",
-        &job("many", "service", 200, "/bin/sleep", &["3600"]),
-    )?;
+    agent.put("/v1/jobs", &job("many", "service", 200, "/bin/sleep", &["3600"]))?;
     let ids: Vec<String> = until("200 running", BOUND, || {
         let allocs = agent.get("/v1/job/many/allocations")?;
         let ids: Vec<String> = allocs
@@ -376,34 +253,20 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
         Ok((ids.len() == COUNT).then_some(ids))
     })?;
     let workloads = |agent: &Agent| -> Vec<u32> {
-        agent
-            .processes()
-            .into_iter()
-            .filter(|(_, c)| c.starts_with("/bin/sleep 3600"))
-            .map(|(p, _)| p)
-            .collect()
+        agent.processes().into_iter().filter(|(_, c)| c.starts_with("/bin/sleep 3600")).map(|(p, _)| p).collect()
     };
     let before = workloads(&agent);
     let started = agent.crash_and_restart()?;
     // The node has a task back when it can say what the task uses: that needs the driver to hold its handle again.
     let mut left: Vec<&String> = ids.iter().collect();
     until("all tasks re-attached", BOUND, || {
-        left.retain(|id| {
-            agent
-                .get(&format!("/v1/client/allocation/{id}/stats"))
-                .map_or(true, |s| s["Tasks"]["t"].is_null())
-        });
+        left.retain(|id| agent.get(&format!("/v1/client/allocation/{id}/stats")).map_or(true, |s| s["Tasks"]["t"].is_null()));
         Ok(left.is_empty().then_some(()))
     })?;
     let took = started.elapsed();
     let kept = f(u64::from(before == workloads(&agent)));
     Ok(vec![
-        Row::new(
-            "re-attach of 200 tasks after kill -9",
-            agent.name(),
-            "ms",
-            vec![ms(took)],
-        ),
+        Row::new("re-attach of 200 tasks after kill -9", agent.name(), "ms", vec![ms(took)]),
         Row::new("re-attach: all pids kept", agent.name(), "", vec![kept]),
     ])
 }

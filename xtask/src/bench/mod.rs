@@ -31,26 +31,15 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     for name in names {
         if *name != "placements" && !BENCHES.iter().any(|(n, _)| n == name) {
-            bail!(
-                "no bench {name:?}; there are placements, {}",
-                BENCHES
-                    .iter()
-                    .map(|(n, _)| *n)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            );
+            bail!("no bench {name:?}; there are placements, {}", BENCHES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", "));
         }
     }
     let root = workspace::root();
-    Run::new("cargo", ["build", "--release", "-p", "cli"])
-        .dir(&root)
-        .run()?;
+    Run::new("cargo", ["build", "--release", "-p", "cli"]).dir(&root).run()?;
     let mut kinds = vec![Kind::drover()];
     match std::env::var_os("NOMAD_BIN") {
         Some(path) => kinds.push(Kind::nomad(path.into())),
-        None => eprintln!(
-            "xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"
-        ),
+        None => eprintln!("xtask: NOMAD_BIN is not set, only Drover is measured (`cargo xtask peer nomad OUT` builds a peer)"),
     }
     let mut rows = Vec::new();
     for (name, bench) in BENCHES {
@@ -67,19 +56,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     table::print(&rows);
     if names.is_empty() || names.contains(&"placements") {
-        Run::new(
-            "cargo",
-            [
-                "run",
-                "--release",
-                "-p",
-                "server",
-                "--example",
-                "placements",
-            ],
-        )
-        .dir(&root)
-        .run()?;
+        Run::new("cargo", ["run", "--release", "-p", "server", "--example", "placements"]).dir(&root).run()?;
     }
     Ok(())
 }

@@ -11,29 +11,12 @@ pub(crate) struct Row {
 
 impl Row {
     /// A figure with its samples.
-    pub(crate) fn new(
-        figure: impl Into<String>,
-        agent: &'static str,
-        unit: &'static str,
-        samples: Vec<f64>,
-    ) -> Self {
-        Self {
-            figure: figure.into(),
-            agent,
-            unit,
-            samples,
-            error: None,
-        }
+    pub(crate) fn new(figure: impl Into<String>, agent: &'static str, unit: &'static str, samples: Vec<f64>) -> Self {
+        Self { figure: figure.into(), agent, unit, samples, error: None }
     }
     /// A bench that could not be done.
     pub(crate) fn failed(bench: &str, agent: &'static str, error: &str) -> Self {
-        Self {
-            figure: bench.to_owned(),
-            agent,
-            unit: "",
-            samples: Vec::new(),
-            error: Some(error.to_owned()),
-        }
+        Self { figure: bench.to_owned(), agent, unit: "", samples: Vec::new(), error: Some(error.to_owned()) }
     }
     fn median(&self) -> Option<f64> {
         quantile(&self.samples, 0.5)
@@ -44,35 +27,21 @@ impl Row {
 pub(crate) fn quantile(samples: &[f64], q: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "an index into a short list"
-    )]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "an index into a short list")]
     let index = ((sorted.len().saturating_sub(1)) as f64 * q).round() as usize;
     sorted.get(index).copied()
 }
 
 /// Prints all rows; where both agents were measured, the ratio as well.
 pub(crate) fn print(rows: &[Row]) {
-    println!(
-        "{:44} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio",
-        "figure", "agent", "median", "min", "max", "n", "unit"
-    );
+    println!("{:44} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio", "figure", "agent", "median", "min", "max", "n", "unit");
     for row in rows {
         if let Some(error) = &row.error {
-            println!(
-                "{:44} {:8} could not be measured: {error}",
-                row.figure, row.agent
-            );
+            println!("{:44} {:8} could not be measured: {error}", row.figure, row.agent);
             continue;
         }
         let q = |q| quantile(&row.samples, q).unwrap_or(f64::NAN);
-        let ours = rows
-            .iter()
-            .find(|r| r.agent == "drover" && r.figure == row.figure)
-            .and_then(Row::median);
+        let ours = rows.iter().find(|r| r.agent == "drover" && r.figure == row.figure).and_then(Row::median);
         let ratio = match (row.agent, row.median(), ours) {
             ("nomad", Some(theirs), Some(ours)) if ours > 0.0 => {
                 format!("{:.1} x drover", theirs / ours)

@@ -27,13 +27,11 @@ pub(crate) fn program() -> PathBuf {
 impl Agent {
     /// Starts an agent with a directory of plugins and further configuration.
     pub(crate) fn start(name: &str, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
-        let dir =
-            std::env::temp_dir().join(format!("drover-interop-{name}-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("drover-interop-{name}-{}", std::process::id()));
         drop(fs::remove_dir_all(&dir));
         fs::create_dir_all(dir.join("plugins"))?;
         for (file, from) in plugins {
-            fs::copy(from, dir.join("plugins").join(file))
-                .with_context(|| format!("no plugin at {}", from.display()))?;
+            fs::copy(from, dir.join("plugins").join(file)).with_context(|| format!("no plugin at {}", from.display()))?;
         }
         let [port, rpc] = free_ports()?;
         let config = format!(
@@ -63,24 +61,15 @@ impl Agent {
     }
     /// GET as text.
     pub(crate) fn text(&self, path: &str) -> Result<String> {
-        Ok(ureq::get(self.url(path))
-            .call()?
-            .body_mut()
-            .read_to_string()?)
+        Ok(ureq::get(self.url(path)).call()?.body_mut().read_to_string()?)
     }
     /// PUT as JSON.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(ureq::put(self.url(path))
-            .send_json(body)?
-            .body_mut()
-            .read_json()?)
+        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
     }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
-        Ok(ureq::delete(self.url(path))
-            .call()?
-            .body_mut()
-            .read_json()?)
+        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
     }
     /// Processes of the agent: pid → command line.
     pub(crate) fn processes(&self) -> BTreeMap<u32, String> {
@@ -103,10 +92,7 @@ impl Drop for Agent {
 }
 
 fn spawn(dir: &Path) -> Result<Child> {
-    let log = fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(dir.join("agent.log"))?;
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
     Command::new(program())
         .args(["agent", "-config"])
         .arg(dir.join("agent.hcl"))

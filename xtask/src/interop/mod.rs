@@ -19,29 +19,23 @@ pub(crate) enum Verdict {
 
 type Check = (&'static str, &'static str, fn() -> Result<Verdict>);
 
-const CHECKS: &[Check] = &[(
-    "go-raw-exec",
-    "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
-    go_driver::raw_exec,
-)];
+const CHECKS: &[Check] = &[
+    (
+        "go-raw-exec",
+        "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
+        go_driver::raw_exec,
+    ),
+    ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
+];
 
 /// Runs the checks of these names, or all.
 pub(crate) fn run(names: &[&str]) -> Result<()> {
     for name in names {
         if !CHECKS.iter().any(|(n, ..)| n == name) {
-            bail!(
-                "no check {name:?}; there are {}",
-                CHECKS
-                    .iter()
-                    .map(|(n, ..)| *n)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            );
+            bail!("no check {name:?}; there are {}", CHECKS.iter().map(|(n, ..)| *n).collect::<Vec<_>>().join(", "));
         }
     }
-    Run::new("cargo", ["build", "-p", "cli"])
-        .dir(workspace::root())
-        .run()?;
+    Run::new("cargo", ["build", "-p", "cli"]).dir(workspace::root()).run()?;
     let in_ci = std::env::var_os("CI").is_some_and(|v| v == "true");
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, what, check) in CHECKS {
@@ -53,10 +47,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         match check() {
             Ok(Verdict::Passed) => {
                 passed += 1;
-                println!(
-                    "interop {name}: passed in {:.1} s",
-                    start.elapsed().as_secs_f64()
-                );
+                println!("interop {name}: passed in {:.1} s", start.elapsed().as_secs_f64());
             }
             Ok(Verdict::Skipped(why)) => {
                 skipped += 1;

@@ -378,9 +378,7 @@ fn client_config(
             .collect();
     }
     for server in &mut config.servers {
-        if !server
-            .rsplit_once(':')
-            .is_some_and(|(_, p)| p.parse::<u16>().is_ok())
+        if server.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err())
         {
             server.push_str(":4647");
         }

@@ -224,7 +224,7 @@ impl Drop for Cluster {
             .keys()
             .filter_map(|p| Pid::from_raw(*p))
         {
-            drop(kill_process(pid, Signal::KILL));
+            let _ = kill_process(pid, Signal::KILL);
         }
         drop(fs::remove_dir_all(&self.dir));
     }

@@ -62,7 +62,7 @@ pub(crate) async fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
         }
         for pid in left.keys().filter_map(|p| Pid::from_raw(*p)) {
             // It may have ended in the meantime.
-            drop(kill_process(pid, Signal::KILL));
+            let _ = kill_process(pid, Signal::KILL);
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -112,10 +112,6 @@ impl Agent {
         });
     }
 
-    /// Its HTTP API.
-    pub(crate) fn address(&self) -> &str {
-        &self.address
-    }
     /// Its directory.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
@@ -257,7 +253,7 @@ pub(crate) fn end_everything_of(dir: &Path) {
 /// Sends a signal to a process of a test; it may have ended by itself.
 pub(crate) fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
-        drop(kill_process(pid, signal));
+        let _ = kill_process(pid, signal);
     }
 }
 
