@@ -313,14 +313,17 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
     let leased = |node: NodeId| state.node(node).is_some_and(|node| node.status == NodeStatus::Ready);
     let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
     for slot in slots {
-        let draining = |node: NodeId| {
-            let drain = state.node(node)?.drain.as_ref()?;
-            Some((drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now) || no_room.contains(&slot.group))
-        };
         let wanted = live
             .get(&(slot.group.clone(), slot.index))
             .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
-            .and_then(|alloc| wanted_by(state, alloc, slot, &mut hashes));
+            .and_then(|alloc| wanted_by(state, alloc, slot, feeder.record(slot), &mut hashes));
+        // Want of room is said of a whole group; a slot that has its next place waits there for the successor to observe, whatever its siblings lack.
+        let has_place = wanted.is_some() || feeder.record(slot).is_some_and(|record| record.successor.is_some());
+        let draining = |node: NodeId| {
+            let drain = state.node(node)?.drain.as_ref()?;
+            let forced = drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now;
+            Some(forced || (!has_place && no_room.contains(&slot.group)))
+        };
         let facts = SlotFacts {
             wanted,
             covered: slot_covered(job.map(|job| &**job), slot),
@@ -344,7 +347,13 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
 type SpecHashes = HashMap<(u64, u64, Arc<str>, Arc<str>), String>;
 
 /// What an allocation wants of a slot; None when its node does not run the task remotely.
-fn wanted_by(state: &State, alloc: &Allocation, slot: &SlotKey, hashes: &mut SpecHashes) -> Option<RemoteWanted> {
+fn wanted_by(
+    state: &State,
+    alloc: &Allocation,
+    slot: &SlotKey,
+    record: Option<&RemoteTask>,
+    hashes: &mut SpecHashes,
+) -> Option<RemoteWanted> {
     let job: &Job = alloc.job.as_deref()?;
     let group = job.group(&alloc.task_group)?;
     let task = group.task(&slot.task)?;
@@ -353,7 +362,9 @@ fn wanted_by(state: &State, alloc: &Allocation, slot: &SlotKey, hashes: &mut Spe
         .entry((job.create_index, job.version, group.name.clone(), task.name.clone()))
         .or_insert_with(|| model::updates::spec_hash(job, group, task))
         .clone();
-    let previous_ended = state.alloc(alloc.previous_allocation).is_some_and(|previous| ended_by_itself(previous, alloc));
+    // The allocation that the record served last, not the one that this one replaces: a replacement may itself have been lost before it served.
+    let served = record.and_then(|record| state.alloc(record.alloc_id)).filter(|served| served.id != alloc.id);
+    let previous_ended = served.is_some_and(|served| ended_by_itself(served, alloc));
     Some(RemoteWanted {
         job_version: job.version,
         spec_hash,
