@@ -56,7 +56,19 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     }
     table::print(&rows);
     if names.is_empty() || names.contains(&"placements") {
-        Run::new("cargo", ["run", "--release", "-p", "server", "--example", "placements"]).dir(&root).run()?;
+        // The server with 5,000 nodes, each with a session of its own from another process; placements are counted when they are durable.
+        for (jobs, each) in [("1", "10000"), ("1000", "10")] {
+            Run::new(
+                "env",
+                [&format!("JOBS={jobs}"), &format!("EACH={each}"), "cargo", "test", "--release", "-p", "server", "--test", "cluster"]
+                    .into_iter()
+                    .map(AsRef::as_ref)
+                    .chain(["speed::placements", "--", "--exact", "--ignored", "--nocapture"])
+                    .collect::<Vec<&str>>(),
+            )
+            .dir(&root)
+            .run()?;
+        }
     }
     Ok(())
 }

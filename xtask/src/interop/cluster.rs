@@ -67,6 +67,12 @@ impl Agent {
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
         Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
     }
+    /// PUT: status and text of the answer, whatever they are.
+    pub(crate) fn put_text(&self, path: &str, body: &Value) -> Result<(u16, String)> {
+        let request = ureq::put(self.url(path)).config().http_status_as_error(false).build();
+        let mut answer = request.send_json(body)?;
+        Ok((answer.status().as_u16(), answer.body_mut().read_to_string()?))
+    }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
         Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)

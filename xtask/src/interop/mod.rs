@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
 mod cluster;
+mod disk_full;
 mod go_driver;
 
 use std::time::Instant;
@@ -25,6 +26,7 @@ const CHECKS: &[Check] = &[
         "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
         go_driver::raw_exec,
     ),
+    ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
 ];
 
