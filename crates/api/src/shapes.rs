@@ -5,6 +5,7 @@ mod allocs;
 mod cluster;
 mod files;
 mod jobs;
+mod keyring;
 mod remote;
 
 pub use agent::*;
@@ -12,6 +13,7 @@ pub use allocs::*;
 pub use cluster::*;
 pub use files::*;
 pub use jobs::*;
+pub use keyring::*;
 pub use remote::*;
 
 /// Bytes in base64, as Go writes them; null when absent.

@@ -34,6 +34,7 @@ mod evals;
 pub mod events;
 mod handle;
 pub mod http;
+pub mod keyring;
 mod leases;
 mod nodes;
 mod remote;

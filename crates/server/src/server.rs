@@ -26,6 +26,7 @@ use crate::{
     evals,
     events::EventLog,
     handle::ServerHandle,
+    keyring::{self, Keyring, KeyringError},
     leases::Leases,
     nodes,
     remote::{self, Supervision},
@@ -43,6 +44,9 @@ pub enum StartError {
     /// The store could not be opened or read.
     #[error("opening the server's state failed: {0}")]
     Store(#[from] store::StoreError),
+    /// The signing keys could not be read or made.
+    #[error("opening the server's keyring failed: {0}")]
+    Keyring(#[from] KeyringError),
     /// The stored rows are not a state.
     #[error("reading the server's state failed: {0}")]
     Load(#[from] state::LoadError),
@@ -94,6 +98,9 @@ impl Server {
         let (fence, contents) = blocking(move || Ok::<_, store::StoreError>((opened.acquire()?, opened.load()?))).await?;
         let tip = contents.index;
         let state = Arc::new(blocking(move || State::load(contents.rows)).await?);
+        // After the store, whose lock guards the directory of the keys too.
+        let (keys, index) = (config.data_dir.as_ref().map(|dir| dir.join(keyring::DIR)), state.latest_index());
+        let keyring = blocking(move || Keyring::open(keys, now_ns(), index)).await?;
         let listen = |source| StartError::Listen { address: config.rpc_bind, source };
         let listener = TcpListener::bind(config.rpc_bind).await.map_err(listen)?;
         let rpc_addr = match config.rpc_advertise {
@@ -108,6 +115,7 @@ impl Server {
             rpc_addr,
             started_at: now_ns(),
             store: store.clone(),
+            keyring,
             published: published.clone(),
             published_index: watch::Sender::new(state.latest_index()),
             events: Arc::new(EventLog::new(config.event_batches)),

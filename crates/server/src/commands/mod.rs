@@ -3,6 +3,7 @@
 mod allocs;
 mod deployments;
 mod jobs;
+mod keyring;
 mod nodes;
 mod operator;
 mod plan;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::shapes::{AgentSelf, Health, HealthPart, Member, Members};
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use http::StatusCode;
 use model::NodeStatus;
 use serde_json::{Value, json};
 
@@ -244,10 +244,4 @@ pub(super) async fn leader(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn peers(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.plain(&[rpc_address(ctx.server())])
-}
-
-/// The keys that workload identities are signed with. This release issues none, so there are no keys: the list is empty rather than made up.
-pub(super) async fn jwks(_: Ctx) -> Result<Reply, HttpError> {
-    Ok(Reply::bytes("application/json", &br#"{"keys":[]}"#[..])
-        .with_header(CONTENT_TYPE, HeaderValue::from_static("application/json")))
 }

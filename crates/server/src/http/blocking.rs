@@ -43,7 +43,7 @@ impl Ctx {
 }
 
 /// Up to a sixteenth of the wait, so that many clients do not come back in the same instant.
-fn jitter(wait: Duration) -> Duration {
+pub(super) fn jitter(wait: Duration) -> Duration {
     let bound = u64::try_from(wait.as_nanos() / 16).unwrap_or(u64::MAX);
     if bound == 0 {
         return Duration::ZERO;

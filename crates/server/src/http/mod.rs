@@ -14,6 +14,7 @@ mod evals;
 mod event_stream;
 mod job_writes;
 mod jobs;
+mod keyring;
 mod metrics;
 mod nodes;
 mod operator;

@@ -32,7 +32,6 @@ unsupported! {
     set_servers: "changing the list of servers at run time", "the agent's configuration names them";
     schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";
     gossip_keyring: "the gossip keyring", "servers do not gossip";
-    root_keyring: "the root keyring", "nothing is encrypted or signed with it";
     transfer_leadership: "transferring leadership", "there is one server";
     autopilot: "autopilot", "there is one server";
     snapshot: "snapshots over HTTP", "copy the server's data directory while it is stopped";

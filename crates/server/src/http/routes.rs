@@ -4,8 +4,8 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use super::{
-    agent, allocs, deployments, evals, event_stream, job_writes, jobs, metrics, nodes, operator,
-    proxy, refused, remote,
+    agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes,
+    operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
     search, ui,
@@ -171,7 +171,7 @@ routes! {
     "/v1/client/metadata": Get proxy::by_node, Put proxy::metadata;
 
     // The agent.
-    "/.well-known/jwks.json": Get agent::jwks;
+    "/.well-known/jwks.json": Get keyring::jwks;
     "/.well-known/openid-configuration": Get refused::oidc_discovery;
     "/v1/agent/self": Get agent::agent_self;
     "/v1/agent/members": Get agent::members;
@@ -200,7 +200,9 @@ routes! {
     "/v1/operator/autopilot/configuration": Get refused::autopilot, Put refused::autopilot;
     "/v1/operator/autopilot/health": Get refused::autopilot;
     "/v1/operator/snapshot": Get refused::snapshot, Put refused::snapshot;
-    "/v1/operator/keyring/*operation": Any refused::root_keyring;
+    "/v1/operator/keyring/keys": Get keyring::list;
+    "/v1/operator/keyring/rotate": Put keyring::rotate;
+    "/v1/operator/keyring/key/:id": Delete keyring::delete;
     "/v1/operator/upgrade-check/*kind": Get refused::upgrade_check;
     "/v1/operator/license": Get refused::license, Put refused::enterprise;
 

@@ -3,5 +3,6 @@
 mod cluster;
 mod conventions;
 mod jobs;
+mod keyring;
 mod nodes;
 mod streams;

@@ -170,7 +170,6 @@ async fn the_agent_and_its_operator() {
             "/v1/agent/health",
             json!({"server": {"ok": true, "message": "ok"}}),
         ),
-        ("/.well-known/jwks.json", json!({"keys": []})),
     ] {
         assert_eq!(c.get(path).await.json(), answer, "{path}");
     }

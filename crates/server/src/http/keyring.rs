@@ -1,0 +1,84 @@
+//! The keys that workload identities are signed with: published for those who verify, listed, rotated and deleted for operators.
+
+use api::{
+    query::Blocking,
+    shapes::{JsonWebKey, JsonWebKeys, KeyDeleted, KeyRotated, RootKeyMeta},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::{HeaderValue, header::CACHE_CONTROL};
+
+use super::{
+    blocking::jitter,
+    reply::{HttpError, Reply},
+    request::{Ctx, uuid},
+};
+use crate::keyring::{Algorithm, KeyMeta};
+
+/// A new key signs at once, so who verifies may hold on to the list for a short time only.
+const PUBLISHED_FOR: HeaderValue = HeaderValue::from_static("public, max-age=60");
+
+pub(super) async fn jwks(ctx: Ctx) -> Result<Reply, HttpError> {
+    let (keys, _) = ctx.server().keyring().keys();
+    let keys = keys.iter().map(published).collect();
+    Ok(ctx.plain(&JsonWebKeys { keys })?.with_header(CACHE_CONTROL, PUBLISHED_FOR))
+}
+
+fn published(key: &KeyMeta) -> JsonWebKey {
+    let (kty, crv) = match key.algorithm {
+        Algorithm::EdDsa => ("OKP", "Ed25519"),
+    };
+    JsonWebKey {
+        kty: kty.to_owned(),
+        crv: crv.to_owned(),
+        alg: key.algorithm.name().to_owned(),
+        usage: "sig".to_owned(),
+        kid: key.id.to_string(),
+        x: URL_SAFE_NO_PAD.encode(&key.public),
+    }
+}
+
+fn meta(key: &KeyMeta) -> RootKeyMeta {
+    RootKeyMeta {
+        key_id: key.id.to_string(),
+        algorithm: key.algorithm.name().to_owned(),
+        state: key.state.name().to_owned(),
+        create_time: key.create_time,
+        create_index: key.create_index,
+        modify_index: key.modify_index,
+        publish_time: 0,
+    }
+}
+
+pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
+    let blocking = Blocking::parse(&ctx.query)?;
+    ctx.server().wait_for_keys(blocking.index, blocking.wait + jitter(blocking.wait)).await;
+    let (keys, index) = ctx.server().keyring().keys();
+    ctx.read(index, &keys.iter().map(meta).collect::<Vec<_>>())
+}
+
+pub(super) async fn rotate(ctx: Ctx) -> Result<Reply, HttpError> {
+    let algorithm = ctx.query.text("algo");
+    if !algorithm.is_empty() && algorithm != Algorithm::EdDsa.name() {
+        return Err(HttpError::unsupported(
+            format_args!("keys for {algorithm:?}"),
+            "keys sign workload identities, with EdDSA, and encrypt nothing",
+        ));
+    }
+    if ctx.query.flag("full")? {
+        return Err(HttpError::unsupported("a full rotation", "there are no variables to encrypt again; rotate without full"));
+    }
+    if ctx.query.number::<i64>("publish_time")?.unwrap_or(0) != 0 {
+        return Err(HttpError::unsupported("publishing a key before its use", "a new key signs at once; rotate without publish_time"));
+    }
+    let key = ctx.server().rotate_key().await?;
+    ctx.written(key.modify_index, &KeyRotated { key: meta(&key), index: key.modify_index })
+}
+
+/// `force` deletes an inactive key although it is in use. No identities are issued, so none is in use and none needs force; the active key is not
+/// deleted even then.
+pub(super) async fn delete(ctx: Ctx) -> Result<Reply, HttpError> {
+    let _ = ctx.query.flag("force")?;
+    let id = uuid(ctx.param("id"), "root key metadata")?;
+    let index = ctx.server().delete_key(id).await?;
+    ctx.written(index, &KeyDeleted { index })
+}

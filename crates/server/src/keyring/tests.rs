@@ -1,0 +1,240 @@
+//! The keyring on a real directory: what is signed can be verified, and what happens to files.
+
+use std::time::Duration;
+
+use aws_lc_rs::{
+    encoding::{AsBigEndian as _, Curve25519SeedBin},
+    signature::{ED25519, UnparsedPublicKey},
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn open(dir: &Path) -> Keyring {
+    Keyring::open(Some(dir.to_owned()), 1_000, 10).expect("opens")
+}
+
+fn ids(keyring: &Keyring) -> Vec<(Uuid, KeyState)> {
+    keyring.keys().0.into_iter().map(|k| (k.id, k.state)).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("exists").permissions().mode() & 0o7777
+}
+
+/// What a verifier does: the key that the header names, its public half, the signature over the first two parts.
+fn verify(keys: &[KeyMeta], token: &str) -> Option<Value> {
+    let (signed, signature) = token.rsplit_once('.')?;
+    let (header, claims) = signed.split_once('.')?;
+    let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+    let header: Value = serde_json::from_slice(&decode(header)?).ok()?;
+    assert_eq!((&header["alg"], &header["typ"]), (&json!("EdDSA"), &json!("JWT")));
+    let key = keys.iter().find(|k| header["kid"] == json!(k.id))?;
+    UnparsedPublicKey::new(&ED25519, &key.public).verify(signed.as_bytes(), &decode(signature)?).ok()?;
+    serde_json::from_slice(&decode(claims)?).ok()
+}
+
+#[test]
+fn tokens_are_verified_with_what_is_published() {
+    let keyring = Keyring::open(None, 1, 0).expect("opens");
+    let claims = json!({"sub": "global:default:web:server", "aud": ["x"], "exp": 7});
+    let token = keyring.sign(&claims).expect("signs");
+    let (keys, index) = keyring.keys();
+    assert_eq!((keys.len(), keys[0].public.len(), index), (1, 32, 1));
+    assert_eq!(verify(&keys, &token), Some(claims.clone()));
+    let forged = token.replacen('.', ".e", 1);
+    assert_eq!(verify(&keys, &forged), None, "other claims than were signed");
+
+    let new = keyring.rotate(2, 5).expect("rotates");
+    let (keys, _) = keyring.keys();
+    assert_eq!(verify(&keys, &token), Some(claims.clone()), "what the old key has signed stays valid");
+    let newer = keyring.sign(&claims).expect("signs");
+    assert_eq!(verify(&keys[..1], &newer), Some(claims), "the new key signs");
+    keyring.delete(keys[1].id, 6).expect("deletes");
+    assert_eq!(verify(&keyring.keys().0, &token), None, "its key is gone");
+    assert_eq!(keyring.keys().0, [new]);
+}
+
+#[test]
+fn keys_survive_restarts_in_files_of_their_own() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keys = dir.path().join(DIR);
+    let first = open(&keys);
+    let token = first.sign(&json!({"n": 1})).expect("signs");
+    let made = first.keys();
+    assert_eq!((made.0[0].create_time, made.0[0].create_index, made.1), (1_000, 10, 10));
+    assert_eq!(open(&keys).keys(), made, "nothing is made or changed at a restart");
+    first.rotate(2_000, 12).expect("rotates");
+    let rotated = first.keys();
+    assert_eq!(
+        rotated.0.iter().map(|k| (k.state, k.create_index, k.modify_index)).collect::<Vec<_>>(),
+        [(KeyState::Active, 12, 12), (KeyState::Inactive, 10, 12)]
+    );
+    let second = open(&keys);
+    assert_eq!(second.keys(), rotated);
+    assert_eq!(verify(&second.keys().0, &token), Some(json!({"n": 1})));
+
+    assert_eq!(mode(&keys), 0o700);
+    let files: Vec<PathBuf> = fs::read_dir(&keys).expect("lists").map(|e| e.expect("entry").path()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for path in &files {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+    }
+    // The secret is in the file and in nothing that is shown.
+    let text = fs::read_to_string(file_of(&keys, made.0[0].id)).expect("reads");
+    let secret = serde_json::from_str::<Value>(&text).expect("JSON")["PrivateKey"].as_str().expect("text").to_owned();
+    let seed: Curve25519SeedBin<'_> = second.ring.load().keys[1].pair.seed().expect("seed").as_be_bytes().expect("bytes");
+    let seed = seed.as_ref().to_vec();
+    let shown = format!("{second:?} {:?}", second.keys());
+    assert!(!shown.contains(&secret) && !shown.contains(&format!("{seed:?}")), "{shown}");
+    assert!(shown.contains(&made.0[0].id.to_string()), "{shown}");
+}
+
+#[test]
+fn rights_of_others_are_taken_away() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keys = dir.path().join(DIR);
+    let path = file_of(&keys, open(&keys).keys().0[0].id);
+    fs::set_permissions(&keys, Permissions::from_mode(0o755)).expect("sets");
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("sets");
+    assert!(open(&keys).damaged().is_empty());
+    assert_eq!((mode(&keys), mode(&path)), (0o700, 0o600));
+}
+
+/// How a file is damaged.
+type Damage = fn(&mut Value) -> String;
+
+#[test]
+fn damaged_files_are_named_and_left_as_they_are() {
+    let damages: [(&str, Damage); 8] = [
+        ("record of a key (Eof", |v| v.to_string()[..40].to_owned()),
+        ("record of a key (Eof", |_| String::new()),
+        ("record of a key (Data", |v| {
+            v["Algorithm"] = json!("RS256");
+            v.to_string()
+        }),
+        ("record of a key (Data", |v| {
+            v["FromTheFuture"] = json!(true);
+            v.to_string()
+        }),
+        ("it holds the key", |v| {
+            v["KeyID"] = json!(Uuid::nil());
+            v.to_string()
+        }),
+        ("not base64", |v| {
+            v["PrivateKey"] = json!("?");
+            v.to_string()
+        }),
+        ("not a whole Ed25519 key", |v| {
+            v["PrivateKey"] = json!("AAAA");
+            v.to_string()
+        }),
+        // One bit of the secret: it is still a key, but not the one that was published.
+        ("not a whole Ed25519 key", |v| {
+            let mut der = STANDARD.decode(v["PrivateKey"].as_str().expect("text")).expect("base64");
+            der[20] ^= 1;
+            v["PrivateKey"] = json!(STANDARD.encode(der));
+            v.to_string()
+        }),
+    ];
+    for (why, damage) in damages {
+        let dir = tempfile::tempdir().expect("dir");
+        let first = open(dir.path());
+        let old = ids(&first)[0].0;
+        let active = first.rotate(2_000, 12).expect("rotates").id;
+        let path = file_of(dir.path(), active);
+        let whole = fs::read_to_string(&path).expect("reads");
+        let text = damage(&mut serde_json::from_str(&whole).expect("JSON"));
+        fs::write(&path, &text).expect("writes");
+
+        let after = open(dir.path());
+        let [Damaged { path: named, why: said }] = after.damaged() else { panic!("{why}: {:?}", after.damaged()) };
+        assert!(named == &path && said.contains(why), "{why}: {said}");
+        let now = ids(&after);
+        assert_eq!((now.len(), now[1], now[0].1), (2, (old, KeyState::Inactive), KeyState::Active), "{why}: a new key beside the others");
+        assert!(now[0].0 != active, "{why}");
+        assert_eq!(fs::read_to_string(&path).expect("reads"), text, "{why}: it is not touched");
+        // Somebody restores it: published again, and the newer key goes on signing.
+        fs::write(&path, &whole).expect("writes");
+        let restored = ids(&open(dir.path()));
+        assert_eq!(restored.len(), 3, "{why}");
+        assert!(restored.contains(&(active, KeyState::Inactive)) && restored.contains(&now[0]), "{why}: {restored:?}");
+    }
+}
+
+#[test]
+fn a_directory_of_damaged_files_only_gets_a_new_key() {
+    let dir = tempfile::tempdir().expect("dir");
+    let lost = ids(&open(dir.path()))[0].0;
+    fs::write(file_of(dir.path(), lost), "{").expect("writes");
+    let after = open(dir.path());
+    assert_eq!((after.damaged().len(), after.keys().0.len()), (1, 1));
+    assert!(after.sign(&json!({})).is_ok());
+}
+
+#[test]
+fn a_crash_in_a_rotation_leaves_one_active_key() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keyring = open(dir.path());
+    let old = ids(&keyring)[0].0;
+    let before = fs::read(file_of(dir.path(), old)).expect("reads");
+    let new = keyring.rotate(2_000, 12).expect("rotates").id;
+    // The new key was written, the old one not yet marked; another one was being written.
+    fs::write(file_of(dir.path(), old), before).expect("writes");
+    let unfinished = dir.path().join(format!("{}{UNFINISHED}", Uuid::nil()));
+    fs::write(&unfinished, "{").expect("writes");
+    let after = open(dir.path());
+    let expected = [(new, KeyState::Active), (old, KeyState::Inactive)];
+    assert_eq!(ids(&after), expected);
+    assert!(!unfinished.exists() && after.damaged().is_empty());
+    assert_eq!(ids(&open(dir.path())), expected);
+}
+
+#[test]
+fn rules_of_deletion() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keyring = open(dir.path());
+    let old = ids(&keyring)[0].0;
+    assert!(matches!(keyring.delete(old, 11), Err(KeyringError::Active)), "the active key stays");
+    assert_eq!(keyring.delete(Uuid::nil(), 11).expect("no such key"), None);
+    let new = keyring.rotate(2_000, 12).expect("rotates").id;
+    assert!(matches!(keyring.delete(new, 13), Err(KeyringError::Active)));
+    assert_eq!(keyring.delete(old, 13).expect("deletes"), Some(13));
+    assert!(!file_of(dir.path(), old).exists());
+    assert_eq!(ids(&keyring), [(new, KeyState::Active)]);
+    assert_eq!(ids(&open(dir.path())), [(new, KeyState::Active)]);
+}
+
+#[test]
+fn a_key_that_cannot_be_written_changes_nothing() {
+    let dir = tempfile::tempdir().expect("dir");
+    let keys = dir.path().join(DIR);
+    let keyring = open(&keys);
+    let before = keyring.keys();
+    // Rights would not stop a privileged test; a directory that is gone does.
+    let moved = dir.path().join("moved");
+    fs::rename(&keys, &moved).expect("renames");
+    let error = keyring.rotate(2_000, 12).expect_err("no directory");
+    assert!(matches!(&error, KeyringError::File { attempt: "writing the key", .. }), "{error}");
+    assert_eq!(keyring.keys(), before);
+    fs::rename(&moved, &keys).expect("renames");
+    assert_eq!(open(&keys).keys(), before);
+    fs::write(dir.path().join("file"), "").expect("writes");
+    let error = Keyring::open(Some(dir.path().join("file/keystore")), 1, 1).expect_err("not a directory");
+    assert!(error.to_string().contains("file/keystore"), "{error}");
+}
+
+#[tokio::test]
+async fn changes_wake_those_who_wait_and_indexes_never_go_back() {
+    let keyring = Arc::new(Keyring::open(None, 1, 10).expect("opens"));
+    let waiting = tokio::spawn({
+        let keyring = keyring.clone();
+        async move { keyring.changed_after(10).await }
+    });
+    // A rotation with an older index: those that come at once may be carried out in any order.
+    let first = keyring.rotate(2, 12).expect("rotates");
+    let second = keyring.rotate(2, 11).expect("rotates");
+    assert!(second.create_index > first.create_index);
+    assert_eq!(keyring.keys().0[0].id, second.id);
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("wakes").expect("no panic");
+}
