@@ -135,7 +135,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             list: d.list,
             conditional_writes: d.conditional_writes,
             retained_exit_results: d.retained_exit_results,
-            seal: false,
+            seal: d.seal,
             plain_protocol: false,
             handle_schema_min: d.handle_schema_min,
             handle_schema_max: d.handle_schema_max,

@@ -2,7 +2,7 @@
 //!
 //! The first argument names the behaviour, see `main`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -137,6 +137,7 @@ impl Driver for Versioned {
 #[derive(Default)]
 struct Remote {
     instances: Mutex<HashMap<String, Instance>>,
+    sealed: Mutex<HashSet<String>>,
 }
 
 impl Remote {
@@ -169,6 +170,7 @@ impl RemoteDriver for Remote {
             keyed_create: true,
             find: true,
             list: true,
+            seal: true,
             logs: true,
             handle_schema_min: 1,
             handle_schema_max: 1,
@@ -188,6 +190,9 @@ impl RemoteDriver for Remote {
         let handle = RemoteHandle { schema: 1, data: request.key.clone().into_bytes() };
         let mut instances = self.instances.lock().expect("lock");
         let created = !instances.contains_key(&request.key);
+        if created && self.sealed.lock().expect("lock").contains(&request.key) {
+            return Err(RemoteError::sealed("it was stopped before"));
+        }
         let instance = instances.entry(request.key.clone()).or_insert_with(|| Instance {
             key: request.key.clone(),
             owner: request.owner,
@@ -238,9 +243,18 @@ impl RemoteDriver for Remote {
             instance.observed.clone()
         })
     }
+    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+        self.sealed.lock().expect("lock").insert(key.to_owned());
+        match self.find(key, owner).await {
+            Ok((handle, _)) => self.change(&handle, Some(epoch), |instance| Some((instance.handle.clone(), instance.observed.clone()))),
+            Err(_) => Ok(None),
+        }
+    }
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {
         self.change(handle, Some(epoch), |_| ())?;
-        self.instances.lock().expect("lock").remove(String::from_utf8_lossy(&handle.data).as_ref());
+        let key = String::from_utf8_lossy(&handle.data).into_owned();
+        self.instances.lock().expect("lock").remove(&key);
+        self.sealed.lock().expect("lock").insert(key);
         Ok(())
     }
     async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {

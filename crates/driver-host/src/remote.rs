@@ -112,6 +112,24 @@ impl Remote {
         answer.observed.ok_or_else(|| RemoteError::CouldNotAsk("the driver answered Stop without an observation".into()))
     }
 
+    /// Stops by key what may not exist yet: after the answer no create with the key takes effect. What has the key already is answered, not touched;
+    /// `None` when there is nothing, which is then final.
+    pub async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(Handle, Observation)>, RemoteError> {
+        let request = SealRequest { key: key.to_owned(), epoch, owner: owner.to_owned() };
+        let limit = self.driver.shared.timing.task_call;
+        let answer = self.call("Seal", limit, |mut client| async move { client.seal(request).await }).await;
+        let unclear = |what: &str| RemoteError::CouldNotAsk(format!("the driver answered Seal {what}"));
+        match answer {
+            // "There is none" is an observation here; as a failure it does not say that the key is sealed.
+            Err(RemoteError::Gone(why)) => Err(unclear(&format!("with a failure that does not belong there: {why}"))),
+            Err(other) => Err(other),
+            Ok(SealResponse { observed: Some(seen), .. }) if seen.state() == InstanceState::Gone => Ok(None),
+            Ok(SealResponse { observed: Some(seen), handle: Some(handle) }) => Ok(Some((handle, seen))),
+            Ok(SealResponse { observed: Some(_), handle: None }) => Err(unclear("without a handle")),
+            Ok(SealResponse { observed: None, .. }) => Err(unclear("without an observation")),
+        }
+    }
+
     /// The exit result is stored: the provider may forget the instance.
     pub async fn acknowledge(&self, handle: Handle, epoch: u64) -> Result<(), RemoteError> {
         let request = AcknowledgeRequest { handle: Some(handle), epoch };

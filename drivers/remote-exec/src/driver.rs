@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::config::{PluginConfig, TaskOptions};
-use crate::runtime::{Intent, Place, Runtime, answer};
+use crate::runtime::{Intent, Place, Runtime, answer, owned};
 use crate::usage::{core_mhz, usage};
 
 /// Layout of [`HandleV1`].
@@ -27,6 +27,8 @@ const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
 const CHUNK: usize = 64 * 1024;
 /// When to look again at an instance that could not be asked while it is watched.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a seal waits for a start that is being decided.
+const DECIDED_WITHIN: Duration = Duration::from_secs(20);
 
 /// The token that finds an instance again.
 #[derive(Debug, Serialize, Deserialize)]
@@ -222,6 +224,7 @@ impl RemoteDriver for Driver {
             find: true,
             list: true,
             conditional_writes: true,
+            seal: true,
             retained_exit_results: true,
             logs: true,
             exec: false,
@@ -250,9 +253,7 @@ impl RemoteDriver for Driver {
     async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
         let runtime = self.runtime()?;
         let (_, intent) = runtime.find(key)?;
-        if intent.owner != owner {
-            return Err(RemoteError::wrong_request(format!("instance {key} belongs to the cluster {:?}", intent.owner)));
-        }
+        owned(&intent, owner)?;
         let seen = self.look(&runtime, key).await?;
         match seen.state {
             InstanceState::Gone => Err(RemoteError::gone(format!("instance {key} has just been acknowledged"))),
@@ -349,6 +350,47 @@ impl RemoteDriver for Driver {
         let known = self.running(known)?;
         known.executor.at_epoch(epoch).stop(signal, stop.timeout).await.map_err(answer)?;
         self.look(&runtime, &key).await
+    }
+
+    async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+        let runtime = self.runtime()?;
+        match runtime.find(key) {
+            Ok((_, intent)) => owned(&intent, owner)?,
+            Err(RemoteError::Gone(_)) => {}
+            Err(e) => return Err(e),
+        }
+        let place = runtime.reserve(key)?;
+        let begun = Instant::now();
+        // From here on either something has been started or nothing can be.
+        let known = loop {
+            if let Some(known) = self.executor(key, &place).await? {
+                break known;
+            }
+            let decided = executor_client::retire(&place.state_dir(), Some(epoch), "sealed before it was started").await.map_err(answer)?;
+            if decided.is_none() {
+                // A start holds the lock. When it fails it leaves nothing behind, which is not yet a decision.
+                if begun.elapsed() > DECIDED_WITHIN {
+                    return Err(RemoteError::could_not_ask(format!(
+                        "instance {key} is being started for {DECIDED_WITHIN:?}; seal it again"
+                    )));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        known.executor.at_epoch(epoch).claim().await.map_err(answer)?;
+        match runtime.find(key) {
+            Ok((_, intent)) => owned(&intent, owner)?,
+            Err(RemoteError::Gone(_)) => {
+                lock(&self.known).remove(key);
+                return runtime.retire(&place, epoch).map(|()| None);
+            }
+            Err(e) => return Err(e),
+        }
+        let seen = self.look(&runtime, key).await?;
+        match seen.state {
+            InstanceState::Gone => Ok(None),
+            _ => Ok(Some((self.handle(&runtime, key)?, seen))),
+        }
     }
 
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {

@@ -3,6 +3,8 @@
 //! Every step is safe to repeat and to interrupt. What decides is made in one atomic step each: the intent by a hard link that
 //! fails when it exists, the start by the executor's lock, the end by its result. Acknowledging keeps
 //! the executor's directory with the result for a week: a late start of the same key finds it and starts nothing.
+//! Sealing a key that has no instance makes the same directory with a result of its own: under the executor's lock either the start or the
+//! seal comes first, and the other one finds it.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::TaskOptions;
 
-/// What remains of an acknowledged instance only has to outlive the last call of a manager that lost its lease long ago.
+/// What remains of an acknowledged instance or a seal only has to outlive the last call of a manager that lost its lease long ago.
 const RETIRED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Where programs are looked for when the task's environment says nothing.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -56,7 +58,11 @@ impl Place {
         self.dir.join("task")
     }
 
-    /// The epoch of the acknowledgement.
+    fn intent(&self) -> PathBuf {
+        self.dir.join("instance.json")
+    }
+
+    /// The epoch of the acknowledgement or seal. Made only when the executor's directory holds a result, so that nothing runs and nothing starts.
     fn retired(&self) -> PathBuf {
         self.dir.join("retired")
     }
@@ -136,7 +142,14 @@ impl Runtime {
     /// The instance of a key with its intent; `Gone` when the runtime is there and the instance is not.
     pub(crate) fn find(&self, key: &str) -> Result<(Place, Intent), RemoteError> {
         let place = self.place(key)?;
-        let file = place.dir.join("instance.json");
+        let absent = || RemoteError::gone(format!("{} has no instance {key}", self.provider()));
+        let retired = place.retired();
+        if retired.try_exists().map_err(unclear("look at", &retired))? {
+            // An intent beside it is of a call that came too late, or the retirement was interrupted.
+            self.check()?;
+            return Err(absent());
+        }
+        let file = place.intent();
         match std::fs::read(&file) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(intent) => Ok((place, intent)),
@@ -144,7 +157,7 @@ impl Runtime {
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 self.check()?;
-                Err(RemoteError::gone(format!("{} has no instance {key}", self.provider())))
+                Err(absent())
             }
             Err(e) => Err(unclear("read", &file)(e)),
         }
@@ -155,57 +168,81 @@ impl Runtime {
         self.check()?;
         let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         let place = self.place(&request.key)?;
-        let retired = place.retired();
-        match std::fs::read_to_string(&retired) {
-            Ok(epoch) => {
-                let accepted = epoch.trim().parse().unwrap_or(u64::MAX);
-                return Err(if request.epoch < accepted {
-                    RemoteError::StaleEpoch { given: request.epoch, accepted }
-                } else {
-                    RemoteError::gone("it has ended and its result was acknowledged; a new start needs a new key")
-                });
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(unclear("read", &retired)(e)),
-        }
-        let intent = Intent {
-            key: request.key.clone(),
-            owner: request.owner.clone(),
-            slot: request.slot.clone(),
-            task_name: request.task.name.clone(),
-        };
-        for dir in [place.dir.clone(), place.state_dir()] {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
-        }
-        let file = place.dir.join("instance.json");
-        let bytes = serde_json::to_vec(&intent).map_err(RemoteError::wrong_request)?;
-        create_once(&file, &bytes).map_err(unclear("create", &file))?;
-        let (_, standing) = self.find(&request.key)?;
-        if standing.owner != request.owner {
-            return Err(RemoteError::wrong_request(format!(
-                "instance {} belongs to the cluster {:?}, not to {:?}",
-                request.key, standing.owner, request.owner
-            )));
-        }
+        self.refuse_sealed(&place, request.epoch)?;
         // What runs or has run is not prepared again; it only learns the epoch.
-        let launched = match Executor::attach(&place.state_dir()).await {
-            Ok(executor) => {
+        let standing = match self.find(&request.key) {
+            Ok((_, intent)) => {
+                owned(&intent, &request.owner)?;
+                match Executor::attach(&place.state_dir()).await {
+                    Ok(executor) => Some(executor),
+                    Err(Error::Absent { .. }) => None,
+                    Err(e) => return Err(answer(e)),
+                }
+            }
+            Err(RemoteError::Gone(_)) => None,
+            Err(e) => return Err(e),
+        };
+        let launched = match standing {
+            Some(executor) => {
                 executor.at_epoch(request.epoch).claim().await.map_err(answer)?;
                 Launched { executor, created: false }
             }
-            Err(Error::Absent { .. }) => {
+            None => {
+                // Refused before anything is made.
+                refuse_what_cannot_be_had(&request.task)?;
+                request.bundle.verify()?;
+                make(&place)?;
+                let intent = Intent {
+                    key: request.key.clone(),
+                    owner: request.owner.clone(),
+                    slot: request.slot.clone(),
+                    task_name: request.task.name.clone(),
+                };
+                let file = place.intent();
+                let bytes = serde_json::to_vec(&intent).map_err(RemoteError::wrong_request)?;
+                create_once(&file, &bytes).map_err(unclear("create", &file))?;
+                // A seal that has not seen this intent is seen here.
+                self.refuse_sealed(&place, request.epoch)?;
+                owned(&self.find(&request.key)?.1, &request.owner)?;
                 let spec = self.prepare(&place, request, &options).await?;
                 self.launcher.launch(&place.state_dir(), spec).await.map_err(answer)?
             }
-            Err(e) => return Err(answer(e)),
         };
+        if !launched.created {
+            // Found ended because it has been sealed meanwhile.
+            self.refuse_sealed(&place, request.epoch)?;
+        }
         Ok((place, launched))
+    }
+
+    /// Refuses a key that nothing is started with any more, and removes what a late call has begun to lay out.
+    fn refuse_sealed(&self, place: &Place, epoch: u64) -> Result<(), RemoteError> {
+        let retired = place.retired();
+        let accepted: u64 = match std::fs::read_to_string(&retired) {
+            Ok(epoch) => epoch.trim().parse().unwrap_or(0),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(unclear("read", &retired)(e)),
+        };
+        self.clear(place)?;
+        if epoch < accepted {
+            return Err(RemoteError::StaleEpoch { given: epoch, accepted });
+        }
+        Err(RemoteError::sealed(
+            "it was stopped before it was created, or its instance has ended and was acknowledged; a new start needs a new key",
+        ))
+    }
+
+    /// The place of a key that may never have been used, with an executor's directory in which it can be decided that nothing starts.
+    pub(crate) fn reserve(&self, key: &str) -> Result<Place, RemoteError> {
+        self.check()?;
+        let place = self.place(key)?;
+        make(&place)?;
+        Ok(place)
     }
 
     /// Lays out the task's directory and says what to run in it.
     async fn prepare(&self, place: &Place, request: &Ensure, options: &TaskOptions) -> Result<LaunchSpec, RemoteError> {
         let task = &request.task;
-        refuse_what_cannot_be_had(task)?;
         let user = match task.user.as_str() {
             "" => None,
             name => Some(find_user(name).await.map_err(answer)?),
@@ -266,15 +303,15 @@ impl Runtime {
         Ok(keys)
     }
 
-    /// Forgets an instance that has ended, except for what keeps its key from being started again.
+    /// Forgets an instance that has ended, except for what keeps its key from being started again; that is kept for another week from now.
     pub(crate) fn retire(&self, place: &Place, epoch: u64) -> Result<(), RemoteError> {
         let retired = place.retired();
         create_once(&retired, epoch.to_string().as_bytes()).map_err(unclear("create", &retired))?;
-        let intent = place.dir.join("instance.json");
-        match std::fs::remove_file(&intent) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(unclear("remove", &intent)(e)),
-            _ => self.clear(place),
-        }
+        let again = std::fs::OpenOptions::new().write(true).open(&retired).and_then(|file| file.set_modified(SystemTime::now()));
+        again.map_err(unclear("date", &retired))?;
+        let instances = self.root.join("instances");
+        sync(&instances).map_err(unclear("store", &instances))?;
+        self.clear(place)
     }
 
     /// Finishes a retirement that a crash has interrupted.
@@ -283,7 +320,13 @@ impl Runtime {
         if place.retired().exists() { self.clear(&place) } else { Ok(()) }
     }
 
+    /// Removes everything but the executor's directory and the mark of the retirement.
     fn clear(&self, place: &Place) -> Result<(), RemoteError> {
+        let intent = place.intent();
+        match std::fs::remove_file(&intent) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(unclear("remove", &intent)(e)),
+            _ => {}
+        }
         for dir in [place.task_dir(), place.dir.join("alloc"), place.logs_dir()] {
             match std::fs::remove_dir_all(&dir) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -342,7 +385,28 @@ fn create_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
         });
     let _ = std::fs::remove_file(&temporary);
     linked?;
+    sync(dir)
+}
+
+/// Makes the names in a directory durable.
+fn sync(dir: &Path) -> io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
+}
+
+/// Creates the directories in which starts are decided.
+fn make(place: &Place) -> Result<(), RemoteError> {
+    for dir in [place.dir.clone(), place.state_dir()] {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
+    }
+    Ok(())
+}
+
+/// Refuses to touch what another cluster owns.
+pub(crate) fn owned(intent: &Intent, owner: &str) -> Result<(), RemoteError> {
+    if intent.owner == owner {
+        return Ok(());
+    }
+    Err(RemoteError::wrong_request(format!("instance {} belongs to the cluster {:?}, not to {owner:?}", intent.key, intent.owner)))
 }
 
 /// Writes one file of the bundle beneath the task's directory.
@@ -381,7 +445,13 @@ fn give(dir: &Path, own: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
 }
 
 fn refuse_what_cannot_be_had(task: &TaskConfig) -> Result<(), RemoteError> {
+    use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
     let refuse = |what: &str| Err(RemoteError::wrong_request(format!("remote_exec cannot offer {what}")));
+    if let Some(spec) = &task.network_isolation_spec
+        && spec.mode() != NetworkIsolationMode::Host
+    {
+        return refuse("a network of the group's own; use network mode \"host\"");
+    }
     if !task.mounts.is_empty() {
         return refuse("volume mounts");
     }

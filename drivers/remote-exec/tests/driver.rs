@@ -196,7 +196,7 @@ async fn a_stale_manager_changes_nothing() {
     assert_eq!(observe(&old, &made.handle).await.state, InstanceState::Gone);
     // A call that was on its way when the instance was acknowledged must not bring it back.
     assert_eq!(old.ensure(world.ensure("t", 4, "exec sleep 1000")).await.unwrap_err(), stale);
-    assert!(matches!(new.ensure(world.ensure("t", 5, "exec sleep 1000")).await, Err(RemoteError::Gone(_))));
+    assert!(matches!(new.ensure(world.ensure("t", 5, "exec sleep 1000")).await, Err(RemoteError::Sealed(_))));
     assert!(new.list("cluster-1", "", 10).await.unwrap().instances.is_empty());
 }
 
@@ -329,13 +329,13 @@ async fn the_task_finds_its_files_and_environment() {
     );
     request.task.env = [("A".to_owned(), "b".to_owned()), ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned())].into();
     let file = |path: &str, mode: u32, text: &str| BundleFile { path: path.into(), mode, data: text.into() };
-    request.bundle.files = vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")];
+    request.bundle = Bundle::new(vec![file("local/data", 0o644, "data\n"), file("local/tool", 0o755, "#!/bin/sh\necho tool\n")]);
     let made = manager.ensure(request).await.unwrap();
     until_async("it has ended", || async { observe(&manager, &made.handle).await.state == InstanceState::Exited }).await;
     assert_eq!(observe(&manager, &made.handle).await.exit.exit_code, 0);
     assert_eq!(read_log(&manager, &made.handle, 0, false).await.1, "data\ntool\nb\ndata\ntool\n");
     let mut bad = world.ensure("bad", 1, "exit 0");
-    bad.bundle.files = vec![file("../escape", 0o644, "")];
+    bad.bundle = Bundle::new(vec![file("../escape", 0o644, "")]);
     assert!(matches!(manager.ensure(bad).await, Err(RemoteError::WrongRequest(_))));
     let mut missing = world.ensure("missing", 1, "");
     missing.task.msgpack_driver_config = rmp_serde::to_vec(&BTreeMap::from([("command", "no-such-program")])).unwrap();
@@ -382,4 +382,169 @@ async fn configuration_is_checked_without_effects() {
     assert_eq!(driver.fingerprint().await.health, driver_sdk::Health::Healthy);
     let handle = RemoteHandle { schema: 99, data: Vec::new() };
     assert_eq!(observe(&driver, &handle).await.state, InstanceState::Unknown);
+}
+
+/// What is left of a key in the runtime's directory.
+fn left(world: &World, name: &str) -> Vec<String> {
+    let dir = world.root().join("instances").join(world.key(name));
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn is_sealed<T: std::fmt::Debug>(result: Result<T, RemoteError>) {
+    assert!(matches!(result, Err(RemoteError::Sealed(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_was_sealed_first_is_never_created() {
+    let world = World::new();
+    let (stopper, late) = (world.manager().await, world.manager().await);
+    assert!(stopper.describe().seal);
+    let key = world.key("t");
+    assert_eq!(stopper.seal(&key, 2, "cluster-1").await, Ok(None));
+    assert_eq!(left(&world, "t"), ["executor", "retired"]);
+    assert_eq!(stopper.seal(&key, 2, "cluster-1").await, Ok(None), "twice is once");
+    let stale = RemoteError::StaleEpoch { given: 1, accepted: 2 };
+    assert_eq!(stopper.seal(&key, 1, "cluster-1").await.unwrap_err(), stale);
+
+    let mark = world.dir.path().join("started");
+    let script = format!("touch {}", mark.display());
+    assert_eq!(late.ensure(world.ensure("t", 1, &script)).await.unwrap_err(), stale);
+    is_sealed(late.ensure(world.ensure("t", 2, &script)).await);
+    is_sealed(late.ensure(world.ensure("t", 3, &script)).await);
+    // The driver's restart.
+    drop((stopper, late));
+    let restarted = world.manager().await;
+    is_sealed(restarted.ensure(world.ensure("t", 3, &script)).await);
+    assert!(matches!(restarted.find(&key, "cluster-1").await, Err(RemoteError::Gone(_))));
+    assert!(restarted.list("cluster-1", "", 10).await.unwrap().instances.is_empty());
+    assert_eq!(left(&world, "t"), ["executor", "retired"]);
+    assert!(!mark.exists());
+
+    // An acknowledged key is sealed, and sealing it says so.
+    let made = restarted.ensure(world.ensure("done", 1, "exit 0")).await.unwrap();
+    restarted.stop(&made.handle, 1, now()).await.unwrap();
+    restarted.acknowledge(&made.handle, 1).await.unwrap();
+    is_sealed(restarted.ensure(world.ensure("done", 2, "exit 0")).await);
+    assert_eq!(restarted.seal(&world.key("done"), 2, "cluster-1").await, Ok(None));
+    is_sealed(restarted.ensure(world.ensure("done", 2, "exit 0")).await);
+}
+
+#[tokio::test]
+async fn sealing_does_not_touch_what_exists() {
+    let world = World::new();
+    let (old, new) = (world.manager().await, world.manager().await);
+    let made = old.ensure(world.ensure("t", 1, "exec sleep 1000")).await.unwrap();
+    let key = world.key("t");
+    assert!(matches!(new.seal(&key, 2, "cluster-2").await, Err(RemoteError::WrongRequest(_))), "it belongs to another cluster");
+    for _ in 0..2 {
+        let (handle, seen) = new.seal(&key, 2, "cluster-1").await.unwrap().unwrap();
+        assert_eq!(handle, made.handle);
+        assert_eq!((seen.state, seen.epoch), (InstanceState::Running, 2));
+        assert_eq!(seen.attributes["pid"], made.observed.attributes["pid"]);
+    }
+    assert_eq!(old.seal(&key, 1, "cluster-1").await.unwrap_err(), RemoteError::StaleEpoch { given: 1, accepted: 2 });
+    let got = new.ensure(world.ensure("t", 2, "exec sleep 1000")).await.unwrap();
+    assert_eq!((got.created, &got.handle, got.observed.state), (false, &made.handle, InstanceState::Running));
+    let stopped = new.stop(&made.handle, 2, now()).await.unwrap();
+    let (_, seen) = new.seal(&key, 2, "cluster-1").await.unwrap().unwrap();
+    assert_eq!(seen, stopped, "the result stays until it is acknowledged");
+    new.acknowledge(&made.handle, 2).await.unwrap();
+    assert_eq!(new.seal(&key, 2, "cluster-1").await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_seal_that_crashed_is_completed_and_what_came_too_late_is_removed() {
+    let world = World::new();
+    let manager = world.manager().await;
+    let intent =
+        |name: &str| serde_json::json!({ "key": world.key(name), "owner": "cluster-1", "slot": "s", "task_name": name }).to_string();
+    let dir = |name: &str| world.root().join("instances").join(world.key(name));
+    // After the directories; after the decision; a create that writes its intent after the mark; one that has written it before.
+    std::fs::create_dir_all(dir("a").join("executor")).unwrap();
+    for name in ["b", "c"] {
+        assert_eq!(manager.seal(&world.key(name), 1, "cluster-1").await, Ok(None));
+    }
+    std::fs::remove_file(dir("b").join("retired")).unwrap();
+    std::fs::write(dir("c").join("instance.json"), intent("c")).unwrap();
+    std::fs::create_dir_all(dir("d").join("executor")).unwrap();
+    std::fs::write(dir("d").join("instance.json"), intent("d")).unwrap();
+
+    let restarted = world.manager().await;
+    assert!(matches!(restarted.find(&world.key("c"), "cluster-1").await, Err(RemoteError::Gone(_))));
+    for name in ["a", "b", "c"] {
+        assert_eq!(restarted.seal(&world.key(name), 2, "cluster-1").await, Ok(None), "{name}");
+        is_sealed(restarted.ensure(world.ensure(name, 2, "exit 0")).await);
+        assert_eq!(left(&world, name), ["executor", "retired"]);
+    }
+    // An intent is an instance: it ends, and is acknowledged like any other.
+    let (handle, seen) = restarted.seal(&world.key("d"), 2, "cluster-1").await.unwrap().unwrap();
+    assert_eq!((seen.state, seen.reason.as_str()), (InstanceState::Exited, "sealed before it was started"));
+    let late = restarted.ensure(world.ensure("d", 2, "exit 0")).await.unwrap();
+    assert_eq!((late.created, late.observed), (false, seen));
+    restarted.acknowledge(&handle, 2).await.unwrap();
+    is_sealed(restarted.ensure(world.ensure("d", 2, "exit 0")).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_a_seal_and_a_create_at_the_same_time_one_comes_first() {
+    let world = World::new();
+    let (stopper, creator) = (world.manager().await, world.manager().await);
+    let (mut sealed, mut created) = (0, 0);
+    for round in 0..32u64 {
+        let name = format!("t{round}");
+        let key = world.key(&name);
+        // Different moments of the two calls meet.
+        let create = async {
+            tokio::time::sleep(Duration::from_micros(100 * (round % 8))).await;
+            creator.ensure(world.ensure(&name, 1, "exec sleep 1000")).await
+        };
+        let seal = async {
+            tokio::time::sleep(Duration::from_micros(700 * (round / 8))).await;
+            stopper.seal(&key, 1, "cluster-1").await.unwrap()
+        };
+        let (made, found) = tokio::join!(create, seal);
+        match found {
+            None => {
+                sealed += 1;
+                is_sealed(creator.ensure(world.ensure(&name, 1, "exec sleep 1000")).await);
+                assert_eq!(left(&world, &name), ["executor", "retired"]);
+                // It may have seen the decision before the mark was there, but it has started nothing.
+                assert!(!made.is_ok_and(|m| m.created));
+            }
+            Some((handle, seen)) => {
+                created += usize::from(seen.state == InstanceState::Running);
+                let made = made.unwrap();
+                assert_eq!((made.created, &made.handle), (seen.state == InstanceState::Running, &handle));
+                stopper.stop(&handle, 1, now()).await.unwrap();
+                stopper.acknowledge(&handle, 1).await.unwrap();
+            }
+        }
+    }
+    eprintln!("sealed first {sealed}, created first {created}");
+    assert!(stopper.list("cluster-1", "", 100).await.unwrap().instances.is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_refused_before_anything_is_made() {
+    use driver_sdk::proto::driver::{NetworkIsolationSpec, network_isolation_spec::NetworkIsolationMode as Mode};
+    let world = World::new();
+    let manager = world.manager().await;
+    for (mode, refused) in [(Mode::Host, false), (Mode::Group, true), (Mode::Task, true), (Mode::None, true)] {
+        let name = format!("n{}", mode as i32);
+        let mut request = world.ensure(&name, 1, "exit 0");
+        request.task.network_isolation_spec = Some(NetworkIsolationSpec { mode: mode as i32, ..NetworkIsolationSpec::default() });
+        match manager.ensure(request).await {
+            Err(RemoteError::WrongRequest(why)) if refused => assert!(why.contains("network"), "{why}"),
+            other => assert!(!refused && other.is_ok(), "{mode:?}: {other:?}"),
+        }
+        assert_eq!(manager.find(&world.key(&name), "cluster-1").await.is_err(), refused, "{mode:?}");
+    }
+    let mut damaged = world.ensure("damaged", 1, "exit 0");
+    damaged.bundle = Bundle::new(vec![BundleFile { path: "local/data".into(), mode: 0o644, data: b"whole".to_vec() }]);
+    damaged.bundle.files[0].data.pop();
+    assert!(matches!(manager.ensure(damaged).await, Err(RemoteError::WrongRequest(why)) if why.contains("digest")));
+    assert!(matches!(manager.find(&world.key("damaged"), "cluster-1").await, Err(RemoteError::Gone(_))));
 }

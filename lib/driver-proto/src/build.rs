@@ -5,10 +5,25 @@
 
 use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 
+use sha2::{Digest, Sha256};
+
 use crate::{Duration, Timestamp, driver};
 
 /// "Not set" for Go: the first second of year 1. The Unix epoch would be shown as a real time.
 pub const ZERO_TIME: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+
+/// The digest of a [`crate::remote::Bundle`] from path, mode and data of each file, as its definition says.
+pub fn bundle_digest<'a>(files: impl IntoIterator<Item = (&'a str, u32, &'a [u8])>) -> String {
+    let mut hash = Sha256::new();
+    for (path, mode, data) in files {
+        hash.update((path.len() as u64).to_le_bytes());
+        hash.update(path.as_bytes());
+        hash.update(mode.to_le_bytes());
+        hash.update((data.len() as u64).to_le_bytes());
+        hash.update(data);
+    }
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
 
 /// A wire duration; beyond the range of the wire it is clamped.
 pub fn duration(value: StdDuration) -> Duration {

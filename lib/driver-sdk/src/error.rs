@@ -71,6 +71,9 @@ pub enum RemoteError {
     /// The request cannot succeed in this form, whoever sends it.
     #[error("the request is wrong: {0}")]
     WrongRequest(String),
+    /// The key is sealed and has no instance: nothing is created with it, now or later.
+    #[error("the key is sealed: {0}")]
+    Sealed(String),
     /// Someone with a newer epoch manages the instance.
     #[error("epoch {given} is stale, {accepted} was accepted already")]
     StaleEpoch {
@@ -92,6 +95,11 @@ impl RemoteError {
         RemoteError::CouldNotAsk(message.to_string())
     }
 
+    /// Nothing is created with this key any more.
+    pub fn sealed(message: impl ToString) -> Self {
+        RemoteError::Sealed(message.to_string())
+    }
+
     /// It cannot succeed like this.
     pub fn wrong_request(message: impl ToString) -> Self {
         RemoteError::WrongRequest(message.to_string())
@@ -105,6 +113,7 @@ impl From<RemoteError> for Status {
             RemoteError::Gone(text) => Status::not_found(text),
             RemoteError::CouldNotAsk(text) => Status::unavailable(text),
             RemoteError::WrongRequest(text) => Status::invalid_argument(text),
+            sealed @ RemoteError::Sealed(_) => Status::failed_precondition(sealed.to_string()),
             RemoteError::StaleEpoch { given, accepted } => errors::stale_epoch(given, accepted),
         }
     }

@@ -63,7 +63,7 @@ fn error(error: RemoteError) -> Error {
     match error {
         RemoteError::CouldNotAsk(_) => Error::Recoverable(error.to_string()),
         RemoteError::WrongRequest(_) => Error::Invalid(error.to_string()),
-        RemoteError::Gone(_) | RemoteError::StaleEpoch { .. } => Error::Failed(error.to_string()),
+        RemoteError::Gone(_) | RemoteError::Sealed(_) | RemoteError::StaleEpoch { .. } => Error::Failed(error.to_string()),
     }
 }
 

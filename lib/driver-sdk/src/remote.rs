@@ -26,6 +26,8 @@ pub struct Description {
     pub list: bool,
     /// The provider itself refuses stale epochs.
     pub conditional_writes: bool,
+    /// Keys can be sealed ([`RemoteDriver::seal`]), and acknowledged ones are.
+    pub seal: bool,
     /// Exit results are kept until acknowledged.
     pub retained_exit_results: bool,
     /// Output can be read.
@@ -123,10 +125,37 @@ pub struct BundleFile {
 /// Files of the task directory as one value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bundle {
-    /// Identity of the content.
+    /// Identity of the content ([`driver_proto::build::bundle_digest`]); empty only without files.
     pub digest: String,
     /// The files.
     pub files: Vec<BundleFile>,
+}
+
+impl Bundle {
+    /// A bundle of these files.
+    pub fn new(files: Vec<BundleFile>) -> Self {
+        Self { digest: digest(&files), files }
+    }
+
+    /// Refuses files that are not the ones which were sent.
+    pub fn verify(&self) -> Result<(), RemoteError> {
+        if self.files.is_empty() && self.digest.is_empty() {
+            return Ok(());
+        }
+        let found = digest(&self.files);
+        if self.digest == found {
+            return Ok(());
+        }
+        Err(RemoteError::wrong_request(format!(
+            "the bundle's digest is {:?}, its {} files have {found:?}; send the bundle again as it was made",
+            self.digest,
+            self.files.len()
+        )))
+    }
+}
+
+fn digest(files: &[BundleFile]) -> String {
+    driver_proto::build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())))
 }
 
 /// Create or get.
@@ -330,7 +359,17 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError>;
 
-    /// The exit result is stored: the provider may forget the instance. Idempotent; refuses one that runs.
+    /// Stops by key what may not exist yet: from the answer on, [`RemoteDriver::ensure`] with the key never creates. While an instance has the key it
+    /// is got as before, otherwise the answer is [`RemoteError::Sealed`], also for a call that was sent before or is under way.
+    ///
+    /// Answers what has the key, `None` when there is nothing, which is then final. What exists is not stopped, but takes over the epoch. Idempotent;
+    /// must outlast restarts, for at least as long as a call may be on its way. Declare it with [`Description::seal`].
+    async fn seal(&self, _key: &str, _epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot seal keys"))
+    }
+
+    /// The exit result is stored: the provider may forget the instance. Idempotent; refuses one that runs. A driver that declares
+    /// [`Description::seal`] keeps the key sealed.
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
 
     /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed.
@@ -362,4 +401,34 @@ pub trait RemoteDriver: Send + Sync + 'static {
 
     /// As [`crate::Driver::shutdown`].
     async fn shutdown(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_files_that_were_sent_pass() {
+        let file = |path: &str, data: &[u8]| BundleFile { path: path.into(), mode: 0o644, data: data.to_vec() };
+        let sent = Bundle::new(vec![file("a", b"1"), file("b", b"2")]);
+        assert_eq!(sent.verify(), Ok(()));
+        assert_eq!(Bundle::default().verify(), Ok(()));
+        assert_eq!(Bundle::new(Vec::new()).verify(), Ok(()));
+        let changes: [fn(&mut Bundle); 7] = [
+            |b| b.files[0].data = b"x".to_vec(),
+            |b| b.files[0].path = "x".into(),
+            |b| b.files[0].mode = 0o755,
+            |b| b.files.swap(0, 1),
+            |b| drop(b.files.pop()),
+            |b| b.digest.clear(),
+            |b| b.digest.make_ascii_uppercase(),
+        ];
+        for (n, change) in changes.iter().enumerate() {
+            let mut received = sent.clone();
+            change(&mut received);
+            assert!(matches!(received.verify(), Err(RemoteError::WrongRequest(_))), "change {n}");
+        }
+        // What belongs to one file cannot be moved to the next.
+        assert_ne!(Bundle::new(vec![file("ab", b"c")]).digest, Bundle::new(vec![file("a", b"bc")]).digest);
+    }
 }

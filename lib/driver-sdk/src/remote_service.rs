@@ -136,6 +136,7 @@ impl Wire for RemoteService {
             handle_schema_max: own.handle_schema_max,
             pool_cpu_mhz: own.pool_cpu_mhz,
             pool_memory_mib: own.pool_memory_mib,
+            seal: own.seal,
         }))
     }
 
@@ -207,6 +208,19 @@ impl Wire for RemoteService {
         let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
         let seen = guarded(self.0.stop(&handle, request.epoch, stop)).await?;
         Ok(Response::new(StopResponse { observed: Some(wire_observation(seen)) }))
+    }
+
+    async fn seal(&self, request: Request<SealRequest>) -> Reply<SealResponse> {
+        let request = request.into_inner();
+        if request.key.is_empty() {
+            return Err(Status::invalid_argument("Seal came without a key"));
+        }
+        let gone = remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
+        let (handle, seen) = match guarded(self.0.seal(&request.key, request.epoch, &request.owner)).await? {
+            Some((handle, seen)) => (Some(wire_handle(handle)?), seen),
+            None => (None, gone),
+        };
+        Ok(Response::new(SealResponse { observed: Some(wire_observation(seen)), handle }))
     }
 
     async fn acknowledge(&self, request: Request<AcknowledgeRequest>) -> Reply<AcknowledgeResponse> {

@@ -8,7 +8,6 @@ use driver_host::{
 };
 use lifecycle::remote::node::{Answer, Call, Sighting};
 use model::{ClusterId, IncarnationId, Observed, SlotKey, TimestampNs, remote::RemoteHandle};
-use sha2::{Digest, Sha256};
 
 use super::Interest;
 use crate::{
@@ -270,8 +269,14 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
             Ok(()) | Err(RemoteError::Gone(_)) => Answer::Absent,
             Err(e) => trouble(e),
         },
-        // The driver protocol has no such call and no driver declares it; see `drivers::provider`.
-        Call::Seal { .. } => Answer::CouldNotAsk("the driver cannot seal keys".into()),
+        Call::Seal { incarnation, epoch } => {
+            match remote.seal(&incarnation.to_string(), epoch, &about.cluster.to_string()).await {
+                Ok(None) => Answer::Absent,
+                // It is there, and the order's stop goes on with its handle.
+                Ok(Some((handle, observed))) => instance(model_handle(handle), Some(&observed)),
+                Err(e) => trouble(e),
+            }
+        }
         Call::Find { .. } | Call::Observe { .. } => Answer::CouldNotAsk("not a changing call".into()),
     }
 }
@@ -324,14 +329,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
             .map_err(|e| Preparation::Refused(format!("the dispatch payload is not base64: {e}")))?;
         files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
-    let mut hash = Sha256::new();
-    for file in &files {
-        hash.update((file.path.len() as u64).to_le_bytes());
-        hash.update(file.path.as_bytes());
-        hash.update((file.data.len() as u64).to_le_bytes());
-        hash.update(&file.data);
-    }
-    let digest = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    let digest = build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())));
     Ok(Prepared { task: config, bundle: Bundle { digest, files } })
 }
 

@@ -218,3 +218,37 @@ async fn fifty_slots_are_found_again_at_once_without_handles() {
     node.stop().await;
     nothing_left(&rig).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bare_stop_of_what_was_never_created_seals_its_key() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    // Another node may have been told to create it: nobody knows whether that call is still on its way.
+    let mut stop = order.clone();
+    stop.role = RemoteRole::Stop;
+    stop.desired = DesiredRemote::Stop;
+    stop.epoch = 2;
+    stop.adopt = true;
+    stop.alloc_id = model::AllocId::NIL;
+    rig.server.order(&stop);
+    let slot = order.slot.to_string();
+    let gone = rig.server.report(&slot, "that there is none", |r| r.observed == Observed::Gone).await;
+    assert_eq!((gone.epoch, gone.handle), (2, None));
+    stop.acknowledge = true;
+    rig.server.order(&stop);
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+
+    // The create comes at last, through whichever manager.
+    let (mut other, mut late) = (a, order);
+    other.name = "job.g[7]".into();
+    late.slot = slot_of(&other, &Arc::from("t"));
+    late.epoch = 2;
+    rig.server.order(&late);
+    rig.server.place(&other, &job);
+    let refused = rig.server.report(&late.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
+    assert!(refused.refused.contains("sealed"), "{}", refused.refused);
+    node.stop().await;
+    nothing_left(&rig).await;
+}

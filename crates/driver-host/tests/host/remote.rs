@@ -80,6 +80,37 @@ async fn the_four_answers_are_never_mixed_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_key_is_refused_by_name() {
+    let fixture = Fixture::new(vec![fake("remote", &["remote"])]);
+    let driver = fixture.driver("remote").await;
+    assert!(fixture.fingerprint("remote", |f| f.healthy).await.remote.expect("has the extension").seal);
+    let remote = driver.remote().expect("has the extension");
+    let config = task(&driver, &json!({}));
+    let ended = soon(remote.ensure(request("k1", 1, config.clone()))).await.expect("creates").handle.expect("a handle");
+    soon(remote.stop(ended.clone(), 1, "SIGTERM", Duration::ZERO)).await.expect("stops");
+    soon(remote.acknowledge(ended, 1)).await.expect("acknowledged");
+
+    // A key that nothing was created with, one that is in use, one that was acknowledged.
+    for _ in 0..2 {
+        assert_eq!(soon(remote.seal("late", 1, "cluster")).await.expect("sealed"), None);
+    }
+    soon(remote.ensure(request("live", 1, config.clone()))).await.expect("creates");
+    let (live, seen_live) = soon(remote.seal("live", 2, "cluster")).await.expect("sealed").expect("exists");
+    assert_eq!((seen_live.state(), seen_live.epoch), (InstanceState::Running, 2));
+    let same = soon(remote.ensure(request("live", 2, config.clone()))).await.expect("gets");
+    assert!(!same.created && same.handle == Some(live));
+    let error = soon(remote.seal("live", 1, "cluster")).await.expect_err("stale");
+    assert!(matches!(error, RemoteError::StaleEpoch { accepted: Some(2), .. }), "{error:?}");
+    for key in ["late", "k1"] {
+        let error = soon(remote.ensure(request(key, 9, config.clone()))).await.expect_err("sealed");
+        assert!(matches!(&error, RemoteError::WrongRequest(why) if why.contains("sealed")), "{error:?}");
+    }
+    let error = soon(remote.seal("", 1, "cluster")).await.expect_err("no key");
+    assert!(matches!(error, RemoteError::WrongRequest(_)), "{error:?}");
+    fixture.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_remote_driver_is_also_a_plain_one() {
     let fixture = Fixture::new(vec![fake("remote", &["remote"])]);
     let driver = fixture.driver("remote").await;
