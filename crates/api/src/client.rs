@@ -45,14 +45,7 @@ impl fmt::Debug for ClientOptions {
             .field("address", &self.address)
             .field("region", &self.region)
             .field("namespace", &self.namespace)
-            .field(
-                "token",
-                &if self.token.is_empty() {
-                    ""
-                } else {
-                    "<redacted>"
-                },
-            )
+            .field("token", &if self.token.is_empty() { "" } else { "<redacted>" })
             .finish()
     }
 }
@@ -62,21 +55,9 @@ impl ClientOptions {
     #[must_use]
     pub fn from_env() -> Self {
         let read = |name: &str| {
-            ["DROVER", "NOMAD"]
-                .iter()
-                .find_map(|p| {
-                    env::var(format!("{p}_{name}"))
-                        .ok()
-                        .filter(|v| !v.is_empty())
-                })
-                .unwrap_or_default()
+            ["DROVER", "NOMAD"].iter().find_map(|p| env::var(format!("{p}_{name}")).ok().filter(|v| !v.is_empty())).unwrap_or_default()
         };
-        Self {
-            address: read("ADDR"),
-            region: read("REGION"),
-            namespace: read("NAMESPACE"),
-            token: read("TOKEN"),
-        }
+        Self { address: read("ADDR"), region: read("REGION"), namespace: read("NAMESPACE"), token: read("TOKEN") }
     }
 }
 
@@ -87,9 +68,7 @@ pub enum ClientError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// No agent answered.
-    #[error(
-        "cannot reach the agent at {address}: {source}; is it running, and is the address right (-address, DROVER_ADDR, NOMAD_ADDR)?"
-    )]
+    #[error("cannot reach the agent at {address}: {source}; is it running, and is the address right (-address, DROVER_ADDR, NOMAD_ADDR)?")]
     Connect {
         /// The address.
         address: String,
@@ -187,11 +166,7 @@ impl RequestOptions {
     /// A blocking query.
     #[must_use]
     pub fn after(index: StoreIndex, wait: Duration) -> Self {
-        Self {
-            index,
-            wait: Some(wait),
-            ..Self::default()
-        }
+        Self { index, wait: Some(wait), ..Self::default() }
     }
     /// Adds a parameter.
     #[must_use]
@@ -222,12 +197,7 @@ pub struct Meta {
 
 impl Meta {
     fn of(headers: &HeaderMap) -> Self {
-        let text = |name: &str| {
-            headers
-                .get(name)
-                .and_then(|v| v.to_str().ok())
-                .unwrap_or_default()
-        };
+        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
         Self {
             index: text("x-nomad-index").parse().unwrap_or(0),
             known_leader: text("x-nomad-knownleader") == "true",
@@ -252,17 +222,9 @@ impl ApiClient {
     /// # Errors
     /// When the address is none.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
-        let text = if options.address.is_empty() {
-            DEFAULT_ADDRESS
-        } else {
-            &options.address
-        };
+        let text = if options.address.is_empty() { DEFAULT_ADDRESS } else { &options.address };
         let address = Address::parse(text)?;
-        Ok(Self {
-            options,
-            address,
-            pool: transport::Pool::default(),
-        })
+        Ok(Self { options, address, pool: transport::Pool::default() })
     }
 
     /// A client for the agent that the environment names.
@@ -290,20 +252,14 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.query(path, &RequestOptions::default())
-            .await
-            .map(|a| a.value)
+        self.query(path, &RequestOptions::default()).await.map(|a| a.value)
     }
 
     /// Reads an object with options and headers: blocking queries, pages.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn query<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        options: &RequestOptions,
-    ) -> Result<Answer<T>, ClientError> {
+    pub async fn query<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Answer<T>, ClientError> {
         self.json(Method::GET, path, options, Bytes::new()).await
     }
 
@@ -311,19 +267,11 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn query_all<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        options: &RequestOptions,
-    ) -> Result<Vec<T>, ClientError> {
+    pub async fn query_all<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Vec<T>, ClientError> {
         let mut all = Vec::new();
         let mut token = String::new();
         loop {
-            let page = if token.is_empty() {
-                options.clone()
-            } else {
-                options.clone().with("next_token", &token)
-            };
+            let page = if token.is_empty() { options.clone() } else { options.clone().with("next_token", &token) };
             let answer: Answer<Vec<T>> = self.query(path, &page).await?;
             all.extend(answer.value);
             if answer.meta.next_token.is_empty() {
@@ -337,14 +285,8 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &B,
-    ) -> Result<T, ClientError> {
-        self.put_with(path, body, &RequestOptions::default())
-            .await
-            .map(|a| a.value)
+    pub async fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
+        self.put_with(path, body, &RequestOptions::default()).await.map(|a| a.value)
     }
 
     /// Writes an object with options and headers.
@@ -357,11 +299,8 @@ impl ApiClient {
         body: &B,
         options: &RequestOptions,
     ) -> Result<Answer<T>, ClientError> {
-        let body = go_json::to_vec(body, false).map_err(|source| ClientError::Request {
-            method: Method::PUT,
-            path: path.to_owned(),
-            source,
-        })?;
+        let body =
+            go_json::to_vec(body, false).map_err(|source| ClientError::Request { method: Method::PUT, path: path.to_owned(), source })?;
         self.json(Method::PUT, path, options, body.into()).await
     }
 
@@ -369,31 +308,17 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn put_no_answer<B: Serialize + ?Sized>(
-        &self,
-        path: &str,
-        body: &B,
-        options: &RequestOptions,
-    ) -> Result<Meta, ClientError> {
-        let body = go_json::to_vec(body, false).map_err(|source| ClientError::Request {
-            method: Method::PUT,
-            path: path.to_owned(),
-            source,
-        })?;
-        self.bytes(Method::PUT, path, options, body.into())
-            .await
-            .map(|a| a.meta)
+    pub async fn put_no_answer<B: Serialize + ?Sized>(&self, path: &str, body: &B, options: &RequestOptions) -> Result<Meta, ClientError> {
+        let body =
+            go_json::to_vec(body, false).map_err(|source| ClientError::Request { method: Method::PUT, path: path.to_owned(), source })?;
+        self.bytes(Method::PUT, path, options, body.into()).await.map(|a| a.meta)
     }
 
     /// Deletes an object.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn delete<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        options: &RequestOptions,
-    ) -> Result<Answer<T>, ClientError> {
+    pub async fn delete<T: DeserializeOwned>(&self, path: &str, options: &RequestOptions) -> Result<Answer<T>, ClientError> {
         self.json(Method::DELETE, path, options, Bytes::new()).await
     }
 
@@ -401,11 +326,7 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn get_bytes(
-        &self,
-        path: &str,
-        options: &RequestOptions,
-    ) -> Result<Answer<Bytes>, ClientError> {
+    pub async fn get_bytes(&self, path: &str, options: &RequestOptions) -> Result<Answer<Bytes>, ClientError> {
         self.bytes(Method::GET, path, options, Bytes::new()).await
     }
 
@@ -413,11 +334,7 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn stream(
-        &self,
-        path: &str,
-        options: &RequestOptions,
-    ) -> Result<BodyStream, ClientError> {
+    pub async fn stream(&self, path: &str, options: &RequestOptions) -> Result<BodyStream, ClientError> {
         let (method, path) = (Method::GET, self.uri(path, options));
         let response = self.send(method.clone(), &path, Bytes::new()).await?;
         Ok(BodyStream::new(method, path, response.0, response.1))
@@ -434,10 +351,7 @@ impl ApiClient {
         if !self.options.region.is_empty() {
             add("region", &self.options.region);
         }
-        let namespace = options
-            .namespace
-            .as_deref()
-            .unwrap_or(&self.options.namespace);
+        let namespace = options.namespace.as_deref().unwrap_or(&self.options.namespace);
         if !namespace.is_empty() {
             add("namespace", namespace);
         }
@@ -461,39 +375,17 @@ impl ApiClient {
         body: Bytes,
     ) -> Result<Answer<T>, ClientError> {
         let answer = self.bytes(method.clone(), path, options, body).await?;
-        let value = go_json::from_slice(&answer.value).map_err(|source| ClientError::Answer {
-            method,
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Answer {
-            value,
-            meta: answer.meta,
-        })
+        let value = go_json::from_slice(&answer.value).map_err(|source| ClientError::Answer { method, path: path.to_owned(), source })?;
+        Ok(Answer { value, meta: answer.meta })
     }
 
-    async fn bytes(
-        &self,
-        method: Method,
-        path: &str,
-        options: &RequestOptions,
-        body: Bytes,
-    ) -> Result<Answer<Bytes>, ClientError> {
+    async fn bytes(&self, method: Method, path: &str, options: &RequestOptions, body: Bytes) -> Result<Answer<Bytes>, ClientError> {
         let uri = self.uri(path, options);
         let (response, connection) = self.send(method.clone(), &uri, body).await?;
         let (head, body) = response.into_parts();
-        let value = transport::collect(body)
-            .await
-            .map_err(|source| ClientError::Broken {
-                method,
-                path: path.to_owned(),
-                source,
-            })?;
+        let value = transport::collect(body).await.map_err(|source| ClientError::Broken { method, path: path.to_owned(), source })?;
         self.pool.put(connection);
-        Ok(Answer {
-            value,
-            meta: Meta::of(&head.headers),
-        })
+        Ok(Answer { value, meta: Meta::of(&head.headers) })
     }
 
     /// Sends a request; an answer that is not a success becomes an error with the agent's text.
@@ -503,54 +395,33 @@ impl ApiClient {
         uri: &str,
         body: Bytes,
     ) -> Result<(http::Response<hyper::body::Incoming>, Connection<Body>), ClientError> {
-        let mut request = http::Request::builder()
-            .method(&method)
-            .uri(uri)
-            .header(http::header::HOST, self.address.host());
+        let mut request = http::Request::builder().method(&method).uri(uri).header(http::header::HOST, self.address.host());
         if !self.options.token.is_empty() {
             request = request.header("x-nomad-token", &self.options.token);
         }
         if !body.is_empty() {
             request = request.header(http::header::CONTENT_TYPE, "application/json");
         }
-        let request = request
-            .body(Body::from(body))
-            .map_err(|source| ClientError::Invalid {
-                method: method.clone(),
-                path: uri.to_owned(),
-                source,
-            })?;
-        let (response, connection) =
-            self.pool
-                .send(&self.address, request)
-                .await
-                .map_err(|e| match e {
-                    transport::SendError::Connect(source) => ClientError::Connect {
-                        address: self.address.to_string(),
-                        source,
-                    },
-                    transport::SendError::Broken(source) => ClientError::Broken {
-                        method: method.clone(),
-                        path: uri.to_owned(),
-                        source,
-                    },
-                })?;
+        let request = request.body(Body::from(body)).map_err(|source| ClientError::Invalid {
+            method: method.clone(),
+            path: uri.to_owned(),
+            source,
+        })?;
+        let (response, connection) = self.pool.send(&self.address, request).await.map_err(|e| match e {
+            transport::SendError::Connect(source) => ClientError::Connect { address: self.address.to_string(), source },
+            transport::SendError::Broken(source) => ClientError::Broken { method: method.clone(), path: uri.to_owned(), source },
+        })?;
         if response.status().is_success() {
             return Ok((response, connection));
         }
         let status = response.status();
-        let text = transport::collect(response.into_body())
-            .await
-            .map_err(|source| ClientError::Broken {
-                method,
-                path: uri.to_owned(),
-                source,
-            })?;
+        let text = transport::collect(response.into_body()).await.map_err(|source| ClientError::Broken {
+            method,
+            path: uri.to_owned(),
+            source,
+        })?;
         self.pool.put(connection);
-        Err(ClientError::Status {
-            status,
-            message: String::from_utf8_lossy(&text).trim_end().to_owned(),
-        })
+        Err(ClientError::Status { status, message: String::from_utf8_lossy(&text).trim_end().to_owned() })
     }
 }
 

@@ -126,16 +126,8 @@ enum Expr {
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Not(Box<Expr>),
-    Match {
-        selector: Selector,
-        operator: Operator,
-    },
-    Each {
-        all: bool,
-        selector: Selector,
-        names: Names,
-        body: Box<Expr>,
-    },
+    Match { selector: Selector, operator: Operator },
+    Each { all: bool, selector: Selector, names: Names, body: Box<Expr> },
 }
 
 /// The path to a field.

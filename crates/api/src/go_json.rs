@@ -97,10 +97,7 @@ impl std::error::Error for DataError {}
 
 impl serde::de::Error for DataError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self {
-            path: Vec::new(),
-            message: message.to_string(),
-        }
+        Self { path: Vec::new(), message: message.to_string() }
     }
 }
 
@@ -160,9 +157,7 @@ impl<T: Serialize> Serialize for Kept<T> {
         use serde::ser::SerializeTuple as _;
         // A tuple is never null.
         let mut list = s.serialize_tuple(self.0.len())?;
-        self.0
-            .iter()
-            .try_for_each(|item| list.serialize_element(item))?;
+        self.0.iter().try_for_each(|item| list.serialize_element(item))?;
         list.end()
     }
 }

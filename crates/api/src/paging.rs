@@ -86,24 +86,12 @@ pub fn page<T: Serialize, K: PageKey>(
     let start = if options.next_token.is_empty() {
         None
     } else {
-        Some(
-            K::from_token(&options.next_token)
-                .ok_or_else(|| QueryError::Token(options.next_token.clone()))?,
-        )
+        Some(K::from_token(&options.next_token).ok_or_else(|| QueryError::Token(options.next_token.clone()))?)
     };
-    let mut page = Page {
-        rows: Vec::new(),
-        next_token: None,
-    };
+    let mut page = Page { rows: Vec::new(), next_token: None };
     for (key, row) in keyed {
         // A token whose row is gone continues at the first row that is not before it.
-        if start.as_ref().is_some_and(|start| {
-            if options.reverse {
-                key > *start
-            } else {
-                key < *start
-            }
-        }) {
+        if start.as_ref().is_some_and(|start| if options.reverse { key > *start } else { key < *start }) {
             continue;
         }
         if let Some(filter) = &options.filter
@@ -133,10 +121,7 @@ mod tests {
         let rows = rows.iter().map(|n| json!({"N": n, "Even": n % 2 == 0}));
         let n = |v: &Value| v["N"].as_u64().expect("number");
         let page = page(rows, &options, |v| (n(v), format!("id{}", n(v))))?;
-        Ok(Page {
-            rows: page.rows.iter().map(n).collect(),
-            next_token: page.next_token,
-        })
+        Ok(Page { rows: page.rows.iter().map(n).collect(), next_token: page.next_token })
     }
 
     #[test]
@@ -148,34 +133,17 @@ mod tests {
             ("per_page=2&next_token=5.id5", vec![5], None),
             ("per_page=5", vec![1, 2, 3, 4, 5], None),
             ("per_page=2&reverse=true", vec![5, 4], Some("3.id3")),
-            (
-                "per_page=2&reverse=true&next_token=3.id3",
-                vec![3, 2],
-                Some("1.id1"),
-            ),
+            ("per_page=2&reverse=true&next_token=3.id3", vec![3, 2], Some("1.id1")),
             ("next_token=4.a", vec![4, 5], None),
             ("next_token=4.z", vec![5], None),
             ("next_token=9.z", vec![], None),
-            (
-                "per_page=1&filter=Even%20%3D%3D%20true",
-                vec![2],
-                Some("4.id4"),
-            ),
+            ("per_page=1&filter=Even%20%3D%3D%20true", vec![2], Some("4.id4")),
             ("per_page=-1", vec![1, 2, 3, 4, 5], None),
         ] {
             let page = cut(&[3, 1, 5, 2, 4], query).expect(query);
-            assert_eq!(
-                (page.rows, page.next_token.as_deref()),
-                (rows, token),
-                "{query}"
-            );
+            assert_eq!((page.rows, page.next_token.as_deref()), (rows, token), "{query}");
         }
-        assert_eq!(
-            cut(&[], "filter=Nope==1")
-                .expect("no row was looked at")
-                .rows,
-            [0u64; 0]
-        );
+        assert_eq!(cut(&[], "filter=Nope==1").expect("no row was looked at").rows, [0u64; 0]);
         assert!(
             cut(&[1], "next_token=nonsense")
                 .expect_err("bad token")

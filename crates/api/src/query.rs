@@ -39,9 +39,7 @@ pub enum QueryError {
     #[error("failed to create result paginator: failed to read filter expression: {0}")]
     Filter(#[from] SyntaxError),
     /// The page token is not one of this list.
-    #[error(
-        "failed to create result paginator: invalid next_token {0:?}: use the X-Nomad-NextToken of the previous page"
-    )]
+    #[error("failed to create result paginator: invalid next_token {0:?}: use the X-Nomad-NextToken of the previous page")]
     Token(String),
     /// The query string is not percent-encoded text.
     #[error("the query string is not valid percent-encoded UTF-8 near {0:?}")]
@@ -54,10 +52,7 @@ impl Query {
     /// # Errors
     /// When an escape is broken or the result is not UTF-8.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
-        let decode = |part: &str| {
-            percent_decode(part, true)
-                .ok_or_else(|| QueryError::Encoding(part.chars().take(40).collect()))
-        };
+        let decode = |part: &str| percent_decode(part, true).ok_or_else(|| QueryError::Encoding(part.chars().take(40).collect()));
         text.split('&')
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
@@ -71,10 +66,7 @@ impl Query {
     /// The first value of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.as_str())
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// The first value, empty when there is none.
@@ -85,10 +77,7 @@ impl Query {
 
     /// All values of that name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> + 'a {
-        self.0
-            .iter()
-            .filter(move |(n, _)| n == name)
-            .map(|(_, v)| v.as_str())
+        self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// A boolean; absent and empty are false.
@@ -98,11 +87,7 @@ impl Query {
     pub fn bool(&self, name: &'static str) -> Result<bool, QueryError> {
         match self.text(name) {
             "" => Ok(false),
-            value => parse_bool(value).ok_or_else(|| QueryError::Type {
-                name,
-                value: value.to_owned(),
-                kind: "a bool",
-            }),
+            value => parse_bool(value).ok_or_else(|| QueryError::Type { name, value: value.to_owned(), kind: "a bool" }),
         }
     }
 
@@ -111,11 +96,7 @@ impl Query {
     /// # Errors
     /// When the value is none of Go's booleans.
     pub fn flag(&self, name: &'static str) -> Result<bool, QueryError> {
-        if self.get(name) == Some("") {
-            Ok(true)
-        } else {
-            self.bool(name)
-        }
+        if self.get(name) == Some("") { Ok(true) } else { self.bool(name) }
     }
 
     /// A boolean with a default.
@@ -123,28 +104,17 @@ impl Query {
     /// # Errors
     /// When the value is none of Go's booleans.
     pub fn bool_or(&self, name: &'static str, default: bool) -> Result<bool, QueryError> {
-        if self.text(name).is_empty() {
-            Ok(default)
-        } else {
-            self.bool(name)
-        }
+        if self.text(name).is_empty() { Ok(default) } else { self.bool(name) }
     }
 
     /// A number, if given.
     ///
     /// # Errors
     /// When the value is not a number.
-    pub fn number<T: std::str::FromStr>(
-        &self,
-        name: &'static str,
-    ) -> Result<Option<T>, QueryError> {
+    pub fn number<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>, QueryError> {
         match self.text(name) {
             "" => Ok(None),
-            value => value.parse().map(Some).map_err(|_| QueryError::Type {
-                name,
-                value: value.to_owned(),
-                kind: "an integer",
-            }),
+            value => value.parse().map(Some).map_err(|_| QueryError::Type { name, value: value.to_owned(), kind: "an integer" }),
         }
     }
 
@@ -182,15 +152,8 @@ impl Blocking {
         let wait = match query.text("wait") {
             "" => MAX_WAIT,
             text => {
-                let wait = text
-                    .parse::<GoDuration>()
-                    .map_err(|_| QueryError::Wait)?
-                    .to_std();
-                if wait.is_zero() {
-                    MAX_WAIT
-                } else {
-                    wait.min(MAX_WAIT)
-                }
+                let wait = text.parse::<GoDuration>().map_err(|_| QueryError::Wait)?.to_std();
+                if wait.is_zero() { MAX_WAIT } else { wait.min(MAX_WAIT) }
             }
         };
         let index = match query.text("index") {
@@ -293,62 +256,21 @@ mod tests {
         let q = Query::parse("a=1&b=x%20y+z&a=2&flag&%6e=%E2%82%AC&empty=").expect("parses");
         assert_eq!(q.get("a"), Some("1"));
         assert_eq!(q.all("a").collect::<Vec<_>>(), ["1", "2"]);
-        assert_eq!(
-            (
-                q.text("b"),
-                q.text("n"),
-                q.get("flag"),
-                q.get("empty"),
-                q.get("none")
-            ),
-            ("x y z", "€", Some(""), Some(""), None)
-        );
-        assert!(
-            q.flag("flag").expect("flag")
-                && !q.bool("flag").expect("bool")
-                && !q.flag("none").expect("absent")
-        );
+        assert_eq!((q.text("b"), q.text("n"), q.get("flag"), q.get("empty"), q.get("none")), ("x y z", "€", Some(""), Some(""), None));
+        assert!(q.flag("flag").expect("flag") && !q.bool("flag").expect("bool") && !q.flag("none").expect("absent"));
         for bad in ["a=%", "a=%g0", "a=%ff"] {
-            assert!(
-                matches!(Query::parse(bad), Err(QueryError::Encoding(_))),
-                "{bad}"
-            );
+            assert!(matches!(Query::parse(bad), Err(QueryError::Encoding(_))), "{bad}");
         }
-        assert_eq!(
-            percent_decode(&percent_encode("a/b %€\0"), false).as_deref(),
-            Some("a/b %€\0")
-        );
+        assert_eq!(percent_decode(&percent_encode("a/b %€\0"), false).as_deref(), Some("a/b %€\0"));
     }
 
     #[test]
     fn blocking() {
         let parse = |text: &str| Blocking::parse(&Query::parse(text).expect("query"));
-        assert_eq!(
-            parse(""),
-            Ok(Blocking {
-                index: 0,
-                wait: MAX_WAIT
-            })
-        );
-        assert_eq!(
-            parse("index=7&wait=10s"),
-            Ok(Blocking {
-                index: 7,
-                wait: Duration::from_secs(10)
-            })
-        );
-        assert_eq!(
-            parse("index=7&wait=1h"),
-            Ok(Blocking {
-                index: 7,
-                wait: MAX_WAIT
-            })
-        );
-        for (text, message) in [
-            ("index=x", "Invalid index"),
-            ("index=-1", "Invalid index"),
-            ("wait=10", "Invalid wait time"),
-        ] {
+        assert_eq!(parse(""), Ok(Blocking { index: 0, wait: MAX_WAIT }));
+        assert_eq!(parse("index=7&wait=10s"), Ok(Blocking { index: 7, wait: Duration::from_secs(10) }));
+        assert_eq!(parse("index=7&wait=1h"), Ok(Blocking { index: 7, wait: MAX_WAIT }));
+        for (text, message) in [("index=x", "Invalid index"), ("index=-1", "Invalid index"), ("wait=10", "Invalid wait time")] {
             assert_eq!(parse(text).expect_err(text).to_string(), message);
         }
     }
@@ -357,28 +279,9 @@ mod tests {
     fn lists() {
         let parse = |text: &str| ListOptions::parse(&Query::parse(text).expect("query"));
         let o = parse("per_page=3&reverse=true&prefix=ab&next_token=x").expect("parses");
-        assert_eq!(
-            (
-                o.per_page,
-                o.reverse,
-                o.prefix.as_str(),
-                o.next_token.as_str()
-            ),
-            (3, true, "ab", "x")
-        );
-        assert_eq!(
-            parse("per_page=many").expect_err("bad").to_string(),
-            "Failed to parse value of \"per_page\" (many) as an integer"
-        );
-        assert_eq!(
-            parse("reverse=maybe").expect_err("bad").to_string(),
-            "Failed to parse value of \"reverse\" (maybe) as a bool"
-        );
-        assert!(
-            parse("filter=%28")
-                .expect_err("bad")
-                .to_string()
-                .starts_with("failed to create result paginator: failed to read filter")
-        );
+        assert_eq!((o.per_page, o.reverse, o.prefix.as_str(), o.next_token.as_str()), (3, true, "ab", "x"));
+        assert_eq!(parse("per_page=many").expect_err("bad").to_string(), "Failed to parse value of \"per_page\" (many) as an integer");
+        assert_eq!(parse("reverse=maybe").expect_err("bad").to_string(), "Failed to parse value of \"reverse\" (maybe) as a bool");
+        assert!(parse("filter=%28").expect_err("bad").to_string().starts_with("failed to create result paginator: failed to read filter"));
     }
 }

@@ -35,9 +35,7 @@ pub mod base64_bytes {
     /// When the text is not base64.
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         let text = Option::<String>::deserialize(d)?.unwrap_or_default();
-        STANDARD
-            .decode(&text)
-            .map_err(|e| D::Error::custom(format_args!("invalid base64: {e}")))
+        STANDARD.decode(&text).map_err(|e| D::Error::custom(format_args!("invalid base64: {e}")))
     }
 }
 
@@ -47,8 +45,5 @@ pub fn go_time(ns: model::TimestampNs) -> String {
     if ns == 0 {
         return model::alloc::go_time::ZERO.to_owned();
     }
-    jiff::Timestamp::from_nanosecond(i128::from(ns)).map_or_else(
-        |_| model::alloc::go_time::ZERO.to_owned(),
-        |t| t.to_string(),
-    )
+    jiff::Timestamp::from_nanosecond(i128::from(ns)).map_or_else(|_| model::alloc::go_time::ZERO.to_owned(), |t| t.to_string())
 }

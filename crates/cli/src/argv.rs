@@ -30,23 +30,11 @@ mod tests {
     #[test]
     fn one_dash_becomes_two() {
         for (input, output) in [
-            (
-                "drover job run -detach -var=a=b x.hcl",
-                "drover job run --detach --var=a=b x.hcl",
-            ),
-            (
-                "drover alloc logs -f -tail -n 5 abc",
-                "drover alloc logs -f --tail -n 5 abc",
-            ),
-            (
-                "drover node drain --enable -deadline -1",
-                "drover node drain --enable --deadline -1",
-            ),
+            ("drover job run -detach -var=a=b x.hcl", "drover job run --detach --var=a=b x.hcl"),
+            ("drover alloc logs -f -tail -n 5 abc", "drover alloc logs -f --tail -n 5 abc"),
+            ("drover node drain --enable -deadline -1", "drover node drain --enable --deadline -1"),
             ("drover job plan -", "drover job plan -"),
-            (
-                "drover alloc exec a -- ls -la",
-                "drover alloc exec a -- ls -la",
-            ),
+            ("drover alloc exec a -- ls -la", "drover alloc exec a -- ls -la"),
             ("-weird agent", "-weird agent"),
         ] {
             let got = rewrite(input.split(' ').map(str::to_owned));

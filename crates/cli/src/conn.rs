@@ -39,26 +39,15 @@ impl Conn {
     }
     /// To an address, whatever the environment says.
     pub(crate) fn to(address: &str) -> Result<Self> {
-        Ok(Self(ApiClient::new(ClientOptions {
-            address: address.to_owned(),
-            ..ClientOptions::default()
-        })?))
+        Ok(Self(ApiClient::new(ClientOptions { address: address.to_owned(), ..ClientOptions::default() })?))
     }
     /// GET.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         Ok(self.0.get(path).await?)
     }
     /// GET that waits for a change after `index`; 0 answers at once. Returns the value and its index.
-    pub(crate) async fn get_at<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        index: u64,
-    ) -> Result<(T, u64)> {
-        let options = if index == 0 {
-            RequestOptions::default()
-        } else {
-            RequestOptions::after(index, WAIT)
-        };
+    pub(crate) async fn get_at<T: DeserializeOwned>(&self, path: &str, index: u64) -> Result<(T, u64)> {
+        let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, WAIT) };
         let answer = self.0.query(path, &options).await?;
         Ok((answer.value, answer.meta.index))
     }
@@ -73,18 +62,12 @@ impl Conn {
         Ok(String::from_utf8_lossy(&answer.value).into_owned())
     }
     /// PUT.
-    pub(crate) async fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T> {
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         Ok(self.0.put(path, body).await?)
     }
     /// PUT whose answer is empty.
     pub(crate) async fn put_empty(&self, path: &str) -> Result<()> {
-        self.0
-            .put_no_answer(path, &json!({}), &RequestOptions::default())
-            .await?;
+        self.0.put_no_answer(path, &json!({}), &RequestOptions::default()).await?;
         Ok(())
     }
     /// DELETE.

@@ -14,10 +14,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// The agent keeps many small objects for a long time; glibc's allocator would keep an arena per thread.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 #[derive(Debug, Parser)]
 #[command(
     name = "drover",
@@ -116,30 +112,27 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             output::line(&format!("Drover v{}", env!("CARGO_PKG_VERSION")));
             Ok(ExitCode::SUCCESS)
         }
-        other => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(async {
-                match other {
-                    Command::AgentInfo(args) => commands::agent_info::run(args).await,
-                    Command::Alloc(c) => commands::alloc::run(c).await,
-                    Command::Demo(args) => demo::run(args).await,
-                    Command::DemoStop(args) => demo::stop(args).await,
-                    Command::Deployment(c) => commands::deployment::run(c).await,
-                    Command::Eval(c) => commands::eval::run(c).await,
-                    Command::Job(c) => commands::job::run(c).await,
-                    Command::Node(c) => commands::node::run(c).await,
-                    Command::Remote(c) => commands::remote::run(c).await,
-                    Command::Server(c) => commands::server::run(c).await,
-                    Command::Status(args) => commands::status::run(args).await,
-                    Command::System(c) => commands::system::run(c).await,
-                    Command::Agent(_)
-                    | Command::Driver(_)
-                    | Command::Completion(_)
-                    | Command::Config(_)
-                    | Command::Fmt(_)
-                    | Command::Version => Ok(ExitCode::SUCCESS),
-                }
-            }),
+        other => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            match other {
+                Command::AgentInfo(args) => commands::agent_info::run(args).await,
+                Command::Alloc(c) => commands::alloc::run(c).await,
+                Command::Demo(args) => demo::run(args).await,
+                Command::DemoStop(args) => demo::stop(args).await,
+                Command::Deployment(c) => commands::deployment::run(c).await,
+                Command::Eval(c) => commands::eval::run(c).await,
+                Command::Job(c) => commands::job::run(c).await,
+                Command::Node(c) => commands::node::run(c).await,
+                Command::Remote(c) => commands::remote::run(c).await,
+                Command::Server(c) => commands::server::run(c).await,
+                Command::Status(args) => commands::status::run(args).await,
+                Command::System(c) => commands::system::run(c).await,
+                Command::Agent(_)
+                | Command::Driver(_)
+                | Command::Completion(_)
+                | Command::Config(_)
+                | Command::Fmt(_)
+                | Command::Version => Ok(ExitCode::SUCCESS),
+            }
+        }),
     }
 }

@@ -31,10 +31,7 @@ pub(crate) fn bytes(data: &[u8]) {
 /// When the value has no JSON form.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
     let mut buffer = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(
-        &mut buffer,
-        serde_json::ser::PrettyFormatter::with_indent(b"    "),
-    );
+    let mut serializer = serde_json::Serializer::with_formatter(&mut buffer, serde_json::ser::PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer)?;
     buffer.push(b'\n');
     bytes(&buffer);
@@ -43,18 +40,12 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
 
 /// Whether standard output may carry colours: a terminal, and nobody said no (NO_COLOR, TERM=dumb).
 pub(crate) fn colour() -> bool {
-    std::io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none()
-        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
 /// Bold on a terminal.
 pub(crate) fn bold(text: &str) -> String {
-    if colour() {
-        format!("\x1b[1m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if colour() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// A heading above a table.
@@ -71,19 +62,11 @@ pub(crate) struct Table {
 impl Table {
     /// A table with its header.
     pub(crate) fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
-        Self {
-            rows: vec![header.into_iter().map(Into::into).collect()],
-        }
+        Self { rows: vec![header.into_iter().map(Into::into).collect()] }
     }
     /// One more row.
     pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(
-            cells
-                .into_iter()
-                .map(Into::into)
-                .map(|c: String| if c.is_empty() { "<none>".to_owned() } else { c })
-                .collect(),
-        );
+        self.rows.push(cells.into_iter().map(Into::into).map(|c: String| if c.is_empty() { "<none>".to_owned() } else { c }).collect());
     }
     /// No rows but the header.
     pub(crate) fn is_empty(&self) -> bool {
@@ -92,16 +75,8 @@ impl Table {
     /// The lines.
     pub(crate) fn render(&self) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns)
-            .map(|c| {
-                self.rows
-                    .iter()
-                    .filter_map(|r| r.get(c))
-                    .map(|s| s.chars().count())
-                    .max()
-                    .unwrap_or(0)
-            })
-            .collect();
+        let widths: Vec<usize> =
+            (0..columns).map(|c| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0)).collect();
         self.rows
             .iter()
             .map(|row| {
@@ -109,10 +84,7 @@ impl Table {
                 for (i, cell) in row.iter().enumerate() {
                     text.push_str(cell);
                     if i + 1 < row.len() {
-                        text.extend(std::iter::repeat_n(
-                            ' ',
-                            widths[i] - cell.chars().count() + 2,
-                        ));
+                        text.extend(std::iter::repeat_n(' ', widths[i] - cell.chars().count() + 2));
                     }
                 }
                 text
@@ -129,11 +101,7 @@ impl Table {
 
 /// `name = value` lines with the equal signs in one column.
 pub(crate) fn pairs<S: AsRef<str>>(rows: &[(&str, S)]) {
-    let width = rows
-        .iter()
-        .map(|(k, _)| k.chars().count())
-        .max()
-        .unwrap_or(0);
+    let width = rows.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0);
     for (key, value) in rows {
         let value = value.as_ref();
         let value = if value.is_empty() { "<none>" } else { value };
@@ -150,9 +118,6 @@ mod tests {
         let mut t = Table::new(["ID", "Status"]);
         t.row(["abcdef", "running"]);
         t.row(["x", ""]);
-        assert_eq!(
-            t.render(),
-            ["ID      Status", "abcdef  running", "x       <none>"]
-        );
+        assert_eq!(t.render(), ["ID      Status", "abcdef  running", "x       <none>"]);
     }
 }

@@ -12,18 +12,12 @@ pub(crate) fn stamp(ns: i64) -> String {
     if ns <= 0 {
         return String::new();
     }
-    Timestamp::from_nanosecond(i128::from(ns))
-        .map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
-        .unwrap_or_default()
+    Timestamp::from_nanosecond(i128::from(ns)).map(|t| t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()).unwrap_or_default()
 }
 
 /// `5m3s ago`: the two largest units; empty for an unset time.
 pub(crate) fn ago(ns: i64, now_ns: i64) -> String {
-    if ns <= 0 {
-        String::new()
-    } else {
-        format!("{} ago", span(now_ns.saturating_sub(ns)))
-    }
+    if ns <= 0 { String::new() } else { format!("{} ago", span(now_ns.saturating_sub(ns))) }
 }
 
 /// A span of nanoseconds in its two largest units.
@@ -50,13 +44,7 @@ mod tests {
 
     #[test]
     fn times_read_well() {
-        for (ns, text) in [
-            (0, "0s"),
-            (999_999_999, "0s"),
-            (5_000_000_000, "5s"),
-            (303_000_000_000, "5m3s"),
-            (90_000_000_000_000, "1d1h"),
-        ] {
+        for (ns, text) in [(0, "0s"), (999_999_999, "0s"), (5_000_000_000, "5s"), (303_000_000_000, "5m3s"), (90_000_000_000_000, "1d1h")] {
             assert_eq!(span(ns), text);
         }
         assert_eq!(ago(0, 5), "");

@@ -44,30 +44,13 @@ fn detect() -> Mode {
     let Ok(stat) = rustix::fs::statfs(ROOT) else {
         return Mode::Off;
     };
-    #[allow(
-        clippy::unnecessary_cast,
-        reason = "the field's width depends on the target"
-    )]
+    #[allow(clippy::unnecessary_cast, reason = "the field's width depends on the target")]
     match stat.f_type as i64 {
-        TMPFS
-            if root
-                && V1_CONTROLLERS
-                    .iter()
-                    .all(|c| Path::new(ROOT).join(c).join("tasks").exists()) =>
-        {
-            Mode::V1
-        }
+        TMPFS if root && V1_CONTROLLERS.iter().all(|c| Path::new(ROOT).join(c).join("tasks").exists()) => Mode::V1,
         CGROUP2 => {
-            let available =
-                fs::read_to_string(format!("{ROOT}/cgroup.controllers")).unwrap_or_default();
-            let all = ["cpuset", "cpu", "io", "memory", "pids"]
-                .iter()
-                .all(|c| available.split_whitespace().any(|a| a == *c));
-            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) {
-                Mode::V2
-            } else {
-                Mode::Off
-            }
+            let available = fs::read_to_string(format!("{ROOT}/cgroup.controllers")).unwrap_or_default();
+            let all = ["cpuset", "cpu", "io", "memory", "pids"].iter().all(|c| available.split_whitespace().any(|a| a == *c));
+            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) { Mode::V2 } else { Mode::Off }
         }
         _ => Mode::Off,
     }
@@ -88,10 +71,7 @@ fn ensure_dir(path: &Path) -> io::Result<()> {
 /// Copies a setting downwards when the lower one is still empty: version 1 cpusets start without processors.
 fn inherit(parent: &Path, child: &Path, file: &str) -> io::Result<()> {
     if fs::read_to_string(child.join(file))?.trim().is_empty() {
-        fs::write(
-            child.join(file),
-            fs::read_to_string(parent.join(file))?.trim(),
-        )?;
+        fs::write(child.join(file), fs::read_to_string(parent.join(file))?.trim())?;
     }
     Ok(())
 }
@@ -109,18 +89,12 @@ pub fn prepare() -> io::Result<()> {
             let cpus = fs::read_to_string(root.join("cpuset.cpus.effective"))?;
             ensure_dir(&slice)?;
             for dir in [root, &slice] {
-                fs::write(
-                    dir.join("cgroup.subtree_control"),
-                    "+cpuset +cpu +io +memory +pids",
-                )?;
+                fs::write(dir.join("cgroup.subtree_control"), "+cpuset +cpu +io +memory +pids")?;
             }
             for name in ["share.slice", "reserve.slice"] {
                 let dir = slice.join(name);
                 ensure_dir(&dir)?;
-                fs::write(
-                    dir.join("cgroup.subtree_control"),
-                    "+cpuset +cpu +io +memory +pids",
-                )?;
+                fs::write(dir.join("cgroup.subtree_control"), "+cpuset +cpu +io +memory +pids")?;
                 fs::write(dir.join("cpuset.cpus"), cpus.trim())?;
             }
             Ok(())
@@ -163,15 +137,8 @@ impl TaskCgroup {
     /// Names the cgroups; nothing is made yet.
     #[must_use]
     pub fn new(alloc: AllocId, task: &str, cores: &[u16]) -> Self {
-        let cores = cores
-            .iter()
-            .map(u16::to_string)
-            .collect::<Vec<_>>()
-            .join(",");
-        Self {
-            name: format!("{alloc}.{task}"),
-            cores,
-        }
+        let cores = cores.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+        Self { name: format!("{alloc}.{task}"), cores }
     }
 
     /// What drivers get as `cpuset_cgroup`; empty without cgroups.
@@ -201,10 +168,7 @@ impl TaskCgroup {
         match mode() {
             Mode::V2 => vec![PathBuf::from(self.cpuset_path())],
             Mode::V1 => {
-                let mut dirs: Vec<PathBuf> = V1_CONTROLLERS
-                    .iter()
-                    .map(|c| root.join(c).join("nomad").join(&self.name))
-                    .collect();
+                let mut dirs: Vec<PathBuf> = V1_CONTROLLERS.iter().map(|c| root.join(c).join("nomad").join(&self.name)).collect();
                 if !self.cores.is_empty() {
                     dirs.push(PathBuf::from(self.cpuset_path()));
                 }
@@ -277,10 +241,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
     loop {
         match fs::remove_dir(dir) {
             // The kernel lets go of the last zombie a moment after it was reaped.
-            Err(e)
-                if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
-                    && Instant::now() < deadline =>
-            {
+            Err(e) if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
             }
             other => return other,
@@ -290,11 +251,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
 
 fn members(dir: &Path, found: &mut Vec<i32>) {
     if let Ok(text) = fs::read_to_string(dir.join("cgroup.procs")) {
-        found.extend(
-            text.lines()
-                .filter_map(|l| l.parse::<i32>().ok())
-                .filter(|p| *p > 0),
-        );
+        found.extend(text.lines().filter_map(|l| l.parse::<i32>().ok()).filter(|p| *p > 0));
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
@@ -336,11 +293,7 @@ fn kill_members(dir: &Path) -> io::Result<usize> {
             return Ok(count);
         }
         if Instant::now() > deadline {
-            return Err(io::Error::other(format!(
-                "{} processes in {} resist SIGKILL: {pids:?}",
-                pids.len(),
-                dir.display()
-            )));
+            return Err(io::Error::other(format!("{} processes in {} resist SIGKILL: {pids:?}", pids.len(), dir.display())));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -359,10 +312,7 @@ mod tests {
         let group = TaskCgroup::new(AllocId(uuid::Uuid::new_v4()), "t", &[]);
         group.create().expect("create");
         group.create().expect("create is idempotent");
-        let mut child = std::process::Command::new("sleep")
-            .arg("600")
-            .spawn()
-            .expect("sleep");
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
         let dir = group.dirs().remove(0);
         fs::write(dir.join("cgroup.procs"), child.id().to_string()).expect("move");
         let reaper = std::thread::spawn(move || child.wait().expect("wait"));

@@ -65,10 +65,7 @@ impl Client {
             )));
         }
         let create = |mode: u32, dir: &std::path::Path| {
-            let made = std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(mode)
-                .create(dir);
+            let made = std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
             made.map_err(StartError::io("create", dir))
         };
         create(0o700, &config.state_dir)?;
@@ -96,16 +93,9 @@ impl Client {
         node.computed_class = fingerprint::computed_class(&node);
         let drivers = Drivers::start(&config, &facts)?;
         let (remote, remote_commands) = RemoteManager::new();
-        let denylist = config
-            .options
-            .get("env.denylist")
-            .cloned()
-            .unwrap_or_else(|| env::DEFAULT_DENYLIST.to_owned());
-        let inherited = env::inherited(
-            &denylist,
-            std::env::vars_os()
-                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
-        );
+        let denylist = config.options.get("env.denylist").cloned().unwrap_or_else(|| env::DEFAULT_DENYLIST.to_owned());
+        let inherited =
+            env::inherited(&denylist, std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))));
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
@@ -125,19 +115,7 @@ impl Client {
         let (node_commands, commands) = mpsc::unbounded_channel();
         let (to_node, from_server) = mpsc::unbounded_channel();
         let reset = Arc::new(Notify::new());
-        let slots = restored
-            .slots
-            .into_iter()
-            .map(|(key, attempted, highest_epoch)| {
-                (
-                    key,
-                    Stored {
-                        attempted,
-                        highest_epoch,
-                    },
-                )
-            })
-            .collect();
+        let slots = restored.slots.into_iter().map(|(key, attempted, highest_epoch)| (key, Stored { attempted, highest_epoch })).collect();
         let remote_loop = RemoteLoop::new(ctx.clone(), remote_commands, slots, reset.clone());
         let allocs = Allocs::default();
         let mut node_loop = NodeLoop {
@@ -162,10 +140,7 @@ impl Client {
             reset,
             stop: ctx.stop.clone(),
         };
-        let mut loops = vec![
-            tokio::spawn(remote_loop.run()),
-            tokio::spawn(node_loop.run()),
-        ];
+        let mut loops = vec![tokio::spawn(remote_loop.run()), tokio::spawn(node_loop.run())];
         // Before the session: what a server places from now on is not left over from a former run.
         node::sweep(&ctx, &known, &restored.ledger).await;
         if !forgotten.is_empty() {
@@ -182,13 +157,7 @@ impl Client {
             metadata: tokio::sync::Mutex::new(metadata),
             task_stats: TaskStatsCache::default(),
         };
-        Ok(Self {
-            handle: ClientHandle {
-                inner: Arc::new(inner),
-            },
-            loops,
-            _lock: lock,
-        })
+        Ok(Self { handle: ClientHandle { inner: Arc::new(inner) }, loops, _lock: lock })
     }
 
     /// The handle for the rest of the agent.
@@ -202,11 +171,7 @@ impl Client {
         let inner = self.handle.inner.clone();
         if inner.ctx.config.stop_tasks_on_stop {
             let (reply, done) = oneshot::channel();
-            if inner
-                .node_commands
-                .send(NodeCommand::StopLocal(reply))
-                .is_ok()
-            {
+            if inner.node_commands.send(NodeCommand::StopLocal(reply)).is_ok() {
                 let limit = inner.ctx.config.max_kill_timeout + Duration::from_secs(5);
                 if tokio::time::timeout(limit, done).await.is_err() {
                     tracing::warn!("tasks that did not end in time are left running");
@@ -252,10 +217,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     fn session(&self) -> SessionStatus {
-        self.status
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
+        self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }
 
@@ -311,17 +273,13 @@ impl ClientHandle {
     /// Allocations on this node: id, and whether nothing is left to do for it.
     #[must_use]
     pub fn allocs(&self) -> Vec<(AllocId, bool)> {
-        node::handles(&self.inner.allocs)
-            .into_iter()
-            .map(|(id, h)| (id, h.view.borrow().over))
-            .collect()
+        node::handles(&self.inner.allocs).into_iter().map(|(id, h)| (id, h.view.borrow().over)).collect()
     }
 
     /// Whether a local task runs and its driver has it.
     #[must_use]
     pub fn running(&self, alloc: AllocId, task: &str) -> bool {
-        node::handle(&self.inner.allocs, alloc)
-            .is_some_and(|h| h.view.borrow().runs.contains_key(task))
+        node::handle(&self.inner.allocs, alloc).is_some_and(|h| h.view.borrow().runs.contains_key(task))
     }
 
     /// What the servers are told about an allocation.
@@ -361,17 +319,11 @@ impl ClientHandle {
     #[must_use]
     pub fn stats(&self) -> BTreeMap<String, String> {
         let session = self.inner.session();
-        let last = session.last_ack.map_or_else(
-            || "never".to_owned(),
-            |t| format!("{:?}", t.until(BootInstant::now())),
-        );
+        let last = session.last_ack.map_or_else(|| "never".to_owned(), |t| format!("{:?}", t.until(BootInstant::now())));
         BTreeMap::from([
             ("node_id".to_owned(), self.node_id().to_string()),
             ("known_servers".to_owned(), self.servers().join(",")),
-            (
-                "num_allocations".to_owned(),
-                self.allocs().len().to_string(),
-            ),
+            ("num_allocations".to_owned(), self.allocs().len().to_string()),
             ("last_heartbeat".to_owned(), last),
             ("heartbeat_ttl".to_owned(), format!("{:?}", session.lease)),
             ("server".to_owned(), session.server.clone()),
@@ -384,39 +336,21 @@ impl ClientHandle {
     ///
     /// # Errors
     /// When the allocation or the task is unknown, or nothing runs.
-    pub async fn restart(
-        &self,
-        alloc: AllocId,
-        task: Option<&str>,
-        all: bool,
-    ) -> Result<(), RequestError> {
+    pub async fn restart(&self, alloc: AllocId, task: Option<&str>, all: bool) -> Result<(), RequestError> {
         let task = task.map(str::to_owned);
-        self.ask(alloc, |reply| AllocCommand::Restart { task, all, reply })
-            .await
+        self.ask(alloc, |reply| AllocCommand::Restart { task, all, reply }).await
     }
 
     /// Sends a signal to one task, or to all that run.
     ///
     /// # Errors
     /// When the allocation or the task is unknown, nothing runs, or the driver refuses.
-    pub async fn signal(
-        &self,
-        alloc: AllocId,
-        task: Option<&str>,
-        signal: &str,
-    ) -> Result<(), RequestError> {
+    pub async fn signal(&self, alloc: AllocId, task: Option<&str>, signal: &str) -> Result<(), RequestError> {
         if !fingerprint::is_signal(signal) {
-            return Err(RequestError::Invalid(format!(
-                "{signal:?} is not the name of a signal, such as SIGHUP"
-            )));
+            return Err(RequestError::Invalid(format!("{signal:?} is not the name of a signal, such as SIGHUP")));
         }
         let (task, signal) = (task.map(str::to_owned), signal.to_owned());
-        self.ask(alloc, |reply| AllocCommand::Signal {
-            task,
-            signal,
-            reply,
-        })
-        .await
+        self.ask(alloc, |reply| AllocCommand::Signal { task, signal, reply }).await
     }
 
     async fn ask(
@@ -424,14 +358,10 @@ impl ClientHandle {
         alloc: AllocId,
         command: impl FnOnce(oneshot::Sender<Result<(), RequestError>>) -> AllocCommand,
     ) -> Result<(), RequestError> {
-        let handle = node::handle(&self.inner.allocs, alloc)
-            .ok_or_else(|| RequestError::unknown_alloc(alloc))?;
+        let handle = node::handle(&self.inner.allocs, alloc).ok_or_else(|| RequestError::unknown_alloc(alloc))?;
         let (reply, answer) = oneshot::channel();
         let ended = |_| RequestError::Failed("the allocation is being removed".into());
-        handle
-            .commands
-            .send(command(reply))
-            .map_err(|_| RequestError::unknown_alloc(alloc))?;
+        handle.commands.send(command(reply)).map_err(|_| RequestError::unknown_alloc(alloc))?;
         answer.await.map_err(ended)?
     }
 
@@ -442,10 +372,7 @@ impl ClientHandle {
     pub async fn collect(&self, alloc: Option<AllocId>) -> Result<(), RequestError> {
         let (reply, answer) = oneshot::channel();
         let stopping = || RequestError::Failed("the node is stopping".into());
-        self.inner
-            .node_commands
-            .send(NodeCommand::Collect { alloc, reply })
-            .map_err(|_| stopping())?;
+        self.inner.node_commands.send(NodeCommand::Collect { alloc, reply }).map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
     }
 
@@ -458,19 +385,11 @@ impl ClientHandle {
     ///
     /// # Errors
     /// When it cannot be stored.
-    pub async fn change_metadata(
-        &self,
-        changes: BTreeMap<String, Option<String>>,
-    ) -> Result<serde_json::Value, RequestError> {
+    pub async fn change_metadata(&self, changes: BTreeMap<String, Option<String>>) -> Result<serde_json::Value, RequestError> {
         let mut metadata = self.inner.metadata.lock().await;
         let mut changed = metadata.clone();
         changed.change(changes);
-        self.inner
-            .ctx
-            .store
-            .commit(vec![changed.write()])
-            .await
-            .map_err(|e| RequestError::Failed(e.to_string()))?;
+        self.inner.ctx.store.commit(vec![changed.write()]).await.map_err(|e| RequestError::Failed(e.to_string()))?;
         *metadata = changed;
         let merged = metadata.merged();
         self.inner.ctx.node.send_if_modified(|node| {

@@ -72,14 +72,8 @@ pub struct ClientConfig {
 }
 
 /// Options that the node understands.
-pub const KNOWN_OPTIONS: &[&str] = &[
-    "driver.allowlist",
-    "driver.denylist",
-    "env.denylist",
-    "user.denylist",
-    "user.checked_drivers",
-    "fingerprint.denylist",
-];
+pub const KNOWN_OPTIONS: &[&str] =
+    &["driver.allowlist", "driver.denylist", "env.denylist", "user.denylist", "user.checked_drivers", "fingerprint.denylist"];
 
 /// A network of the host, by which jobs choose addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,12 +134,7 @@ pub struct GcConfig {
 
 impl Default for GcConfig {
     fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(60),
-            disk_usage_threshold: 80.0,
-            inode_usage_threshold: 70.0,
-            max_allocs: 50,
-        }
+        Self { interval: Duration::from_secs(60), disk_usage_threshold: 80.0, inode_usage_threshold: 70.0, max_allocs: 50 }
     }
 }
 
@@ -197,10 +186,6 @@ impl ClientConfig {
     /// Names of options that this node does not know; the caller refuses them.
     #[must_use]
     pub fn unknown_options(&self) -> Vec<&str> {
-        self.options
-            .keys()
-            .map(String::as_str)
-            .filter(|k| !KNOWN_OPTIONS.contains(k))
-            .collect()
+        self.options.keys().map(String::as_str).filter(|k| !KNOWN_OPTIONS.contains(k)).collect()
     }
 }

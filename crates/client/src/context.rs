@@ -16,8 +16,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, outbox::Outbox,
-    remote::RemoteManager, store::LocalStore,
+    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, outbox::Outbox, remote::RemoteManager, store::LocalStore,
 };
 
 /// Shared by reference; each part has its own synchronisation.
@@ -71,8 +70,6 @@ impl NodeContext {
 
 /// Unix ns.
 pub(crate) fn now_ns() -> TimestampNs {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

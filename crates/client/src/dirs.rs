@@ -37,9 +37,7 @@ impl AllocDirs {
     /// Names the paths; nothing is made yet.
     #[must_use]
     pub fn new(alloc_dir: &Path, alloc: AllocId) -> Self {
-        Self {
-            root: alloc_dir.join(alloc.to_string()),
-        }
+        Self { root: alloc_dir.join(alloc.to_string()) }
     }
 
     /// Shared directory.
@@ -58,12 +56,7 @@ impl AllocDirs {
     #[must_use]
     pub fn task(&self, task: &str) -> TaskDirs {
         let root = self.root.join(task);
-        TaskDirs {
-            alloc: self.shared(),
-            local: root.join("local"),
-            secrets: root.join("secrets"),
-            root,
-        }
+        TaskDirs { alloc: self.shared(), local: root.join("local"), secrets: root.join("secrets"), root }
     }
 
     /// Makes the shared directories. Blocking, idempotent.
@@ -107,8 +100,7 @@ impl TaskDirs {
         make(&self.root.join("private"), 0o700)?;
         make(&self.root.join("tmp"), 0o1777)?;
         if let Some((uid, gid)) = owner {
-            std::os::unix::fs::chown(&self.secrets, Some(uid), Some(gid))
-                .map_err(named("give away", &self.secrets))?;
+            std::os::unix::fs::chown(&self.secrets, Some(uid), Some(gid)).map_err(named("give away", &self.secrets))?;
         }
         Ok(())
     }
@@ -123,8 +115,7 @@ fn make(path: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
             // The umask has cut the mode.
-            fs::set_permissions(path, fs::Permissions::from_mode(mode))
-                .map_err(named("set the mode of", path))
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(named("set the mode of", path))
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(e) => Err(named("create the directory", path)(e)),
@@ -148,11 +139,7 @@ pub fn find_user(name: &str) -> Option<(u32, u32)> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let (user, uid, gid) = (fields.first()?, fields.get(2)?, fields.get(3)?);
-        if *user == name || *uid == name {
-            Some((uid.parse().ok()?, gid.parse().ok()?))
-        } else {
-            None
-        }
+        if *user == name || *uid == name { Some((uid.parse().ok()?, gid.parse().ok()?)) } else { None }
     })
 }
 

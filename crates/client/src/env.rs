@@ -48,10 +48,7 @@ pub struct EnvInput<'a> {
 
 /// The agent's environment without what tasks must not see.
 #[must_use]
-pub fn inherited(
-    denylist: &str,
-    agent: impl IntoIterator<Item = (String, String)>,
-) -> BTreeMap<String, String> {
+pub fn inherited(denylist: &str, agent: impl IntoIterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let denied: Vec<&str> = denylist.split(',').map(str::trim).collect();
     agent
         .into_iter()
@@ -75,35 +72,16 @@ pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
         ("node.pool".to_owned(), node.pool.clone()),
         ("node.region".to_owned(), region.to_owned()),
     ]);
-    names.extend(
-        node.attributes
-            .iter()
-            .map(|(k, v)| (format!("attr.{k}"), v.clone())),
-    );
-    names.extend(
-        node.meta
-            .iter()
-            .map(|(k, v)| (format!("meta.{k}"), v.clone())),
-    );
+    names.extend(node.attributes.iter().map(|(k, v)| (format!("attr.{k}"), v.clone())));
+    names.extend(node.meta.iter().map(|(k, v)| (format!("meta.{k}"), v.clone())));
     names
 }
 
 /// Builds environment and names.
 #[must_use]
 pub fn build(input: &EnvInput<'_>) -> Vars {
-    let EnvInput {
-        alloc,
-        job,
-        group,
-        task,
-        node,
-        region,
-        ..
-    } = *input;
-    let mut vars = Vars {
-        env: BTreeMap::new(),
-        node: node_names(node, region),
-    };
+    let EnvInput { alloc, job, group, task, node, region, .. } = *input;
+    let mut vars = Vars { env: BTreeMap::new(), node: node_names(node, region) };
     if input.view != PathView::Image {
         vars.env.clone_from(input.inherited);
     }
@@ -141,10 +119,7 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
         }
         set("NOMAD_MEMORY_LIMIT", given.memory.memory_mb.to_string());
         if given.memory.memory_max_mb > 0 {
-            set(
-                "NOMAD_MEMORY_MAX_LIMIT",
-                given.memory.memory_max_mb.to_string(),
-            );
+            set("NOMAD_MEMORY_MAX_LIMIT", given.memory.memory_max_mb.to_string());
         }
     }
     ports(alloc, &task.name, &mut vars.env);
@@ -155,8 +130,7 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
     for (key, value) in &meta {
         let (key, value) = (interpolate(key, &vars), interpolate(value, &vars));
         // Lookups by `${NOMAD_META_…}` find both spellings, as written before cleaning.
-        vars.env
-            .insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
+        vars.env.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
         vars.env.insert(format!("NOMAD_META_{key}"), value);
     }
     for (key, value) in &task.env {
@@ -164,9 +138,7 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
         vars.env.insert(key, value);
     }
     // Names that are clean already win over ones that only become equal by cleaning.
-    let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut vars.env)
-        .into_iter()
-        .partition(|(k, _)| clean_name(k) == *k);
+    let (clean, odd): (Vec<_>, Vec<_>) = std::mem::take(&mut vars.env).into_iter().partition(|(k, _)| clean_name(k) == *k);
     vars.env = odd.into_iter().map(|(k, v)| (clean_name(&k), v)).collect();
     vars.env.extend(clean);
     vars
@@ -174,15 +146,7 @@ pub fn build(input: &EnvInput<'_>) -> Vars {
 
 /// A variable name without the characters that shells do not take.
 fn clean_name(name: &str) -> String {
-    name.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
 }
 
 /// `0-2,5`.
@@ -233,23 +197,14 @@ fn ports(alloc: &Allocation, task: &str, vars: &mut BTreeMap<String, String>) {
                 if **name == *task {
                     add(&port.label, &network.ip, port.value, port.to);
                 }
-                add(
-                    &format!("{name}_{}", port.label),
-                    &network.ip,
-                    port.value,
-                    port.to,
-                );
+                add(&format!("{name}_{}", port.label), &network.ip, port.value, port.to);
             }
         }
     }
 }
 
 fn address(ip: &str, port: i32) -> String {
-    if ip.contains(':') {
-        format!("[{ip}]:{port}")
-    } else {
-        format!("{ip}:{port}")
-    }
+    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 
 #[cfg(test)]
@@ -258,9 +213,7 @@ mod tests {
 
     use model::{
         network::AllocatedPort,
-        resources::{
-            AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask,
-        },
+        resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedShared, AllocatedTask},
     };
 
     use super::*;
@@ -268,36 +221,15 @@ mod tests {
     fn fixture(task_env: &[(&str, &str)], task_meta: &[(&str, &str)], view: PathView) -> Vars {
         let task = Task {
             name: "web".into(),
-            env: task_env
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
-            meta: task_meta
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
+            env: task_env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            meta: task_meta.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..Task::default()
         };
-        let group = TaskGroup {
-            name: "g".into(),
-            tasks: vec![task.clone()],
-            ..TaskGroup::default()
-        };
-        let job = Job {
-            id: "j".into(),
-            name: "job name".into(),
-            namespace: "default".into(),
-            ..Job::default()
-        };
+        let group = TaskGroup { name: "g".into(), tasks: vec![task.clone()], ..TaskGroup::default() };
+        let job = Job { id: "j".into(), name: "job name".into(), namespace: "default".into(), ..Job::default() };
         let given = AllocatedTask {
-            cpu: AllocatedCpu {
-                cpu_shares: 100,
-                reserved_cores: vec![3, 1, 2, 7],
-            },
-            memory: AllocatedMemory {
-                memory_mb: 64,
-                memory_max_mb: 128,
-            },
+            cpu: AllocatedCpu { cpu_shares: 100, reserved_cores: vec![3, 1, 2, 7] },
+            memory: AllocatedMemory { memory_mb: 64, memory_max_mb: 128 },
             ..AllocatedTask::default()
         };
         let port = |label: &str, value, to| AllocatedPort {
@@ -308,16 +240,11 @@ mod tests {
             ..AllocatedPort::default()
         };
         let alloc = Allocation {
-            id: "11111111-2222-3333-4444-555555555555"
-                .parse()
-                .expect("uuid"),
+            id: "11111111-2222-3333-4444-555555555555".parse().expect("uuid"),
             name: "j.g[4]".into(),
             resources: Arc::new(AllocatedResources {
                 tasks: BTreeMap::from([(Arc::from("web"), given)]),
-                shared: AllocatedShared {
-                    ports: vec![port("http", 20_001, 80), port("ad-min", 20_002, 0)],
-                    ..AllocatedShared::default()
-                },
+                shared: AllocatedShared { ports: vec![port("http", 20_001, 80), port("ad-min", 20_002, 0)], ..AllocatedShared::default() },
             }),
             ..Allocation::default()
         };
@@ -331,12 +258,7 @@ mod tests {
         let dirs = crate::dirs::AllocDirs::new(Path::new("/a"), alloc.id).task("web");
         let inherited = inherited(
             DEFAULT_DENYLIST,
-            [
-                ("PATH", "/bin"),
-                ("VAULT_TOKEN", "s"),
-                ("PLUGIN_MIN_PORT", "1"),
-            ]
-            .map(|(k, v)| (k.to_owned(), v.to_owned())),
+            [("PATH", "/bin"), ("VAULT_TOKEN", "s"), ("PLUGIN_MIN_PORT", "1")].map(|(k, v)| (k.to_owned(), v.to_owned())),
         );
         build(&EnvInput {
             alloc: &alloc,

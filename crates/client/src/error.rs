@@ -35,16 +35,9 @@ pub enum StartError {
 }
 
 impl StartError {
-    pub(crate) fn io(
-        doing: &'static str,
-        path: impl AsRef<Path>,
-    ) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn io(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.as_ref().to_owned();
-        move |source| Self::Io {
-            doing,
-            path,
-            source,
-        }
+        move |source| Self::Io { doing, path, source }
     }
 }
 

@@ -61,21 +61,11 @@ pub fn push(state: &mut TaskState, event: TaskEvent) {
 }
 
 fn event(kind: &str, now: TimestampNs, text: impl Into<String>) -> TaskEvent {
-    TaskEvent {
-        kind: kind.to_owned(),
-        time: now,
-        display_message: text.into(),
-        ..TaskEvent::default()
-    }
+    TaskEvent { kind: kind.to_owned(), time: now, display_message: text.into(), ..TaskEvent::default() }
 }
 
-fn with(
-    mut event: TaskEvent,
-    details: impl IntoIterator<Item = (&'static str, String)>,
-) -> TaskEvent {
-    event
-        .details
-        .extend(details.into_iter().map(|(k, v)| (k.to_owned(), v)));
+fn with(mut event: TaskEvent, details: impl IntoIterator<Item = (&'static str, String)>) -> TaskEvent {
+    event.details.extend(details.into_iter().map(|(k, v)| (k.to_owned(), v)));
     event
 }
 
@@ -86,33 +76,21 @@ pub fn received(now: TimestampNs) -> TaskEvent {
 
 /// Preparation, named.
 pub fn setup(now: TimestampNs, what: &str) -> TaskEvent {
-    let mut e = with(
-        event(kind::SETUP, now, what),
-        [("message", what.to_owned())],
-    );
+    let mut e = with(event(kind::SETUP, now, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
     e
 }
 
 /// Preparation failed.
 pub fn setup_failure(now: TimestampNs, why: &str, fails_task: bool) -> TaskEvent {
-    let mut e = with(
-        event(kind::SETUP_FAILURE, now, why),
-        [("setup_error", why.to_owned())],
-    );
+    let mut e = with(event(kind::SETUP_FAILURE, now, why), [("setup_error", why.to_owned())]);
     e.fails_task = fails_task;
     with(e, fails_task.then(|| ("fails_task", "true".to_owned())))
 }
 
 /// The configuration makes no sense to the driver.
 pub fn failed_validation(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(
-        event(kind::FAILED_VALIDATION, now, why),
-        [
-            ("validation_error", why.to_owned()),
-            ("fails_task", "true".to_owned()),
-        ],
-    );
+    let mut e = with(event(kind::FAILED_VALIDATION, now, why), [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())]);
     e.fails_task = true;
     e
 }
@@ -133,11 +111,7 @@ pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: 
     }
     let mut e = with(
         event(kind::TERMINATED, now, text),
-        [
-            ("exit_code", code.to_string()),
-            ("signal", signal.to_string()),
-            ("oom_killed", oom.to_string()),
-        ],
+        [("exit_code", code.to_string()), ("signal", signal.to_string()), ("oom_killed", oom.to_string())],
     );
     if !message.is_empty() {
         e.details.insert("exit_message".into(), message.to_owned());
@@ -151,36 +125,17 @@ pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: 
 /// It will be started again.
 pub fn restarting(now: TimestampNs, delay: GoDuration, reason: &str) -> TaskEvent {
     let text = format!("Task restarting in {delay}");
-    let text = if reason.is_empty() || reason == "Restart within policy" {
-        text
-    } else {
-        format!("{reason} - {text}")
-    };
-    let mut e = with(
-        event(kind::RESTARTING, now, text),
-        [
-            ("start_delay", delay.nanos().to_string()),
-            ("restart_reason", reason.to_owned()),
-        ],
-    );
+    let text = if reason.is_empty() || reason == "Restart within policy" { text } else { format!("{reason} - {text}") };
+    let mut e =
+        with(event(kind::RESTARTING, now, text), [("start_delay", delay.nanos().to_string()), ("restart_reason", reason.to_owned())]);
     e.restart_reason = reason.to_owned();
     e
 }
 
 /// It will not be started again.
 pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
-    let text = if reason.is_empty() {
-        "Task exceeded restart policy"
-    } else {
-        reason
-    };
-    let mut e = with(
-        event(kind::NOT_RESTARTING, now, text),
-        [
-            ("restart_reason", reason.to_owned()),
-            ("fails_task", "true".to_owned()),
-        ],
-    );
+    let text = if reason.is_empty() { "Task exceeded restart policy" } else { reason };
+    let mut e = with(event(kind::NOT_RESTARTING, now, text), [("restart_reason", reason.to_owned()), ("fails_task", "true".to_owned())]);
     e.restart_reason = reason.to_owned();
     e.fails_task = true;
     e
@@ -188,76 +143,41 @@ pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
 
 /// It is being stopped.
 pub fn killing(now: TimestampNs, timeout: GoDuration, reason: &str) -> TaskEvent {
-    let text = if reason.is_empty() {
-        format!("Sent interrupt. Waiting {timeout} before force killing")
-    } else {
-        reason.to_owned()
-    };
-    let e = with(
-        event(kind::KILLING, now, text),
-        [("kill_timeout", timeout.to_string())],
-    );
-    with(
-        e,
-        (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())),
-    )
+    let text = if reason.is_empty() { format!("Sent interrupt. Waiting {timeout} before force killing") } else { reason.to_owned() };
+    let e = with(event(kind::KILLING, now, text), [("kill_timeout", timeout.to_string())]);
+    with(e, (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())))
 }
 
 /// It was stopped.
 pub fn killed(now: TimestampNs, error: &str) -> TaskEvent {
-    let text = if error.is_empty() {
-        "Task successfully killed"
-    } else {
-        error
-    };
-    with(
-        event(kind::KILLED, now, text),
-        (!error.is_empty()).then(|| ("kill_error", error.to_owned())),
-    )
+    let text = if error.is_empty() { "Task successfully killed" } else { error };
+    with(event(kind::KILLED, now, text), (!error.is_empty()).then(|| ("kill_error", error.to_owned())))
 }
 
 /// The driver could not start it.
 pub fn driver_failure(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(
-        event(kind::DRIVER_FAILURE, now, why),
-        [("driver_error", why.to_owned())],
-    );
+    let mut e = with(event(kind::DRIVER_FAILURE, now, why), [("driver_error", why.to_owned())]);
     e.driver_error = why.to_owned();
     e
 }
 
 /// A message of the driver.
-pub fn driver(
-    now: TimestampNs,
-    message: &str,
-    annotations: &BTreeMap<String, String>,
-) -> TaskEvent {
+pub fn driver(now: TimestampNs, message: &str, annotations: &BTreeMap<String, String>) -> TaskEvent {
     let mut e = event(kind::DRIVER, now, message);
     e.details.extend(annotations.clone());
-    e.details
-        .insert("driver_message".into(), message.to_owned());
+    e.details.insert("driver_message".into(), message.to_owned());
     e
 }
 
 /// A signal is sent.
 pub fn signaling(now: TimestampNs, signal: &str) -> TaskEvent {
-    with(
-        event(
-            kind::SIGNALING,
-            now,
-            format!("Task being sent signal {signal}"),
-        ),
-        [("task_signal", signal.to_owned())],
-    )
+    with(event(kind::SIGNALING, now, format!("Task being sent signal {signal}")), [("task_signal", signal.to_owned())])
 }
 
 /// Somebody asked for a restart.
 pub fn restart_signaled(now: TimestampNs) -> TaskEvent {
     let why = "User requested task to restart";
-    with(
-        event(kind::RESTART_SIGNALED, now, why),
-        [("restart_reason", why.to_owned())],
-    )
+    with(event(kind::RESTART_SIGNALED, now, why), [("restart_reason", why.to_owned())])
 }
 
 /// The leader has ended.
@@ -267,14 +187,7 @@ pub fn leader_dead(now: TimestampNs) -> TaskEvent {
 
 /// Another task has failed.
 pub fn sibling_failed(now: TimestampNs, sibling: &str) -> TaskEvent {
-    with(
-        event(
-            kind::SIBLING_FAILED,
-            now,
-            format!("Task's sibling {sibling:?} failed"),
-        ),
-        [("failed_sibling", sibling.to_owned())],
-    )
+    with(event(kind::SIBLING_FAILED, now, format!("Task's sibling {sibling:?} failed")), [("failed_sibling", sibling.to_owned())])
 }
 
 /// Nothing is left to accompany.
@@ -284,22 +197,12 @@ pub fn main_dead(now: TimestampNs) -> TaskEvent {
 
 /// It could not be found again.
 pub fn restore_failed(now: TimestampNs, why: &str) -> TaskEvent {
-    with(
-        event(
-            kind::RESTORE_FAILED,
-            now,
-            format!("Task could not be found again: {why}"),
-        ),
-        [("driver_error", why.to_owned())],
-    )
+    with(event(kind::RESTORE_FAILED, now, format!("Task could not be found again: {why}")), [("driver_error", why.to_owned())])
 }
 
 /// The allocation did not become healthy.
 pub fn alloc_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
-    with(
-        event(kind::ALLOC_UNHEALTHY, now, why),
-        [("message", why.to_owned())],
-    )
+    with(event(kind::ALLOC_UNHEALTHY, now, why), [("message", why.to_owned())])
 }
 
 /// The wait before the stop is left out.
@@ -315,22 +218,10 @@ mod tests {
     fn texts_that_people_know() {
         for (event, expected) in [
             (terminated(1, 0, 0, false, ""), "Exit Code: 0"),
-            (
-                terminated(1, 137, 9, true, "gone"),
-                "Exit Code: 137, Signal: 9, Exit Message: \"gone\"",
-            ),
-            (
-                restarting(1, GoDuration::from_secs(15), "Restart within policy"),
-                "Task restarting in 15s",
-            ),
-            (
-                restarting(1, GoDuration::from_millis(1500), "x"),
-                "x - Task restarting in 1.5s",
-            ),
-            (
-                killing(1, GoDuration::from_secs(5), ""),
-                "Sent interrupt. Waiting 5s before force killing",
-            ),
+            (terminated(1, 137, 9, true, "gone"), "Exit Code: 137, Signal: 9, Exit Message: \"gone\""),
+            (restarting(1, GoDuration::from_secs(15), "Restart within policy"), "Task restarting in 15s"),
+            (restarting(1, GoDuration::from_millis(1500), "x"), "x - Task restarting in 1.5s"),
+            (killing(1, GoDuration::from_secs(5), ""), "Sent interrupt. Waiting 5s before force killing"),
             (killed(1, ""), "Task successfully killed"),
             (not_restarting(1, ""), "Task exceeded restart policy"),
         ] {

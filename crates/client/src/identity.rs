@@ -20,26 +20,13 @@ pub(crate) struct Identity {
 /// Reads the identity, or makes and stores one.
 pub(crate) async fn load(state_dir: &Path, store: &LocalStore) -> Result<Identity, StoreError> {
     let read = |name| LocalStore::read_meta(state_dir, name);
-    if let (Some(id), Some(secret_id)) = (
-        read("node_id").and_then(|t| t.parse::<NodeId>().ok()),
-        read("secret_id"),
-    ) && !id.is_nil()
+    if let (Some(id), Some(secret_id)) = (read("node_id").and_then(|t| t.parse::<NodeId>().ok()), read("secret_id"))
+        && !id.is_nil()
     {
-        return Ok(Identity {
-            node_id: id,
-            secret_id,
-        });
+        return Ok(Identity { node_id: id, secret_id });
     }
-    let identity = Identity {
-        node_id: NodeId(Uuid::new_v4()),
-        secret_id: Uuid::new_v4().to_string(),
-    };
-    store
-        .commit(vec![
-            Write::Meta("node_id", identity.node_id.to_string()),
-            Write::Meta("secret_id", identity.secret_id.clone()),
-        ])
-        .await?;
+    let identity = Identity { node_id: NodeId(Uuid::new_v4()), secret_id: Uuid::new_v4().to_string() };
+    store.commit(vec![Write::Meta("node_id", identity.node_id.to_string()), Write::Meta("secret_id", identity.secret_id.clone())]).await?;
     Ok(identity)
 }
 
@@ -53,10 +40,7 @@ mod tests {
         let (store, _) = LocalStore::open(dir.path()).expect("open");
         let first = load(dir.path(), &store).await.expect("first");
         let second = load(dir.path(), &store).await.expect("second");
-        assert_eq!(
-            (first.node_id, first.secret_id),
-            (second.node_id, second.secret_id)
-        );
+        assert_eq!((first.node_id, first.secret_id), (second.node_id, second.secret_id));
         assert!(!first.node_id.is_nil());
     }
 }

@@ -16,10 +16,7 @@ impl BootInstant {
     #[must_use]
     pub fn now() -> Self {
         let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Self(Duration::new(
-            u64::try_from(t.tv_sec).unwrap_or(0),
-            u32::try_from(t.tv_nsec).unwrap_or(0),
-        ))
+        Self(Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0)))
     }
 
     /// Time until `later`; zero when it has passed.
@@ -44,9 +41,7 @@ pub struct Lease {
 
 impl Default for Lease {
     fn default() -> Self {
-        Self {
-            until: watch::Sender::new(None),
-        }
+        Self { until: watch::Sender::new(None) }
     }
 }
 
@@ -121,27 +116,18 @@ mod tests {
         lease.granted(sent, Duration::from_secs(60));
         assert!(lease.held());
         lease.granted(sent, Duration::from_secs(1));
-        assert_eq!(
-            lease.until(),
-            Some(sent + Duration::from_secs(60)),
-            "a late answer does not shorten it"
-        );
+        assert_eq!(lease.until(), Some(sent + Duration::from_secs(60)), "a late answer does not shorten it");
 
         let short = Lease::default();
         short.granted(BootInstant::now(), Duration::from_millis(20));
         assert!(short.held());
-        tokio::time::timeout(Duration::from_secs(5), short.lost())
-            .await
-            .expect("lost in time");
+        tokio::time::timeout(Duration::from_secs(5), short.lost()).await.expect("lost in time");
         assert!(!short.held());
         short.granted(sent, Duration::ZERO);
         assert!(!short.held());
         let waiting = short.clone();
         let regained = tokio::spawn(async move { waiting.regained().await });
         short.granted(BootInstant::now(), Duration::from_secs(9));
-        tokio::time::timeout(Duration::from_secs(5), regained)
-            .await
-            .expect("regained in time")
-            .expect("task");
+        tokio::time::timeout(Duration::from_secs(5), regained).await.expect("regained in time").expect("task");
     }
 }

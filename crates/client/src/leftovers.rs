@@ -33,11 +33,7 @@ fn executors_below(dir: &Path) -> Vec<i32> {
     let prefix = format!("{}/", dir.display());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<i32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
         let Ok(line) = fs::read(entry.path().join("cmdline")) else {
@@ -67,17 +63,9 @@ fn tree(root: i32) -> Vec<i32> {
     let mut at = 0;
     while let Some(pid) = all.get(at).copied() {
         at += 1;
-        for task in fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            all.extend(
-                children
-                    .split_whitespace()
-                    .filter_map(|c| c.parse::<i32>().ok()),
-            );
+            all.extend(children.split_whitespace().filter_map(|c| c.parse::<i32>().ok()));
         }
     }
     all
@@ -125,14 +113,7 @@ mod tests {
     fn only_executors_with_a_log_file_are_recognised() {
         let line = |parts: &[&str]| parts.join("\0").into_bytes();
         for (parts, expected) in [
-            (
-                &[
-                    "/p/driver",
-                    "executor",
-                    r#"{"LogFile":"/a/t/executor.out","LogLevel":"debug"}"#,
-                ][..],
-                Some("/a/t/executor.out"),
-            ),
+            (&["/p/driver", "executor", r#"{"LogFile":"/a/t/executor.out","LogLevel":"debug"}"#][..], Some("/a/t/executor.out")),
             (&["/p/driver", "executor", "{}"], None),
             (&["/p/driver", "executor", "not json"], None),
             (&["/p/driver", "other", r#"{"LogFile":"/a"}"#], None),
@@ -149,11 +130,7 @@ mod tests {
         // A shell that runs a script of that name has the command line of a Go executor.
         let script = dir.path().join("executor");
         fs::write(&script, "sleep 600 &\nwait\n").expect("script");
-        let mut executor = std::process::Command::new("sh")
-            .current_dir(dir.path())
-            .args(["executor", &config])
-            .spawn()
-            .expect("sh");
+        let mut executor = std::process::Command::new("sh").current_dir(dir.path()).args(["executor", &config]).spawn().expect("sh");
         let pid = i32::try_from(executor.id()).expect("pid");
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         while tree(pid).len() < 2 && std::time::Instant::now() < deadline {

@@ -32,15 +32,8 @@ impl DirLock {
                 let mut pid = String::new();
                 // The holder may be between truncating and writing; the refusal stands without its pid.
                 let _ = file.read_to_string(&mut pid);
-                let pid = if pid.trim().is_empty() {
-                    "unknown".to_owned()
-                } else {
-                    pid.trim().to_owned()
-                };
-                return Err(StartError::InUse {
-                    dir: dir.to_owned(),
-                    pid,
-                });
+                let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
+                return Err(StartError::InUse { dir: dir.to_owned(), pid });
             }
             Err(TryLockError::Error(e)) => return Err(StartError::io("lock", &path)(e)),
         }

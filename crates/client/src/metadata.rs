@@ -17,9 +17,7 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     pub(crate) fn load(state_dir: &Path, fixed: BTreeMap<String, String>) -> Self {
-        let dynamic = LocalStore::read_meta(state_dir, NAME)
-            .and_then(|t| serde_json::from_str(&t).ok())
-            .unwrap_or_default();
+        let dynamic = LocalStore::read_meta(state_dir, NAME).and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
         Self { fixed, dynamic }
     }
 
@@ -45,10 +43,7 @@ impl Metadata {
     }
 
     pub(crate) fn write(&self) -> Write {
-        Write::Meta(
-            NAME,
-            serde_json::to_string(&self.dynamic).unwrap_or_default(),
-        )
+        Write::Meta(NAME, serde_json::to_string(&self.dynamic).unwrap_or_default())
     }
 
     pub(crate) fn to_json(&self) -> Value {
@@ -62,28 +57,12 @@ mod tests {
 
     #[test]
     fn changes_lie_over_the_configuration() {
-        let mut m = Metadata {
-            fixed: BTreeMap::from([("a".to_owned(), "1".to_owned())]),
-            ..Metadata::default()
-        };
+        let mut m = Metadata { fixed: BTreeMap::from([("a".to_owned(), "1".to_owned())]), ..Metadata::default() };
         let some = |v: &str| Some(v.to_owned());
-        m.change(BTreeMap::from([
-            ("a".to_owned(), None),
-            ("b".to_owned(), some("2")),
-            ("c".to_owned(), None),
-        ]));
-        assert_eq!(
-            m.merged(),
-            BTreeMap::from([("b".to_owned(), "2".to_owned())])
-        );
-        m.change(BTreeMap::from([
-            ("a".to_owned(), some("3")),
-            ("b".to_owned(), None),
-        ]));
-        assert_eq!(
-            m.merged(),
-            BTreeMap::from([("a".to_owned(), "3".to_owned())])
-        );
+        m.change(BTreeMap::from([("a".to_owned(), None), ("b".to_owned(), some("2")), ("c".to_owned(), None)]));
+        assert_eq!(m.merged(), BTreeMap::from([("b".to_owned(), "2".to_owned())]));
+        m.change(BTreeMap::from([("a".to_owned(), some("3")), ("b".to_owned(), None)]));
+        assert_eq!(m.merged(), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
         assert!(!m.dynamic.contains_key("b"));
     }
 }

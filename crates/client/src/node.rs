@@ -35,10 +35,7 @@ pub(crate) type Allocs = Arc<RwLock<HashMap<AllocId, AllocHandle>>>;
 #[derive(Debug)]
 pub(crate) enum NodeCommand {
     /// Collect one ended allocation, or all.
-    Collect {
-        alloc: Option<AllocId>,
-        reply: oneshot::Sender<Result<(), RequestError>>,
-    },
+    Collect { alloc: Option<AllocId>, reply: oneshot::Sender<Result<(), RequestError>> },
     /// Stop every local task; answered when all have ended.
     StopLocal(oneshot::Sender<()>),
 }
@@ -55,19 +52,13 @@ pub(crate) struct NodeLoop {
 
 /// An allocation's loops, cloned out of the lock.
 pub(crate) fn handles(allocs: &Allocs) -> Vec<(AllocId, AllocHandle)> {
-    let map = allocs
-        .read()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let map = allocs.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     map.iter().map(|(id, h)| (*id, h.clone())).collect()
 }
 
 /// One of them.
 pub(crate) fn handle(allocs: &Allocs, id: AllocId) -> Option<AllocHandle> {
-    allocs
-        .read()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .get(&id)
-        .cloned()
+    allocs.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&id).cloned()
 }
 
 impl NodeLoop {
@@ -76,8 +67,7 @@ impl NodeLoop {
         let stop = self.ctx.stop.clone();
         let mut fingerprints = self.ctx.drivers.host().fingerprints();
         self.merge_fingerprints(&mut fingerprints);
-        let mut sweep =
-            tokio::time::interval(self.ctx.config.gc.interval.max(Duration::from_secs(1)));
+        let mut sweep = tokio::time::interval(self.ctx.config.gc.interval.max(Duration::from_secs(1)));
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         sweep.reset();
         loop {
@@ -116,10 +106,7 @@ impl NodeLoop {
 
     /// Brings allocations of a former run back to life; answers with their ids. A damaged record is contained by the sweep that follows: what
     /// runs for it is ended, and the servers' copy makes it start over. Everything else goes on.
-    pub(crate) fn restore(
-        &mut self,
-        restored: Vec<RestoredAlloc>,
-    ) -> (HashSet<String>, Vec<Write>) {
+    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) -> (HashSet<String>, Vec<Write>) {
         let (mut known, mut forgotten) = (HashSet::new(), Vec::new());
         for alloc in restored {
             let id = alloc.id.clone();
@@ -129,11 +116,7 @@ impl NodeLoop {
                     self.spawn(origin);
                 }
                 Err(why) => {
-                    tracing::error!(
-                        alloc = id,
-                        why,
-                        "the record of an allocation is damaged; what runs for it is ended"
-                    );
+                    tracing::error!(alloc = id, why, "the record of an allocation is damaged; what runs for it is ended");
                     forgotten.push(Write::Forget(id));
                 }
             }
@@ -146,22 +129,13 @@ impl NodeLoop {
     fn spawn(&mut self, origin: Origin) {
         let id = origin.record.alloc.id;
         let (alloc_loop, handle) = AllocLoop::new(self.ctx.clone(), origin);
-        self.allocs
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .insert(id, handle);
-        self.loops
-            .spawn(async move { (id, alloc_loop.run().await) });
+        self.allocs.write().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id, handle);
+        self.loops.spawn(async move { (id, alloc_loop.run().await) });
     }
 
     fn loop_ended(&mut self, ended: Result<(AllocId, bool), tokio::task::JoinError>) {
         match ended {
-            Ok((id, true)) => drop(
-                self.allocs
-                    .write()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner)
-                    .remove(&id),
-            ),
+            Ok((id, true)) => drop(self.allocs.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&id)),
             Ok((_, false)) => {}
             Err(error) => {
                 tracing::error!(%error, "the loop of an allocation broke off; it is restored at the next start")
@@ -176,20 +150,8 @@ impl NodeLoop {
                 self.cut_off(false);
             }
             FromServer::Lost => self.cut_off(true),
-            FromServer::Orders {
-                full,
-                orders,
-                released,
-            } => self.ctx.remote.send(Command::Orders {
-                full,
-                orders,
-                released,
-            }),
-            FromServer::Allocs {
-                full,
-                allocs,
-                removed,
-            } => {
+            FromServer::Orders { full, orders, released } => self.ctx.remote.send(Command::Orders { full, orders, released }),
+            FromServer::Allocs { full, allocs, removed } => {
                 let named: HashSet<AllocId> = allocs.iter().map(|p| p.alloc.id).collect();
                 for placed in allocs {
                     self.placed(placed);
@@ -216,9 +178,7 @@ impl NodeLoop {
         if let Some(handle) = handle(&self.allocs, id) {
             let known = handle.view.borrow().alloc.alloc_modify_index;
             // Its own updates come back, too; only what the servers have changed matters.
-            if known != placed.alloc.alloc_modify_index
-                || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status
-            {
+            if known != placed.alloc.alloc_modify_index || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status {
                 let _ = handle.commands.send(AllocCommand::Changed(placed));
             }
             return;
@@ -237,16 +197,8 @@ impl NodeLoop {
             });
             return;
         }
-        let record = AllocRecord {
-            alloc: (*placed.alloc).clone(),
-            ..AllocRecord::default()
-        };
-        self.spawn(Origin {
-            record,
-            job: placed.job,
-            stored_job: placed.stored,
-            tasks: Vec::new(),
-        });
+        let record = AllocRecord { alloc: (*placed.alloc).clone(), ..AllocRecord::default() };
+        self.spawn(Origin { record, job: placed.job, stored_job: placed.stored, tasks: Vec::new() });
     }
 
     fn driver_said(&self, event: DriverEvent) {
@@ -255,26 +207,17 @@ impl NodeLoop {
         };
         match handle(&self.allocs, id) {
             Some(handle) => {
-                let command = AllocCommand::DriverSaid {
-                    task: event.task_name.into(),
-                    message: event.message,
-                    annotations: event.annotations,
-                };
+                let command =
+                    AllocCommand::DriverSaid { task: event.task_name.into(), message: event.message, annotations: event.annotations };
                 let _ = handle.commands.send(command);
             }
-            None => tracing::warn!(
-                alloc = event.alloc_id,
-                driver = event.driver,
-                "a driver reports on an allocation that is not here"
-            ),
+            None => tracing::warn!(alloc = event.alloc_id, driver = event.driver, "a driver reports on an allocation that is not here"),
         }
     }
 
     fn merge_fingerprints(
         &self,
-        fingerprints: &mut tokio::sync::watch::Receiver<
-            Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>,
-        >,
+        fingerprints: &mut tokio::sync::watch::Receiver<Arc<std::collections::BTreeMap<String, driver_host::DriverFingerprint>>>,
     ) {
         let now = fingerprints.borrow_and_update().clone();
         let before = self.ctx.node();
@@ -289,11 +232,7 @@ impl NodeLoop {
         });
         for (name, driver) in &self.ctx.node().drivers {
             // The first fingerprint of a driver is part of the registration, not an event.
-            let Some(old) = before
-                .drivers
-                .get(name)
-                .filter(|old| old.detected || old.healthy)
-            else {
+            let Some(old) = before.drivers.get(name).filter(|old| old.detected || old.healthy) else {
                 continue;
             };
             if old.healthy != driver.healthy {
@@ -315,8 +254,7 @@ impl NodeLoop {
         let new = facts.resources.disk.disk_mb;
         self.ctx.node.send_if_modified(|node| {
             let old = node.resources.disk.disk_mb;
-            let changed =
-                self.ctx.config.disk_total_mb == 0 && new > 0 && (new - old).abs() * 10 > old;
+            let changed = self.ctx.config.disk_total_mb == 0 && new > 0 && (new - old).abs() * 10 > old;
             if changed {
                 let mut copy = (**node).clone();
                 copy.resources.disk.disk_mb = new;
@@ -344,9 +282,10 @@ impl NodeLoop {
                             .view
                             .wait_for(|v| {
                                 v.runs.is_empty()
-                                    && v.update.task_states.iter().all(|(n, s)| {
-                                        v.remote.contains(n) || s.state == model::TaskRunState::Dead
-                                    })
+                                    && v.update
+                                        .task_states
+                                        .iter()
+                                        .all(|(n, s)| v.remote.contains(n) || s.state == model::TaskRunState::Dead)
                             })
                             .await;
                     }
@@ -359,12 +298,9 @@ impl NodeLoop {
     fn collect(&self, alloc: Option<AllocId>) -> Result<(), RequestError> {
         match alloc {
             Some(id) => {
-                let handle =
-                    handle(&self.allocs, id).ok_or_else(|| RequestError::unknown_alloc(id))?;
+                let handle = handle(&self.allocs, id).ok_or_else(|| RequestError::unknown_alloc(id))?;
                 if !handle.view.borrow().over {
-                    return Err(RequestError::Failed(
-                        "the allocation still runs; stop it before it is collected".into(),
-                    ));
+                    return Err(RequestError::Failed("the allocation still runs; stop it before it is collected".into()));
                 }
                 let _ = handle.commands.send(AllocCommand::Removed);
             }
@@ -401,36 +337,20 @@ impl NodeLoop {
 }
 
 fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
-    let mut record: AllocRecord =
-        serde_json::from_slice(&restored.record).map_err(|e| e.to_string())?;
-    let job: Arc<model::Job> =
-        Arc::new(serde_json::from_slice(&restored.job.json).map_err(|e| e.to_string())?);
+    let mut record: AllocRecord = serde_json::from_slice(&restored.record).map_err(|e| e.to_string())?;
+    let job: Arc<model::Job> = Arc::new(serde_json::from_slice(&restored.job.json).map_err(|e| e.to_string())?);
     record.alloc.job = Some(job.clone());
     let tasks = restored
         .tasks
         .into_iter()
-        .map(|(name, bytes)| {
-            Ok((
-                Arc::from(name),
-                serde_json::from_slice::<TaskRecord>(&bytes).map_err(|e| e.to_string())?,
-            ))
-        })
+        .map(|(name, bytes)| Ok((Arc::from(name), serde_json::from_slice::<TaskRecord>(&bytes).map_err(|e| e.to_string())?)))
         .collect::<Result<_, String>>()?;
-    Ok(Origin {
-        record,
-        job,
-        stored_job: Arc::new(restored.job),
-        tasks,
-    })
+    Ok(Origin { record, job, stored_job: Arc::new(restored.job), tasks })
 }
 
 /// Removes what no record claims: directories of allocations, log collectors and cgroups that a former agent could not remove. Runs before
 /// anything is restored. Returns how many things there were.
-pub(crate) async fn sweep(
-    ctx: &NodeContext,
-    known: &HashSet<String>,
-    ledger: &[(String, String)],
-) -> usize {
+pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, ledger: &[(String, String)]) -> usize {
     let mut found = 0;
     let mut released = Vec::new();
     for (kind, key) in ledger {
@@ -447,10 +367,7 @@ pub(crate) async fn sweep(
                 };
                 let cgroup = crate::cgroup::TaskCgroup::new(id, task, &[]);
                 match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
-                    Ok(Ok(_)) => released.push(Write::Release {
-                        kind: "cgroup",
-                        key: key.clone(),
-                    }),
+                    Ok(Ok(_)) => released.push(Write::Release { kind: "cgroup", key: key.clone() }),
                     Ok(Err(error)) => tracing::warn!(key, %error, "unclaimed cgroups stay"),
                     Err(_) => {}
                 }
@@ -458,36 +375,22 @@ pub(crate) async fn sweep(
             }
             "collector" => {
                 let dir = ctx.config.run_dir().join("c").join(key);
-                let claimed = known.iter().any(|a| {
-                    a.parse::<AllocId>().is_ok_and(|id| {
-                        tasks_of(ctx, id)
-                            .iter()
-                            .any(|t| ctx.collector_dir(id, t) == dir)
-                    })
-                });
+                let claimed = known
+                    .iter()
+                    .any(|a| a.parse::<AllocId>().is_ok_and(|id| tasks_of(ctx, id).iter().any(|t| ctx.collector_dir(id, t) == dir)));
                 if claimed {
                     continue;
                 }
                 match crate::alloc::effects::end_collector(&dir).await {
-                    Ok(()) => released.push(Write::Release {
-                        kind: "collector",
-                        key: key.clone(),
-                    }),
+                    Ok(()) => released.push(Write::Release { kind: "collector", key: key.clone() }),
                     Err(error) => tracing::warn!(key, error, "an unclaimed log collector stays"),
                 }
                 found += 1;
             }
-            other => tracing::warn!(
-                kind = other,
-                key,
-                "the ledger names something that this release does not know"
-            ),
+            other => tracing::warn!(kind = other, key, "the ledger names something that this release does not know"),
         }
     }
-    let entries = std::fs::read_dir(&ctx.config.alloc_dir)
-        .into_iter()
-        .flatten()
-        .flatten();
+    let entries = std::fs::read_dir(&ctx.config.alloc_dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
         // Only names of our own form are ours.
@@ -517,8 +420,5 @@ pub(crate) async fn sweep(
 fn tasks_of(ctx: &NodeContext, id: AllocId) -> Vec<String> {
     let root = crate::dirs::AllocDirs::new(&ctx.config.alloc_dir, id).root;
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    entries
-        .map(|e| e.file_name().to_string_lossy().into_owned())
-        .filter(|n| n != "alloc")
-        .collect()
+    entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| n != "alloc").collect()
 }

@@ -39,9 +39,7 @@ const EVENTS_MAX: usize = 64;
 
 impl Outbox {
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Newest state of an allocation.
@@ -92,30 +90,17 @@ impl Outbox {
             let seq = inner.number();
             let updates_json = updates.iter().map(node_rpc::to_json).collect();
             inner.unconfirmed.insert(seq, Sent::Allocs(updates));
-            messages.push(
-                node_rpc::FromNodeMessage::AllocUpdates(node_rpc::AllocUpdates {
-                    seq,
-                    updates_json,
-                })
-                .into(),
-            );
+            messages.push(node_rpc::FromNodeMessage::AllocUpdates(node_rpc::AllocUpdates { seq, updates_json }).into());
         }
         if !inner.reports.is_empty() {
             let reports: Vec<RemoteReport> = inner.reports.drain().map(|(_, r)| r).collect();
             let seq = inner.number();
             let reports_json = reports.iter().map(node_rpc::to_json).collect();
             inner.unconfirmed.insert(seq, Sent::Reports(reports));
-            messages.push(
-                node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports {
-                    seq,
-                    reports_json,
-                })
-                .into(),
-            );
+            messages.push(node_rpc::FromNodeMessage::RemoteReports(node_rpc::RemoteReports { seq, reports_json }).into());
         }
-        messages.extend(inner.events.drain(..).map(|event_json| {
-            node_rpc::FromNodeMessage::Event(node_rpc::NodeEvent { event_json }).into()
-        }));
+        messages
+            .extend(inner.events.drain(..).map(|event_json| node_rpc::FromNodeMessage::Event(node_rpc::NodeEvent { event_json }).into()));
         messages
     }
 
@@ -159,11 +144,7 @@ mod tests {
     use super::*;
 
     fn update(id: AllocId, text: &str) -> AllocClientUpdate {
-        AllocClientUpdate {
-            id,
-            client_description: text.into(),
-            ..AllocClientUpdate::default()
-        }
+        AllocClientUpdate { id, client_description: text.into(), ..AllocClientUpdate::default() }
     }
 
     fn sent(outbox: &Outbox) -> Vec<(u64, Vec<String>)> {
@@ -175,11 +156,7 @@ mod tests {
                     let mut texts: Vec<String> = u
                         .updates_json
                         .iter()
-                        .map(|j| {
-                            node_rpc::from_json::<AllocClientUpdate>("update", j)
-                                .expect("json")
-                                .client_description
-                        })
+                        .map(|j| node_rpc::from_json::<AllocClientUpdate>("update", j).expect("json").client_description)
                         .collect();
                     texts.sort();
                     Some((u.seq, texts))

@@ -12,8 +12,7 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, NodeUpdate, ToNode, ToNodeMessage,
-    node_service_client::NodeServiceClient,
+    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, NodeUpdate, ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
 };
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
 use tokio::sync::{Notify, mpsc, watch};
@@ -33,17 +32,9 @@ pub(crate) enum FromServer {
     /// A session stands.
     Welcome { cluster: ClusterId },
     /// Allocations; `full` = exactly these.
-    Allocs {
-        full: bool,
-        allocs: Vec<Placed>,
-        removed: Vec<AllocId>,
-    },
+    Allocs { full: bool, allocs: Vec<Placed>, removed: Vec<AllocId> },
     /// Orders; `full` = exactly these.
-    Orders {
-        full: bool,
-        orders: Vec<RemoteOrder>,
-        released: Vec<String>,
-    },
+    Orders { full: bool, orders: Vec<RemoteOrder>, released: Vec<String> },
     /// The session is over.
     Lost,
 }
@@ -92,11 +83,7 @@ enum Ended {
     #[error("{server} ended the session: {why}")]
     Closed { server: String, why: String },
     #[error("{server} refused the session: {why}")]
-    Refused {
-        server: String,
-        why: String,
-        retry: bool,
-    },
+    Refused { server: String, why: String, retry: bool },
     #[error("{0}")]
     Unreadable(#[from] node_rpc::Unreadable),
     #[error("an allocation refers to version {version} of job {job}, which was not sent")]
@@ -158,9 +145,7 @@ impl Session {
                 Ended::ServersChanged | Ended::Reset => Duration::ZERO,
                 Ended::Refused { retry: false, .. } => REFUSED_PAUSE,
                 _ => {
-                    let grown = BACKOFF_FIRST
-                        .saturating_mul(1 << failures.min(7))
-                        .min(BACKOFF_MAX);
+                    let grown = BACKOFF_FIRST.saturating_mul(1 << failures.min(7)).min(BACKOFF_MAX);
                     // Nodes that lost the same server must not come back in step.
                     let spread = uuid::Uuid::new_v4().as_u128() % 1000;
                     grown.mul_f64(0.75 + 0.25 * spread as f64 / 1000.0)
@@ -179,12 +164,7 @@ impl Session {
     }
 
     fn set_status(&self, change: impl FnOnce(&mut SessionStatus)) {
-        change(
-            &mut self
-                .status
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        change(&mut self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
 
     async fn once(&mut self, server: &str, welcomed: &mut bool) -> Ended {
@@ -194,19 +174,9 @@ impl Session {
         }
     }
 
-    async fn talk(
-        &mut self,
-        server: &str,
-        welcomed: &mut bool,
-    ) -> Result<std::convert::Infallible, Ended> {
-        let connect = |why: String| Ended::Connect {
-            server: server.to_owned(),
-            why,
-        };
-        let closed = |why: String| Ended::Closed {
-            server: server.to_owned(),
-            why,
-        };
+    async fn talk(&mut self, server: &str, welcomed: &mut bool) -> Result<std::convert::Infallible, Ended> {
+        let connect = |why: String| Ended::Connect { server: server.to_owned(), why };
+        let closed = |why: String| Ended::Closed { server: server.to_owned(), why };
         let endpoint = Endpoint::from_shared(format!("http://{server}"))
             .map_err(|e| connect(format!("not an address: {e}")))?
             .connect_timeout(CONNECT_TIMEOUT)
@@ -231,8 +201,7 @@ impl Session {
         };
         // The lease counts from here: before the message can have left.
         let hello_sent = BootInstant::now();
-        out.try_send(FromNodeMessage::Hello(hello).into())
-            .map_err(|e| closed(e.to_string()))?;
+        out.try_send(FromNodeMessage::Hello(hello).into()).map_err(|e| closed(e.to_string()))?;
         let opening = service.session(ReceiverStream::new(outgoing));
         let opened = tokio::select! {
             () = stop.cancelled() => return Err(Ended::Stopping),
@@ -246,9 +215,7 @@ impl Session {
             () = stop.cancelled() => return Err(Ended::Stopping),
             first = tokio::time::timeout(CONNECT_TIMEOUT, incoming.message()) => first,
         };
-        let first = first
-            .map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?
-            .map_err(|s| closed(s.message().to_owned()))?;
+        let first = first.map_err(|_| Ended::Silent(server.to_owned(), CONNECT_TIMEOUT))?.map_err(|s| closed(s.message().to_owned()))?;
         let welcome = match first.and_then(|m| m.message) {
             Some(ToNodeMessage::Welcome(w)) => w,
             Some(ToNodeMessage::Goodbye(g)) => return Err(refused(server, g)),
@@ -259,12 +226,7 @@ impl Session {
         let interval = Duration::from_millis(welcome.heartbeat_interval_ms.max(10));
         self.lease.granted(hello_sent, lease);
         *welcomed = true;
-        tracing::info!(
-            server,
-            version = welcome.server_version,
-            lease_ms = welcome.lease_ms,
-            "session with a server"
-        );
+        tracing::info!(server, version = welcome.server_version, lease_ms = welcome.lease_ms, "session with a server");
         self.set_status(|s| {
             *s = SessionStatus {
                 server: server.to_owned(),
@@ -367,28 +329,16 @@ impl Session {
 }
 
 /// A server that takes nothing for so long is as good as gone: heartbeats wait in the same queue.
-async fn give(
-    out: &mpsc::Sender<FromNode>,
-    server: &str,
-    patience: Duration,
-    message: FromNode,
-) -> Result<(), Ended> {
+async fn give(out: &mpsc::Sender<FromNode>, server: &str, patience: Duration, message: FromNode) -> Result<(), Ended> {
     match tokio::time::timeout(patience, out.send(message)).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Ended::Closed {
-            server: server.to_owned(),
-            why: "the stream is closed".into(),
-        }),
+        Ok(Err(_)) => Err(Ended::Closed { server: server.to_owned(), why: "the stream is closed".into() }),
         Err(_) => Err(Ended::Silent(server.to_owned(), patience)),
     }
 }
 
 fn refused(server: &str, goodbye: Goodbye) -> Ended {
-    Ended::Refused {
-        server: server.to_owned(),
-        why: goodbye.reason,
-        retry: goodbye.retry,
-    }
+    Ended::Refused { server: server.to_owned(), why: goodbye.reason, retry: goodbye.retry }
 }
 
 /// The whole chain: tonic's own text says only "transport error".
@@ -417,30 +367,15 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
             let key = (alloc.job_key(), alloc.job_version);
             let Some((job, stored)) = jobs.get(&key) else {
                 // A new session makes the server send it again.
-                return Err(Ended::MissingJob {
-                    job: key.0,
-                    version: key.1,
-                });
+                return Err(Ended::MissingJob { job: key.0, version: key.1 });
             };
             alloc.job = Some(job.clone());
-            Ok(Placed {
-                alloc: Arc::new(alloc),
-                job: job.clone(),
-                stored: stored.clone(),
-            })
+            Ok(Placed { alloc: Arc::new(alloc), job: job.clone(), stored: stored.clone() })
         })
         .collect::<Result<_, Ended>>()?;
     if jobs.len() > JOBS_KEPT {
         jobs.retain(|_, (job, _)| Arc::strong_count(job) > 1);
     }
-    let removed = message
-        .removed
-        .iter()
-        .filter_map(|id| id.parse().ok())
-        .collect();
-    Ok(FromServer::Allocs {
-        full: message.full,
-        allocs,
-        removed,
-    })
+    let removed = message.removed.iter().filter_map(|id| id.parse().ok()).collect();
+    Ok(FromServer::Allocs { full: message.full, allocs, removed })
 }

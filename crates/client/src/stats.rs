@@ -31,18 +31,11 @@ struct Stream {
 
 impl TaskStatsCache {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Stream>> {
-        self.streams
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.streams.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The newest sample of a run; opens a stream that stays for the questions that follow.
-    pub(crate) async fn sample(
-        &self,
-        driver: &Driver,
-        run: &str,
-        interval: Duration,
-    ) -> Option<wire::TaskStats> {
+    pub(crate) async fn sample(&self, driver: &Driver, run: &str, interval: Duration) -> Option<wire::TaskStats> {
         let mut newest = {
             let mut streams = self.lock();
             match streams.get_mut(run) {
@@ -52,19 +45,8 @@ impl TaskStatsCache {
                 }
                 _ => {
                     let (sender, newest) = watch::channel(None);
-                    streams.insert(
-                        run.to_owned(),
-                        Stream {
-                            newest: newest.clone(),
-                            asked: Instant::now(),
-                        },
-                    );
-                    tokio::spawn(self.clone().follow(
-                        driver.clone(),
-                        run.to_owned(),
-                        interval,
-                        sender,
-                    ));
+                    streams.insert(run.to_owned(), Stream { newest: newest.clone(), asked: Instant::now() });
+                    tokio::spawn(self.clone().follow(driver.clone(), run.to_owned(), interval, sender));
                     newest
                 }
             }
@@ -73,13 +55,7 @@ impl TaskStatsCache {
         found.ok()?.ok()?.clone()
     }
 
-    async fn follow(
-        self,
-        driver: Driver,
-        run: String,
-        interval: Duration,
-        sender: watch::Sender<Option<wire::TaskStats>>,
-    ) {
+    async fn follow(self, driver: Driver, run: String, interval: Duration, sender: watch::Sender<Option<wire::TaskStats>>) {
         if let Ok(mut stream) = driver.stats(&run, interval) {
             loop {
                 match tokio::time::timeout(KEEP, stream.next()).await {
@@ -87,11 +63,7 @@ impl TaskStatsCache {
                     Ok(Some(Err(_)) | None) => break,
                     Err(_) => {}
                 }
-                if self
-                    .lock()
-                    .get(&run)
-                    .is_none_or(|s| s.asked.elapsed() > KEEP)
-                {
+                if self.lock().get(&run).is_none_or(|s| s.asked.elapsed() > KEEP) {
                     break;
                 }
             }
@@ -105,11 +77,8 @@ pub(crate) fn task_json(stats: &wire::TaskStats) -> Value {
     let at = driver_host::proto::build::system_time(stats.timestamp.as_ref())
         .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
         .map_or(0, |d| d.as_nanos() as i64);
-    let pids: serde_json::Map<String, Value> = stats
-        .resource_usage_by_pid
-        .iter()
-        .map(|(pid, usage)| (pid.clone(), usage_json(usage)))
-        .collect();
+    let pids: serde_json::Map<String, Value> =
+        stats.resource_usage_by_pid.iter().map(|(pid, usage)| (pid.clone(), usage_json(usage))).collect();
     json!({
         "ResourceUsage": usage_json(&stats.agg_resource_usage.clone().unwrap_or_default()),
         "Timestamp": at,
@@ -160,10 +129,7 @@ pub(crate) fn usage_json(usage: &wire::TaskResourceUsage) -> Value {
 
 /// The sum over tasks.
 pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a wire::TaskStats>) -> wire::TaskResourceUsage {
-    let mut total = wire::TaskResourceUsage {
-        cpu: Some(wire::CpuUsage::default()),
-        memory: Some(wire::MemoryUsage::default()),
-    };
+    let mut total = wire::TaskResourceUsage { cpu: Some(wire::CpuUsage::default()), memory: Some(wire::MemoryUsage::default()) };
     for usage in all.filter_map(|s| s.agg_resource_usage.as_ref()) {
         if let (Some(to), Some(from)) = (total.cpu.as_mut(), usage.cpu.as_ref()) {
             to.system_mode += from.system_mode;
@@ -195,11 +161,7 @@ type Jiffies = (u64, u64, u64, u64);
 pub(crate) fn host(config: &ClientConfig, core_mhz: f64) -> Value {
     static LAST: Mutex<Option<Vec<(String, Jiffies)>>> = Mutex::new(None);
     let now = processors();
-    let before = LAST
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .replace(now.clone())
-        .unwrap_or_default();
+    let before = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner).replace(now.clone()).unwrap_or_default();
     let mut ticks = 0.0;
     let cpu: Vec<Value> = now
         .iter()
@@ -214,16 +176,10 @@ pub(crate) fn host(config: &ClientConfig, core_mhz: f64) -> Value {
                 "TotalTicks": total / 100.0 * core_mhz })
         })
         .collect();
-    let (total, free) = (
-        meminfo("MemTotal").unwrap_or(0),
-        meminfo("MemFree").unwrap_or(0),
-    );
+    let (total, free) = (meminfo("MemTotal").unwrap_or(0), meminfo("MemFree").unwrap_or(0));
     let available = meminfo("MemAvailable").unwrap_or(free);
     let disk = disk(&config.alloc_dir);
-    let uptime = fs::read_to_string("/proc/uptime")
-        .ok()
-        .and_then(|t| t.split('.').next()?.parse::<u64>().ok())
-        .unwrap_or(0);
+    let uptime = fs::read_to_string("/proc/uptime").ok().and_then(|t| t.split('.').next()?.parse::<u64>().ok()).unwrap_or(0);
     json!({
         "Timestamp": crate::context::now_ns(),
         "CPU": cpu,
@@ -241,21 +197,11 @@ fn processors() -> Vec<(String, Jiffies)> {
     text.lines()
         .filter_map(|line| {
             let mut fields = line.split_whitespace();
-            let name = fields
-                .next()
-                .filter(|n| n.len() > 3 && n.starts_with("cpu"))?;
+            let name = fields.next().filter(|n| n.len() > 3 && n.starts_with("cpu"))?;
             let values: Vec<u64> = fields.filter_map(|f| f.parse().ok()).collect();
             let at = |i: usize| values.get(i).copied().unwrap_or(0);
             // user nice system idle iowait irq softirq steal; guest time is part of user.
-            Some((
-                name.to_owned(),
-                (
-                    at(0) + at(1),
-                    at(2) + at(5) + at(6),
-                    at(3) + at(4),
-                    values.iter().take(8).sum(),
-                ),
-            ))
+            Some((name.to_owned(), (at(0) + at(1), at(2) + at(5) + at(6), at(3) + at(4), values.iter().take(8).sum())))
         })
         .collect()
 }
@@ -267,11 +213,7 @@ fn disk(dir: &std::path::Path) -> Value {
     let (size, available) = (s.f_blocks * s.f_frsize, s.f_bavail * s.f_frsize);
     let used = (s.f_blocks - s.f_bfree) * s.f_frsize;
     let percent = |part: u64, whole: u64| {
-        if whole == 0 {
-            0.0
-        } else {
-            100.0 * part as f64 / whole as f64
-        }
+        if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
     };
     json!({ "Device": dir.display().to_string(), "Mountpoint": dir.display().to_string(), "Size": size, "Used": used, "Available": available,
         "UsedPercent": percent(used, size), "InodesUsedPercent": percent(s.f_files.saturating_sub(s.f_ffree), s.f_files) })
@@ -284,18 +226,11 @@ mod tests {
     #[test]
     fn the_host_has_processors_memory_and_a_disk() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let config = ClientConfig {
-            alloc_dir: dir.path().to_owned(),
-            ..ClientConfig::new(dir.path(), "n")
-        };
+        let config = ClientConfig { alloc_dir: dir.path().to_owned(), ..ClientConfig::new(dir.path(), "n") };
         let first = host(&config, 1000.0);
         assert!(first["CPU"].as_array().is_some_and(|c| !c.is_empty()));
         assert!(first["Memory"]["Total"].as_u64() > first["Memory"]["Used"].as_u64());
-        assert!(
-            first["DiskStats"][0]["Size"]
-                .as_u64()
-                .is_some_and(|s| s > 0)
-        );
+        assert!(first["DiskStats"][0]["Size"].as_u64().is_some_and(|s| s > 0));
         assert!(first["Uptime"].as_u64().is_some_and(|u| u > 0));
     }
 }

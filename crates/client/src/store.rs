@@ -27,25 +27,13 @@ pub(crate) enum Write {
     /// A small fact by name.
     Meta(&'static str, String),
     /// An allocation; its job is stored once under its hash.
-    Alloc {
-        id: String,
-        job: Arc<StoredJob>,
-        record: Vec<u8>,
-    },
+    Alloc { id: String, job: Arc<StoredJob>, record: Vec<u8> },
     /// A task of an allocation.
-    Task {
-        alloc: String,
-        task: String,
-        record: Vec<u8>,
-    },
+    Task { alloc: String, task: String, record: Vec<u8> },
     /// Everything about an allocation goes.
     Forget(String),
     /// What of a remote slot must survive the agent.
-    Slot {
-        key: String,
-        attempted: Option<model::IncarnationId>,
-        epoch: u64,
-    },
+    Slot { key: String, attempted: Option<model::IncarnationId>, epoch: u64 },
     /// The slot belongs elsewhere.
     ForgetSlot(String),
     /// Something outside the records is about to be made.
@@ -68,10 +56,7 @@ impl StoredJob {
     pub(crate) fn new(json: Vec<u8>) -> Self {
         use sha2::{Digest, Sha256};
         let digest = Sha256::digest(&json);
-        Self {
-            hash: digest.iter().map(|b| format!("{b:02x}")).collect(),
-            json,
-        }
+        Self { hash: digest.iter().map(|b| format!("{b:02x}")).collect(), json }
     }
 }
 
@@ -110,35 +95,22 @@ impl LocalStore {
         let path = dir.join("node.sqlite");
         let failed = |doing: &'static str| {
             let path = path.clone();
-            move |e: rusqlite::Error| StoreError::Database {
-                doing,
-                path,
-                why: e.to_string(),
-            }
+            move |e: rusqlite::Error| StoreError::Database { doing, path, why: e.to_string() }
         };
         let connection = Connection::open(&path).map_err(failed("open"))?;
         prepare(&connection).map_err(failed("prepare"))?;
         let found: Option<String> = connection
-            .query_row("SELECT value FROM meta WHERE name = 'format'", [], |r| {
-                r.get(0)
-            })
+            .query_row("SELECT value FROM meta WHERE name = 'format'", [], |r| r.get(0))
             .optional()
             .map_err(failed("read the format"))?;
         match found.and_then(|f| f.parse::<i64>().ok()) {
             None => {
                 connection
-                    .execute(
-                        "INSERT OR REPLACE INTO meta VALUES ('format', ?1)",
-                        [FORMAT.to_string()],
-                    )
+                    .execute("INSERT OR REPLACE INTO meta VALUES ('format', ?1)", [FORMAT.to_string()])
                     .map_err(failed("write the format"))?;
             }
             Some(found) if found > FORMAT => {
-                return Err(StoreError::TooNew {
-                    path,
-                    found,
-                    known: FORMAT,
-                });
+                return Err(StoreError::TooNew { path, found, known: FORMAT });
             }
             Some(_) => {}
         }
@@ -148,35 +120,21 @@ impl LocalStore {
             .name("node-store".into())
             .stack_size(256 * 1024)
             .spawn(move || run(connection, &path, &batches))
-            .map_err(|e| StoreError::Database {
-                doing: "start the thread",
-                path: dir.join("node.sqlite"),
-                why: e.to_string(),
-            })?;
+            .map_err(|e| StoreError::Database { doing: "start the thread", path: dir.join("node.sqlite"), why: e.to_string() })?;
         Ok((Self { to_thread }, restored))
     }
 
     /// Commits; when it returns the records survive the agent.
     pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
         let (done, answer) = oneshot::channel();
-        self.to_thread
-            .send(Batch {
-                writes,
-                done: Some(done),
-            })
-            .map_err(|_| StoreError::Closed)?;
+        self.to_thread.send(Batch { writes, done: Some(done) }).map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     /// A small fact by name, read before the thread had anything to do.
     pub(crate) fn read_meta(dir: &Path, name: &str) -> Option<String> {
         let connection = Connection::open(dir.join("node.sqlite")).ok()?;
-        connection
-            .query_row("SELECT value FROM meta WHERE name = ?1", [name], |r| {
-                r.get(0)
-            })
-            .optional()
-            .ok()?
+        connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |r| r.get(0)).optional().ok()?
     }
 }
 
@@ -203,9 +161,7 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
         let (alloc, task, record) = row?;
         tasks.entry(alloc).or_default().push((task, record));
     }
-    let mut statement = connection.prepare(
-        "SELECT a.id, a.record, j.hash, j.json FROM allocs a JOIN jobs j ON j.hash = a.job",
-    )?;
+    let mut statement = connection.prepare("SELECT a.id, a.record, j.hash, j.json FROM allocs a JOIN jobs j ON j.hash = a.job")?;
     let allocs = statement
         .query_map([], |r| {
             let id: String = r.get(0)?;
@@ -213,34 +169,21 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
                 tasks: tasks.remove(&id).unwrap_or_default(),
                 id,
                 record: r.get(1)?,
-                job: StoredJob {
-                    hash: r.get(2)?,
-                    json: r.get(3)?,
-                },
+                job: StoredJob { hash: r.get(2)?, json: r.get(3)? },
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
     let mut statement = connection.prepare("SELECT kind, key FROM ledger")?;
-    let ledger = statement
-        .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let ledger = statement.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
     let mut statement = connection.prepare("SELECT key, attempted, epoch FROM slots")?;
     let slots = statement
         .query_map([], |r| {
             let attempted: Option<String> = r.get(1)?;
             let epoch: i64 = r.get(2)?;
-            Ok((
-                r.get(0)?,
-                attempted.and_then(|t| t.parse().ok()),
-                u64::try_from(epoch).unwrap_or(0),
-            ))
+            Ok((r.get(0)?, attempted.and_then(|t| t.parse().ok()), u64::try_from(epoch).unwrap_or(0)))
         })?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(Restored {
-        allocs,
-        ledger,
-        slots,
-    })
+    Ok(Restored { allocs, ledger, slots })
 }
 
 fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>) {
@@ -253,11 +196,7 @@ fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>) {
             }
         }
         let result = apply(&mut connection, &group).map_err(|e| {
-            let error = StoreError::Database {
-                doing: "commit",
-                path: path.to_owned(),
-                why: e.to_string(),
-            };
+            let error = StoreError::Database { doing: "commit", path: path.to_owned(), why: e.to_string() };
             tracing::error!(%error, "local records were not written");
             error
         });
@@ -271,10 +210,7 @@ fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>) {
 }
 
 fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
-    let durable = group
-        .iter()
-        .flat_map(|b| &b.writes)
-        .any(|w| matches!(w, Write::Meta(..)));
+    let durable = group.iter().flat_map(|b| &b.writes).any(|w| matches!(w, Write::Meta(..)));
     if durable {
         connection.pragma_update(None, "synchronous", "FULL")?;
     }
@@ -283,69 +219,38 @@ fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
     for write in group.iter().flat_map(|b| &b.writes) {
         match write {
             Write::Meta(name, value) => {
-                transaction
-                    .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?
-                    .execute(params![name, value])?;
+                transaction.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?.execute(params![name, value])?;
             }
             Write::Alloc { id, job, record } => {
-                transaction
-                    .prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?
-                    .execute(params![job.hash, job.json])?;
-                transaction
-                    .prepare_cached("INSERT OR REPLACE INTO allocs VALUES (?1, ?2, ?3)")?
-                    .execute(params![id, job.hash, record])?;
+                transaction.prepare_cached("INSERT OR IGNORE INTO jobs VALUES (?1, ?2)")?.execute(params![job.hash, job.json])?;
+                transaction.prepare_cached("INSERT OR REPLACE INTO allocs VALUES (?1, ?2, ?3)")?.execute(params![id, job.hash, record])?;
             }
-            Write::Task {
-                alloc,
-                task,
-                record,
-            } => {
-                transaction
-                    .prepare_cached("INSERT OR REPLACE INTO tasks VALUES (?1, ?2, ?3)")?
-                    .execute(params![alloc, task, record])?;
+            Write::Task { alloc, task, record } => {
+                transaction.prepare_cached("INSERT OR REPLACE INTO tasks VALUES (?1, ?2, ?3)")?.execute(params![alloc, task, record])?;
             }
             Write::Forget(id) => {
-                transaction
-                    .prepare_cached("DELETE FROM tasks WHERE alloc = ?1")?
-                    .execute([id])?;
-                transaction
-                    .prepare_cached("DELETE FROM allocs WHERE id = ?1")?
-                    .execute([id])?;
+                transaction.prepare_cached("DELETE FROM tasks WHERE alloc = ?1")?.execute([id])?;
+                transaction.prepare_cached("DELETE FROM allocs WHERE id = ?1")?.execute([id])?;
                 forgot = true;
             }
-            Write::Slot {
-                key,
-                attempted,
-                epoch,
-            } => {
+            Write::Slot { key, attempted, epoch } => {
                 let attempted = attempted.map(|i| i.to_string());
                 let epoch = i64::try_from(*epoch).unwrap_or(i64::MAX);
-                transaction
-                    .prepare_cached("INSERT OR REPLACE INTO slots VALUES (?1, ?2, ?3)")?
-                    .execute(params![key, attempted, epoch])?;
+                transaction.prepare_cached("INSERT OR REPLACE INTO slots VALUES (?1, ?2, ?3)")?.execute(params![key, attempted, epoch])?;
             }
             Write::ForgetSlot(key) => {
-                transaction
-                    .prepare_cached("DELETE FROM slots WHERE key = ?1")?
-                    .execute([key])?;
+                transaction.prepare_cached("DELETE FROM slots WHERE key = ?1")?.execute([key])?;
             }
             Write::Claim { kind, key } => {
-                transaction
-                    .prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2)")?
-                    .execute(params![kind, key])?;
+                transaction.prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2)")?.execute(params![kind, key])?;
             }
             Write::Release { kind, key } => {
-                transaction
-                    .prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?
-                    .execute(params![kind, key])?;
+                transaction.prepare_cached("DELETE FROM ledger WHERE kind = ?1 AND key = ?2")?.execute(params![kind, key])?;
             }
         }
     }
     if forgot {
-        transaction.execute(
-            "DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)",
-            [],
-        )?;
+        transaction.execute("DELETE FROM jobs WHERE NOT EXISTS (SELECT 1 FROM allocs WHERE allocs.job = jobs.hash)", [])?;
     }
     transaction.commit()?;
     if durable {
@@ -359,10 +264,7 @@ mod tests {
     use super::*;
 
     fn job(hash: &str) -> Arc<StoredJob> {
-        Arc::new(StoredJob {
-            hash: hash.into(),
-            json: b"{}".to_vec(),
-        })
+        Arc::new(StoredJob { hash: hash.into(), json: b"{}".to_vec() })
     }
 
     #[tokio::test]
@@ -370,54 +272,20 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let (store, restored) = LocalStore::open(dir.path()).expect("open");
         assert!(restored.allocs.is_empty());
-        let task = |t: &str| Write::Task {
-            alloc: "a".into(),
-            task: t.into(),
-            record: t.as_bytes().to_vec(),
-        };
+        let task = |t: &str| Write::Task { alloc: "a".into(), task: t.into(), record: t.as_bytes().to_vec() };
         store
-            .commit(vec![
-                Write::Alloc {
-                    id: "a".into(),
-                    job: job("h"),
-                    record: b"1".to_vec(),
-                },
-                task("x"),
-                task("y"),
-            ])
+            .commit(vec![Write::Alloc { id: "a".into(), job: job("h"), record: b"1".to_vec() }, task("x"), task("y")])
             .await
             .expect("commit");
-        store
-            .commit(vec![Write::Alloc {
-                id: "b".into(),
-                job: job("h"),
-                record: b"2".to_vec(),
-            }])
-            .await
-            .expect("commit");
-        store
-            .commit(vec![
-                Write::Forget("b".into()),
-                Write::Meta("node_id", "n".into()),
-            ])
-            .await
-            .expect("commit");
-        store
-            .commit(vec![Write::Claim {
-                kind: "cgroup",
-                key: "k".into(),
-            }])
-            .await
-            .expect("commit");
+        store.commit(vec![Write::Alloc { id: "b".into(), job: job("h"), record: b"2".to_vec() }]).await.expect("commit");
+        store.commit(vec![Write::Forget("b".into()), Write::Meta("node_id", "n".into())]).await.expect("commit");
+        store.commit(vec![Write::Claim { kind: "cgroup", key: "k".into() }]).await.expect("commit");
         drop(store);
         let (_store, restored) = LocalStore::open(dir.path()).expect("open again");
         assert_eq!(restored.allocs.len(), 1);
         assert_eq!(restored.allocs[0].tasks.len(), 2);
         assert_eq!(restored.ledger, [("cgroup".to_owned(), "k".to_owned())]);
-        assert_eq!(
-            LocalStore::read_meta(dir.path(), "node_id").as_deref(),
-            Some("n")
-        );
+        assert_eq!(LocalStore::read_meta(dir.path(), "node_id").as_deref(), Some("n"));
     }
 
     #[test]
@@ -425,12 +293,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         drop(LocalStore::open(dir.path()).expect("open"));
         let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
-        connection
-            .execute("UPDATE meta SET value = '99' WHERE name = 'format'", [])
-            .expect("update");
-        assert!(matches!(
-            LocalStore::open(dir.path()),
-            Err(StoreError::TooNew { found: 99, .. })
-        ));
+        connection.execute("UPDATE meta SET value = '99' WHERE name = 'format'", []).expect("update");
+        assert!(matches!(LocalStore::open(dir.path()), Err(StoreError::TooNew { found: 99, .. })));
     }
 }

@@ -12,12 +12,7 @@ fn main() -> std::io::Result<()> {
     let mut out = std::io::stdout();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let source = |path: &String| std::fs::read_to_string(path).map(|text| Source::new(path, text));
-    match args
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["fmt", _] => match hcl_lang::fmt::format(&source(&args[1])?) {
             Ok(text) => write!(out, "{text}"),
             Err(e) => write!(out, "{}", hcl_lang::render(&[e], false)),
@@ -33,16 +28,11 @@ fn main() -> std::io::Result<()> {
                 let source = Source::new("stdin", line);
                 let context = Context {
                     variables: std::collections::BTreeMap::new(),
-                    functions: FunctionSet::job(Arc::new(DiskHost {
-                        base_dir: ".".into(),
-                        allow_files: true,
-                    })),
+                    functions: FunctionSet::job(Arc::new(DiskHost { base_dir: ".".into(), allow_files: true })),
                     undefined: Undefined::Error,
                     budget: Budget::default(),
                 };
-                let value = parse_expr(&source).and_then(|expr| {
-                    Expression::new(Arc::new(expr), source.clone()).evaluate(&context)
-                });
+                let value = parse_expr(&source).and_then(|expr| Expression::new(Arc::new(expr), source.clone()).evaluate(&context));
                 match value {
                     Ok(value) => writeln!(out, "{}", hcl_lang::json::encode(&value))?,
                     Err(e) => writeln!(out, "ERR {}", e.to_string().replace('\n', " "))?,

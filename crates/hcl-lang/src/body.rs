@@ -89,25 +89,13 @@ impl Content {
 pub fn parse_file(source: &Source) -> Result<Body, Diagnostic> {
     if source.text().trim_start().starts_with('{') {
         if source.text().len() > parse::JSON_SOURCE_MAX {
-            return Err(Diagnostic::error(
-                "File too large",
-                format!(
-                    "{} has more than {} bytes",
-                    source.name(),
-                    parse::JSON_SOURCE_MAX
-                ),
-            ));
+            return Err(Diagnostic::error("File too large", format!("{} has more than {} bytes", source.name(), parse::JSON_SOURCE_MAX)));
         }
         let node = crate::json::parse(source)?;
         return json_body(&node, source, Scope::default());
     }
     let body = parse::parse_body(source)?;
-    Ok(Body {
-        source: source.clone(),
-        scope: Scope::default(),
-        span: body.span,
-        inner: Inner::Native(Arc::new(body)),
-    })
+    Ok(Body { source: source.clone(), scope: Scope::default(), span: body.span, inner: Inner::Native(Arc::new(body)) })
 }
 
 /// A body from a JSON value: an object, or an array of objects.
@@ -130,19 +118,11 @@ pub fn json_body(node: &JsonNode, source: &Source, scope: Scope) -> Result<Body,
             }
         }
         _ => {
-            return Err(Diagnostic::error(
-                "Not an object",
-                format!("an object is expected here, this is {}", node.kind_name()),
-            )
-            .at(source, node.span));
+            return Err(Diagnostic::error("Not an object", format!("an object is expected here, this is {}", node.kind_name()))
+                .at(source, node.span));
         }
     }
-    Ok(Body {
-        source: source.clone(),
-        scope,
-        span: node.span,
-        inner: Inner::Json(objects),
-    })
+    Ok(Body { source: source.clone(), scope, span: node.span, inner: Inner::Json(objects) })
 }
 
 impl Body {
@@ -170,11 +150,7 @@ impl Body {
                 .map(|a| (a.name.as_str(), a.name_span))
                 .chain(body.blocks.iter().map(|b| (b.name.as_str(), b.name_span)))
                 .collect(),
-            Inner::Json(objects) => objects
-                .iter()
-                .flat_map(|members| members.iter())
-                .map(|m| (m.key.as_str(), m.key_span))
-                .collect(),
+            Inner::Json(objects) => objects.iter().flat_map(|members| members.iter()).map(|m| (m.key.as_str(), m.key_span)).collect(),
         }
     }
 
@@ -194,12 +170,7 @@ impl Body {
 
     /// Reads the body by a schema. `dynamic` blocks are expanded with `context`; without one they are
     /// blocks like others. Everything that is wrong is reported, not only the first.
-    pub fn content(
-        &self,
-        schema: &Schema<'_>,
-        context: Option<&Context>,
-        diagnostics: &mut Vec<Diagnostic>,
-    ) -> Content {
+    pub fn content(&self, schema: &Schema<'_>, context: Option<&Context>, diagnostics: &mut Vec<Diagnostic>) -> Content {
         match &self.inner {
             Inner::Native(body) => self.native_content(body, schema, context, diagnostics),
             Inner::Json(objects) => self.json_content(objects, schema, context, diagnostics),
@@ -222,11 +193,7 @@ impl Body {
             content.attributes.push(Attribute {
                 name: attribute.name.clone(),
                 name_span: attribute.name_span,
-                expression: Expression {
-                    expr: attribute.expr.clone(),
-                    source: self.source.clone(),
-                    scope: self.scope.clone(),
-                },
+                expression: Expression { expr: attribute.expr.clone(), source: self.source.clone(), scope: self.scope.clone() },
             });
         }
         for block in &body.blocks {
@@ -238,8 +205,7 @@ impl Body {
                 }
                 continue;
             }
-            let Some((_, labels)) = schema.blocks.iter().find(|(name, _)| *name == block.name)
-            else {
+            let Some((_, labels)) = schema.blocks.iter().find(|(name, _)| *name == block.name) else {
                 diagnostics.push(self.unknown(&block.name, block.name_span, schema, false));
                 continue;
             };
@@ -256,82 +222,43 @@ impl Body {
         if block.labels.len() == labels.len() {
             return Ok(());
         }
-        let form: String = std::iter::once(block.name.clone())
-            .chain(labels.iter().map(|l| format!(" \"{l}\"")))
-            .collect();
+        let form: String = std::iter::once(block.name.clone()).chain(labels.iter().map(|l| format!(" \"{l}\""))).collect();
         let (span, detail) = match block.labels.get(labels.len()) {
-            Some((_, span)) if labels.is_empty() => {
-                (*span, format!("{} takes no label", block.name))
-            }
-            Some((_, span)) => (
-                *span,
-                format!("{} takes {} label only", block.name, labels.len()),
-            ),
-            None => (
-                block.name_span,
-                format!(
-                    "{} needs a label: its {}",
-                    block.name,
-                    labels[block.labels.len()]
-                ),
-            ),
+            Some((_, span)) if labels.is_empty() => (*span, format!("{} takes no label", block.name)),
+            Some((_, span)) => (*span, format!("{} takes {} label only", block.name, labels.len())),
+            None => (block.name_span, format!("{} needs a label: its {}", block.name, labels[block.labels.len()])),
         };
-        Err(Diagnostic::error("Wrong number of labels", detail)
-            .at(&self.source, span)
-            .hint(format!("write {form} {{ … }}")))
+        Err(Diagnostic::error("Wrong number of labels", detail).at(&self.source, span).hint(format!("write {form} {{ … }}")))
     }
 
     fn unknown(&self, name: &str, span: Span, schema: &Schema<'_>, attribute: bool) -> Diagnostic {
         let is_block = schema.blocks.iter().any(|(block, _)| *block == name);
         let is_attribute = schema.attributes.contains(&name);
         if attribute && is_block {
-            return Diagnostic::error(
-                "Block expected",
-                format!("{name} is a block here, not an attribute"),
-            )
-            .at(&self.source, span)
-            .hint(format!("write {name} {{ … }} without the ="));
+            return Diagnostic::error("Block expected", format!("{name} is a block here, not an attribute"))
+                .at(&self.source, span)
+                .hint(format!("write {name} {{ … }} without the ="));
         }
         if !attribute && is_attribute {
-            return Diagnostic::error(
-                "Attribute expected",
-                format!("{name} is an attribute here, not a block"),
-            )
-            .at(&self.source, span)
-            .hint(format!("write {name} = …"));
+            return Diagnostic::error("Attribute expected", format!("{name} is an attribute here, not a block"))
+                .at(&self.source, span)
+                .hint(format!("write {name} = …"));
         }
         let what = if attribute { "attribute" } else { "block" };
-        let diagnostic = Diagnostic::error(
-            format!("Unknown {what}"),
-            format!("{name:?} is not expected here"),
-        )
-        .at(&self.source, span);
-        let names = schema
-            .attributes
-            .iter()
-            .copied()
-            .chain(schema.blocks.iter().map(|(name, _)| *name));
+        let diagnostic = Diagnostic::error(format!("Unknown {what}"), format!("{name:?} is not expected here")).at(&self.source, span);
+        let names = schema.attributes.iter().copied().chain(schema.blocks.iter().map(|(name, _)| *name));
         did_you_mean(diagnostic, name, names)
     }
 
     /// `dynamic "type" { for_each iterator labels content {} }` → blocks.
-    fn expand(
-        &self,
-        block: &NativeBlock,
-        schema: &Schema<'_>,
-        context: &Context,
-        out: &mut Vec<Block>,
-    ) -> Result<(), Diagnostic> {
+    fn expand(&self, block: &NativeBlock, schema: &Schema<'_>, context: &Context, out: &mut Vec<Block>) -> Result<(), Diagnostic> {
         let fail = |span: Span, detail: String| -> Result<(), Diagnostic> {
             Err(Diagnostic::error("Invalid dynamic block", detail)
                 .at(&self.source, span)
                 .hint("write dynamic \"TYPE\" { for_each = …, content { … } }"))
         };
         let [(name, name_span)] = block.labels.as_slice() else {
-            return fail(
-                block.name_span,
-                "dynamic needs one label: the type of block to make".into(),
-            );
+            return fail(block.name_span, "dynamic needs one label: the type of block to make".into());
         };
         let Some((_, label_names)) = schema.blocks.iter().find(|(block, _)| block == name) else {
             return Err(self.unknown(name, *name_span, schema, false));
@@ -355,53 +282,31 @@ impl Body {
         if label_exprs.len() != label_names.len() {
             return fail(
                 spec.labels.map_or(block.name_span, |l| l.span),
-                format!(
-                    "{name} takes {} labels, {} are given",
-                    label_names.len(),
-                    label_exprs.len()
-                ),
+                format!("{name} takes {} labels, {} are given", label_names.len(), label_exprs.len()),
             );
         }
-        let handle = |expr: &Expr, scope: &Scope| Expression {
-            expr: Arc::new(expr.clone()),
-            source: self.source.clone(),
-            scope: scope.clone(),
-        };
+        let handle =
+            |expr: &Expr, scope: &Scope| Expression { expr: Arc::new(expr.clone()), source: self.source.clone(), scope: scope.clone() };
         let each = handle(spec.for_each, &self.scope).evaluate(context)?;
         let items: Vec<(Value, Value)> = match each {
-            Value::List(_, items) | Value::Tuple(items) => items
-                .into_iter()
-                .enumerate()
-                .map(|(i, item)| (crate::eval::position(i), item))
-                .collect(),
+            Value::List(_, items) | Value::Tuple(items) => {
+                items.into_iter().enumerate().map(|(i, item)| (crate::eval::position(i), item)).collect()
+            }
             Value::Set(_, items) => items.into_iter().map(|i| (i.clone(), i)).collect(),
-            Value::Map(_, entries) | Value::Object(entries) => entries
-                .into_iter()
-                .map(|(key, item)| (Value::String(key), item))
-                .collect(),
+            Value::Map(_, entries) | Value::Object(entries) => entries.into_iter().map(|(key, item)| (Value::String(key), item)).collect(),
             other => {
-                return fail(
-                    spec.for_each.span,
-                    format!(
-                        "for_each must be a list, set or map, this is {}",
-                        other.kind()
-                    ),
-                );
+                return fail(spec.for_each.span, format!("for_each must be a list, set or map, this is {}", other.kind()));
             }
         };
         if out.len() + items.len() > DYNAMIC_MAX {
-            return fail(
-                spec.for_each.span,
-                format!("this makes more than {DYNAMIC_MAX} blocks"),
-            );
+            return fail(spec.for_each.span, format!("this makes more than {DYNAMIC_MAX} blocks"));
         }
         for (key, value) in items {
-            let current =
-                Value::Object([("key".to_owned(), key), ("value".to_owned(), value)].into());
-            context.budget.charge(current.weight()).map_err(|e| {
-                Diagnostic::error("Too much to evaluate", e.to_string())
-                    .at(&self.source, block.name_span)
-            })?;
+            let current = Value::Object([("key".to_owned(), key), ("value".to_owned(), value)].into());
+            context
+                .budget
+                .charge(current.weight())
+                .map_err(|e| Diagnostic::error("Too much to evaluate", e.to_string()).at(&self.source, block.name_span))?;
             let scope = self.scope.with(iterator.clone(), current);
             let mut labels = Vec::new();
             for expr in label_exprs {
@@ -409,10 +314,7 @@ impl Body {
                 match convert(&value, &Type::String) {
                     Ok(Value::String(text)) => labels.push((text, expr.span)),
                     _ => {
-                        return fail(
-                            expr.span,
-                            format!("a label must be a string, this is {}", value.kind()),
-                        );
+                        return fail(expr.span, format!("a label must be a string, this is {}", value.kind()));
                     }
                 }
             }
@@ -446,12 +348,7 @@ impl Body {
                 "iterator" => iterator = Some(attribute.expr.as_ref()),
                 "labels" => labels = Some(attribute.expr.as_ref()),
                 other => {
-                    return fail(
-                        attribute.name_span,
-                        format!(
-                            "{other:?} is not expected here, only for_each, iterator and labels"
-                        ),
-                    );
+                    return fail(attribute.name_span, format!("{other:?} is not expected here, only for_each, iterator and labels"));
                 }
             }
         }
@@ -459,23 +356,12 @@ impl Body {
             return fail(block.name_span, "for_each is missing".into());
         };
         let [content] = block.body.blocks.as_slice() else {
-            return fail(
-                block.name_span,
-                "exactly one content block is needed".into(),
-            );
+            return fail(block.name_span, "exactly one content block is needed".into());
         };
         if content.name != "content" || !content.labels.is_empty() {
-            return fail(
-                content.name_span,
-                "the only block here is content, without a label".into(),
-            );
+            return fail(content.name_span, "the only block here is content, without a label".into());
         }
-        Ok(DynamicSpec {
-            for_each,
-            iterator,
-            labels,
-            content,
-        })
+        Ok(DynamicSpec { for_each, iterator, labels, content })
     }
 
     fn json_content(
@@ -504,25 +390,14 @@ impl Body {
                     Ok(attribute) => content.attributes.push(attribute),
                     Err(e) => diagnostics.push(e),
                 }
-            } else if let Some((_, labels)) = schema.blocks.iter().find(|(block, _)| *block == name)
-            {
+            } else if let Some((_, labels)) = schema.blocks.iter().find(|(block, _)| *block == name) {
                 let mut path = Vec::new();
-                self.json_blocks(
-                    member,
-                    &member.value,
-                    labels,
-                    &mut path,
-                    &mut content.blocks,
-                    diagnostics,
-                );
+                self.json_blocks(member, &member.value, labels, &mut path, &mut content.blocks, diagnostics);
             } else if name == "dynamic" && context.is_some() {
                 diagnostics.push(
-                    Diagnostic::error(
-                        "Dynamic blocks in JSON",
-                        "dynamic blocks are not supported in JSON files",
-                    )
-                    .at(&self.source, member.key_span)
-                    .hint("write the blocks out, or use native syntax"),
+                    Diagnostic::error("Dynamic blocks in JSON", "dynamic blocks are not supported in JSON files")
+                        .at(&self.source, member.key_span)
+                        .hint("write the blocks out, or use native syntax"),
                 );
             } else {
                 let d = self.unknown(name, member.key_span, schema, true);
@@ -561,12 +436,7 @@ impl Body {
             };
             for body in bodies {
                 match json_body(body, &self.source, self.scope.clone()) {
-                    Ok(body) => out.push(Block {
-                        name: member.key.clone(),
-                        name_span: member.key_span,
-                        labels: labels.clone(),
-                        body,
-                    }),
+                    Ok(body) => out.push(Block { name: member.key.clone(), name_span: member.key_span, labels: labels.clone(), body }),
                     Err(e) => diagnostics.push(e),
                 }
             }
@@ -582,11 +452,7 @@ impl Body {
                 diagnostics.push(
                     Diagnostic::error(
                         "Not an object",
-                        format!(
-                            "{} needs an object whose keys are its {label}, this is {}",
-                            member.key,
-                            object.kind_name()
-                        ),
+                        format!("{} needs an object whose keys are its {label}, this is {}", member.key, object.kind_name()),
                     )
                     .at(&self.source, object.span),
                 );
@@ -609,12 +475,9 @@ impl Body {
             Inner::Native(body) => {
                 for block in &body.blocks {
                     diagnostics.push(
-                        Diagnostic::error(
-                            "Unexpected block",
-                            format!("{:?}: blocks are not allowed here", block.name),
-                        )
-                        .at(&self.source, block.name_span)
-                        .hint(format!("to set a value write {} = …", block.name)),
+                        Diagnostic::error("Unexpected block", format!("{:?}: blocks are not allowed here", block.name))
+                            .at(&self.source, block.name_span)
+                            .hint(format!("to set a value write {} = …", block.name)),
                     );
                 }
                 body.attributes
@@ -622,11 +485,7 @@ impl Body {
                     .map(|a| Attribute {
                         name: a.name.clone(),
                         name_span: a.name_span,
-                        expression: Expression {
-                            expr: a.expr.clone(),
-                            source: self.source.clone(),
-                            scope: self.scope.clone(),
-                        },
+                        expression: Expression { expr: a.expr.clone(), source: self.source.clone(), scope: self.scope.clone() },
                     })
                     .collect()
             }
@@ -639,12 +498,9 @@ impl Body {
                     }
                     if !seen.insert(member.key.as_str()) {
                         diagnostics.push(
-                            Diagnostic::error(
-                                "Set twice",
-                                format!("{} is already set", member.key),
-                            )
-                            .at(&self.source, member.key_span)
-                            .hint("remove one of them"),
+                            Diagnostic::error("Set twice", format!("{} is already set", member.key))
+                                .at(&self.source, member.key_span)
+                                .hint("remove one of them"),
                         );
                         continue;
                     }
@@ -662,10 +518,7 @@ impl Body {
     /// `dynamic` blocks are expanded to the type of their label, without labels.
     pub fn free_content(&self, context: &Context, diagnostics: &mut Vec<Diagnostic>) -> Content {
         let Inner::Native(body) = &self.inner else {
-            return Content {
-                attributes: self.just_attributes(diagnostics),
-                blocks: Vec::new(),
-            };
+            return Content { attributes: self.just_attributes(diagnostics), blocks: Vec::new() };
         };
         let mut content = Content::default();
         for block in &body.blocks {
@@ -674,19 +527,13 @@ impl Body {
                 continue;
             }
             let name = block.labels.first().map_or("", |(name, _)| name.as_str());
-            let schema = Schema {
-                attributes: Vec::new(),
-                blocks: vec![(name, &[])],
-            };
+            let schema = Schema { attributes: Vec::new(), blocks: vec![(name, &[])] };
             if let Err(e) = self.expand(block, &schema, context, &mut content.blocks) {
                 diagnostics.push(e);
             }
         }
         content.attributes = Body {
-            inner: Inner::Native(Arc::new(NativeBody {
-                attributes: body.attributes.clone(),
-                ..NativeBody::default()
-            })),
+            inner: Inner::Native(Arc::new(NativeBody { attributes: body.attributes.clone(), ..NativeBody::default() })),
             ..self.clone()
         }
         .just_attributes(diagnostics);
@@ -708,23 +555,15 @@ pub fn json_expr(node: &JsonNode, source: &Source) -> Result<Expr, Diagnostic> {
         JsonKind::Bool(b) => ExprKind::Literal(Value::Bool(*b)),
         JsonKind::Number(n) => ExprKind::Literal(Value::Number(n.clone())),
         JsonKind::String(text) => return parse::parse_template_at(text, source, node.span),
-        JsonKind::Array(items) => ExprKind::Tuple(
-            items
-                .iter()
-                .map(|item| json_expr(item, source))
-                .collect::<Result<_, _>>()?,
-        ),
+        JsonKind::Array(items) => ExprKind::Tuple(items.iter().map(|item| json_expr(item, source)).collect::<Result<_, _>>()?),
         JsonKind::Object(members) => {
             let mut out: Vec<(ObjectKey, Expr)> = Vec::new();
             let mut seen = BTreeSet::new();
             for member in members {
                 if !seen.insert(member.key.as_str()) {
-                    return Err(Diagnostic::error(
-                        "Set twice",
-                        format!("{:?} is already set", member.key),
-                    )
-                    .at(source, member.key_span)
-                    .hint("remove one of them"));
+                    return Err(Diagnostic::error("Set twice", format!("{:?} is already set", member.key))
+                        .at(source, member.key_span)
+                        .hint("remove one of them"));
                 }
                 let key = parse::parse_template_at(&member.key, source, member.key_span)?;
                 out.push((ObjectKey::Expr(key), json_expr(&member.value, source)?));
@@ -732,8 +571,5 @@ pub fn json_expr(node: &JsonNode, source: &Source) -> Result<Expr, Diagnostic> {
             ExprKind::Object(out)
         }
     };
-    Ok(Expr {
-        span: node.span,
-        kind,
-    })
+    Ok(Expr { span: node.span, kind })
 }

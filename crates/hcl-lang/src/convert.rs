@@ -29,10 +29,7 @@ impl fmt::Display for ConvertError {
 
 impl ConvertError {
     fn new(message: impl Into<String>) -> Self {
-        Self {
-            path: Vec::new(),
-            message: message.into(),
-        }
+        Self { path: Vec::new(), message: message.into() }
     }
 
     fn under(mut self, step: String) -> Self {
@@ -48,46 +45,29 @@ pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
     }
     match (value, ty) {
         (Value::Null(_), _) => Ok(Value::Null(ty.clone())),
-        (Value::Bool(_), Type::Bool)
-        | (Value::Number(_), Type::Number)
-        | (Value::String(_), Type::String) => Ok(value.clone()),
+        (Value::Bool(_), Type::Bool) | (Value::Number(_), Type::Number) | (Value::String(_), Type::String) => Ok(value.clone()),
         (Value::Bool(b), Type::String) => Ok(Value::String(b.to_string())),
         (Value::Number(n), Type::String) => Ok(Value::String(n.to_string())),
-        (Value::String(s), Type::Number) => Number::parse(s)
-            .map(Value::Number)
-            .ok_or_else(|| ConvertError::new("a number is required")),
+        (Value::String(s), Type::Number) => Number::parse(s).map(Value::Number).ok_or_else(|| ConvertError::new("a number is required")),
         (Value::String(s), Type::Bool) => match s.as_str() {
             "true" | "1" => Ok(Value::Bool(true)),
             "false" | "0" => Ok(Value::Bool(false)),
             _ if s.eq_ignore_ascii_case("true") || s.eq_ignore_ascii_case("false") => {
-                Err(ConvertError::new(format!(
-                    "a bool is required; to convert from string, use lowercase {:?}",
-                    s.to_lowercase()
-                )))
+                Err(ConvertError::new(format!("a bool is required; to convert from string, use lowercase {:?}", s.to_lowercase())))
             }
             _ => Err(ConvertError::new("a bool is required")),
         },
-        (
-            Value::List(_, items) | Value::Set(_, items) | Value::Tuple(items),
-            Type::List(element),
-        ) => {
+        (Value::List(_, items) | Value::Set(_, items) | Value::Tuple(items), Type::List(element)) => {
             let (element, items) = convert_items(items, element)?;
             Ok(Value::List(element, items))
         }
-        (
-            Value::List(_, items) | Value::Set(_, items) | Value::Tuple(items),
-            Type::Set(element),
-        ) => {
+        (Value::List(_, items) | Value::Set(_, items) | Value::Tuple(items), Type::Set(element)) => {
             let (element, items) = convert_items(items, element)?;
             Ok(Value::set(element, items))
         }
         (Value::Tuple(items) | Value::List(_, items), Type::Tuple(types)) => {
             if items.len() != types.len() {
-                return Err(ConvertError::new(format!(
-                    "a tuple of {} elements is required, this has {}",
-                    types.len(),
-                    items.len()
-                )));
+                return Err(ConvertError::new(format!("a tuple of {} elements is required, this has {}", types.len(), items.len())));
             }
             let items = items
                 .iter()
@@ -101,31 +81,16 @@ pub fn convert(value: &Value, ty: &Type) -> Result<Value, ConvertError> {
             let element = element_type(element, entries.values(), "map")?;
             let entries = entries
                 .iter()
-                .map(|(key, item)| {
-                    convert(item, &element)
-                        .map(|item| (key.clone(), item))
-                        .map_err(|e| e.under(format!("[{key:?}]")))
-                })
+                .map(|(key, item)| convert(item, &element).map(|item| (key.clone(), item)).map_err(|e| e.under(format!("[{key:?}]"))))
                 .collect::<Result<_, _>>()?;
             Ok(Value::Map(element, entries))
         }
         (Value::Map(_, entries) | Value::Object(entries), Type::Object(types)) => {
             let mut out = BTreeMap::new();
-            let missing: Vec<String> = types
-                .keys()
-                .filter(|key| !entries.contains_key(*key))
-                .map(|key| format!("{key:?}"))
-                .collect();
+            let missing: Vec<String> = types.keys().filter(|key| !entries.contains_key(*key)).map(|key| format!("{key:?}")).collect();
             if !missing.is_empty() {
-                let (noun, verb) = if missing.len() == 1 {
-                    ("attribute", "is")
-                } else {
-                    ("attributes", "are")
-                };
-                return Err(ConvertError::new(format!(
-                    "{noun} {} {verb} required",
-                    missing.join(", ")
-                )));
+                let (noun, verb) = if missing.len() == 1 { ("attribute", "is") } else { ("attributes", "are") };
+                return Err(ConvertError::new(format!("{noun} {} {verb} required", missing.join(", "))));
             }
             for (key, ty) in types {
                 if let Some(item) = entries.get(key) {
@@ -154,15 +119,10 @@ fn convert_items(items: &[Value], element: &Type) -> Result<(Type, Vec<Value>), 
 }
 
 /// An element type of `any` means: one type for all, to be found.
-fn element_type<'a>(
-    element: &Type,
-    items: impl Iterator<Item = &'a Value>,
-    what: &str,
-) -> Result<Type, ConvertError> {
+fn element_type<'a>(element: &Type, items: impl Iterator<Item = &'a Value>, what: &str) -> Result<Type, ConvertError> {
     if !matches!(element, Type::Any) {
         return Ok(element.clone());
     }
     let types: Vec<Type> = items.map(Value::ty).collect();
-    unify(&types)
-        .ok_or_else(|| ConvertError::new(format!("all {what} elements must have the same type")))
+    unify(&types).ok_or_else(|| ConvertError::new(format!("all {what} elements must have the same type")))
 }

@@ -33,30 +33,18 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// An error without a place.
     pub fn error(summary: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Error,
-            summary: summary.into(),
-            detail: detail.into(),
-            hint: None,
-            location: None,
-        }
+        Self { severity: Severity::Error, summary: summary.into(), detail: detail.into(), hint: None, location: None }
     }
 
     /// A warning without a place.
     pub fn warning(summary: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Warning,
-            ..Self::error(summary, detail)
-        }
+        Self { severity: Severity::Warning, ..Self::error(summary, detail) }
     }
 
     /// Points the finding at a place.
     #[must_use]
     pub fn at(mut self, source: &Source, span: Span) -> Self {
-        self.location = Some(Location {
-            source: source.clone(),
-            span,
-        });
+        self.location = Some(Location { source: source.clone(), span });
         self
     }
 
@@ -102,10 +90,7 @@ pub fn tidy(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let mut kept = Vec::new();
     let mut further = 0;
     for diagnostic in diagnostics {
-        let span = diagnostic
-            .location
-            .as_ref()
-            .map(|l| (l.span.start, l.span.end));
+        let span = diagnostic.location.as_ref().map(|l| (l.span.start, l.span.end));
         if !seen.insert((diagnostic.summary.clone(), diagnostic.detail.clone(), span)) {
             continue;
         }
@@ -116,15 +101,8 @@ pub fn tidy(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
         }
     }
     if further > 0 {
-        let worst = kept
-            .iter()
-            .map(|d| d.severity)
-            .max()
-            .unwrap_or(Severity::Warning);
-        kept.push(Diagnostic {
-            severity: worst,
-            ..Diagnostic::error("Further findings", format!("{further} more are not shown"))
-        });
+        let worst = kept.iter().map(|d| d.severity).max().unwrap_or(Severity::Warning);
+        kept.push(Diagnostic { severity: worst, ..Diagnostic::error("Further findings", format!("{further} more are not shown")) });
     }
     kept
 }
@@ -133,11 +111,7 @@ pub fn tidy(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
 ///
 /// `colour` adds terminal escapes; whether the terminal wants them is the caller's knowledge.
 pub fn render(diagnostics: &[Diagnostic], colour: bool) -> String {
-    let renderer = if colour {
-        Renderer::styled()
-    } else {
-        Renderer::plain()
-    };
+    let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
     for diagnostic in diagnostics {
         if !out.is_empty() {
@@ -155,10 +129,7 @@ fn render_one(diagnostic: &Diagnostic, renderer: &Renderer) -> String {
         Severity::Warning => Level::WARNING,
     };
     let title = level.primary_title(clean(&diagnostic.summary));
-    let hint = diagnostic
-        .hint
-        .as_ref()
-        .map(|hint| Level::HELP.message(clean(hint)));
+    let hint = diagnostic.hint.as_ref().map(|hint| Level::HELP.message(clean(hint)));
     match &diagnostic.location {
         Some(location) => {
             // Only the lines around the place are handed over: the renderer walks all it is given.
@@ -166,11 +137,7 @@ fn render_one(diagnostic: &Diagnostic, renderer: &Renderer) -> String {
             let snippet = Snippet::source(text)
                 .line_start(first_line)
                 .path(location.source.name().to_owned())
-                .annotation(
-                    AnnotationKind::Primary
-                        .span(span)
-                        .label(clean(&diagnostic.detail)),
-                );
+                .annotation(AnnotationKind::Primary.span(span).label(clean(&diagnostic.detail)));
             let mut group = title.element(snippet);
             if let Some(hint) = hint {
                 group = group.element(hint);
@@ -189,15 +156,7 @@ fn render_one(diagnostic: &Diagnostic, renderer: &Renderer) -> String {
 
 /// Terminal control characters of the input must not reach the terminal through a message.
 fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() && c != '\n' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// The lines a span touches (at most a handful), the number of the first, the span in them.

@@ -12,12 +12,7 @@ pub struct DurationError {
 
 /// Reads a duration, in nanoseconds.
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
-    let fail = |reason| {
-        Err(DurationError {
-            text: text.chars().take(80).collect(),
-            reason,
-        })
-    };
+    let fail = |reason| Err(DurationError { text: text.chars().take(80).collect(), reason });
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -30,16 +25,12 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     }
     let mut total: u128 = 0;
     while !rest.is_empty() {
-        let number_len = rest
-            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-            .unwrap_or(rest.len());
+        let number_len = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
         let (number, after) = rest.split_at(number_len);
         if number.is_empty() || number == "." {
             return fail("a number is expected before the unit");
         }
-        let unit_len = after
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(after.len());
+        let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_len);
         let scale: u128 = match unit {
             "ns" => 1,
@@ -58,11 +49,7 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
         if whole.len() > 19 {
             return fail("it is out of range");
         }
-        let whole: u128 = if whole.is_empty() {
-            0
-        } else {
-            whole.parse().unwrap_or(u128::MAX >> 64)
-        };
+        let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(u128::MAX >> 64) };
         total += whole * scale;
         let mut unit_part = scale;
         for digit in fraction.bytes().take(20) {

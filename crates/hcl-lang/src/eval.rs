@@ -44,10 +44,7 @@ impl Budget {
                 self.0.store(0, Ordering::Relaxed);
                 return Err(OverBudget);
             };
-            match self
-                .0
-                .compare_exchange_weak(rest, next, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match self.0.compare_exchange_weak(rest, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => rest = now,
             }
@@ -87,12 +84,7 @@ pub struct Context {
 impl Context {
     /// For places where only constants may stand.
     pub fn constant(budget: Budget) -> Self {
-        Context {
-            variables: BTreeMap::new(),
-            functions: FunctionSet::none(),
-            undefined: Undefined::Constant,
-            budget,
-        }
+        Context { variables: BTreeMap::new(), functions: FunctionSet::none(), undefined: Undefined::Constant, budget }
     }
 }
 
@@ -111,11 +103,7 @@ impl Scope {
     /// This scope with one more variable.
     #[must_use]
     pub fn with(&self, name: impl Into<String>, value: Value) -> Scope {
-        Scope(Some(Arc::new(Frame {
-            name: name.into(),
-            value,
-            outer: self.clone(),
-        })))
+        Scope(Some(Arc::new(Frame { name: name.into(), value, outer: self.clone() })))
     }
 
     fn get(&self, name: &str) -> Option<&Value> {
@@ -154,26 +142,16 @@ pub struct Expression {
 impl Expression {
     /// An expression outside of any `dynamic` block.
     pub fn new(expr: Arc<Expr>, source: Source) -> Self {
-        Self {
-            expr,
-            source,
-            scope: Scope::default(),
-        }
+        Self { expr, source, scope: Scope::default() }
     }
 
     /// Evaluates it.
     pub fn evaluate(&self, context: &Context) -> Result<Value, Diagnostic> {
-        let evaluator = Evaluator {
-            context,
-            source: &self.source,
-        };
+        let evaluator = Evaluator { context, source: &self.source };
         let value = evaluator.eval(&self.expr, &self.scope, 0)?;
         if !value.depth_within(crate::value::VALUE_DEPTH_MAX) {
-            return Err(Diagnostic::error(
-                "Value nested too deeply",
-                "this value has more levels than are allowed",
-            )
-            .at(&self.source, self.expr.span));
+            return Err(Diagnostic::error("Value nested too deeply", "this value has more levels than are allowed")
+                .at(&self.source, self.expr.span));
         }
         Ok(value)
     }
@@ -204,19 +182,13 @@ impl Evaluator<'_> {
     }
 
     fn charge(&self, span: Span, amount: u64) -> Eval<()> {
-        self.context.budget.charge(amount).map_err(|e| {
-            Diagnostic::error("Too much to evaluate", e.to_string()).at(self.source, span)
-        })
+        self.context.budget.charge(amount).map_err(|e| Diagnostic::error("Too much to evaluate", e.to_string()).at(self.source, span))
     }
 
     pub(crate) fn eval(&self, expr: &Expr, scope: &Scope, depth: usize) -> Eval {
         self.charge(expr.span, STEP_COST)?;
         if depth > DEPTH_MAX {
-            return self.fail(
-                expr.span,
-                "Expression nested too deeply",
-                "this expression has more levels than are allowed",
-            );
+            return self.fail(expr.span, "Expression nested too deeply", "this expression has more levels than are allowed");
         }
         let depth = depth + 1;
         match &expr.kind {
@@ -230,12 +202,7 @@ impl Evaluator<'_> {
                 Ok(Value::String(out))
             }
             ExprKind::Wrap(inner) | ExprKind::Paren(inner) => self.eval(inner, scope, depth),
-            ExprKind::Tuple(items) => Ok(Value::Tuple(
-                items
-                    .iter()
-                    .map(|item| self.eval(item, scope, depth))
-                    .collect::<Eval<_>>()?,
-            )),
+            ExprKind::Tuple(items) => Ok(Value::Tuple(items.iter().map(|item| self.eval(item, scope, depth)).collect::<Eval<_>>()?)),
             ExprKind::Object(items) => self.object(items, scope, depth),
             ExprKind::Traversal { .. } => {
                 let value = self.traversal(expr, scope)?;
@@ -244,41 +211,24 @@ impl Evaluator<'_> {
             }
             ExprKind::GetAttr(source, name, span) => {
                 let value = self.eval(source, scope, depth)?;
-                self.get_attr(Cow::Owned(value), name, *span)
-                    .map(Cow::into_owned)
+                self.get_attr(Cow::Owned(value), name, *span).map(Cow::into_owned)
             }
             ExprKind::Index(source, key) => {
                 let value = self.eval(source, scope, depth)?;
                 let key_value = self.eval(key, scope, depth)?;
-                self.index(Cow::Owned(value), &key_value, key.span)
-                    .map(Cow::into_owned)
+                self.index(Cow::Owned(value), &key_value, key.span).map(Cow::into_owned)
             }
             ExprKind::Splat { source, each } => self.splat(source, each, scope, depth),
-            ExprKind::Call {
-                name,
-                name_span,
-                args,
-                expand,
-            } => functions::call(
+            ExprKind::Call { name, name_span, args, expand } => functions::call(
                 self,
-                &functions::CallSite {
-                    name,
-                    name_span: *name_span,
-                    span: expr.span,
-                    args,
-                    expand: *expand,
-                },
+                &functions::CallSite { name, name_span: *name_span, span: expr.span, args, expand: *expand },
                 scope,
                 depth,
             ),
-            ExprKind::Conditional(condition, then, otherwise) => {
-                self.conditional(expr.span, condition, then, otherwise, scope, depth)
-            }
+            ExprKind::Conditional(condition, then, otherwise) => self.conditional(expr.span, condition, then, otherwise, scope, depth),
             ExprKind::Unary(op, operand) => {
                 let value = self.eval(operand, scope, depth)?;
-                operators::unary(*op, &value).map_err(|e| {
-                    Diagnostic::error("Invalid operand", e).at(self.source, operand.span)
-                })
+                operators::unary(*op, &value).map_err(|e| Diagnostic::error("Invalid operand", e).at(self.source, operand.span))
             }
             ExprKind::Binary(left, op, right) => {
                 let a = self.eval(left, scope, depth)?;
@@ -317,11 +267,7 @@ impl Evaluator<'_> {
         }
         match convert(value, &Type::String) {
             Ok(Value::String(s)) => Ok(s),
-            _ => self.fail(
-                span,
-                "Unsuitable key",
-                format!("a key must be a string, this is {}", value.kind()),
-            ),
+            _ => self.fail(span, "Unsuitable key", format!("a key must be a string, this is {}", value.kind())),
         }
     }
 
@@ -335,11 +281,7 @@ impl Evaluator<'_> {
                 Part::Interpolation(expr) => {
                     let value = self.eval(expr, scope, depth)?;
                     if value.is_null() {
-                        return self.fail(
-                            expr.span,
-                            "Null in a template",
-                            "the expression is null, which has no text",
-                        );
+                        return self.fail(expr.span, "Null in a template", "the expression is null, which has no text");
                     }
                     match convert(&value, &Type::String) {
                         Ok(Value::String(text)) => {
@@ -347,31 +289,19 @@ impl Evaluator<'_> {
                             out.push_str(&text);
                         }
                         _ => {
-                            return Err(Diagnostic::error(
-                                "Not a text",
-                                format!("a {} cannot be part of a text", value.kind()),
-                            )
-                            .at(self.source, expr.span)
-                            .hint("use jsonencode(…) or join(…) to make a text of it"));
+                            return Err(Diagnostic::error("Not a text", format!("a {} cannot be part of a text", value.kind()))
+                                .at(self.source, expr.span)
+                                .hint("use jsonencode(…) or join(…) to make a text of it"));
                         }
                     }
                 }
-                Part::If {
-                    condition,
-                    then,
-                    otherwise,
-                } => {
+                Part::If { condition, then, otherwise } => {
                     let value = self.eval(condition, scope, depth)?;
                     let yes = self.bool(&value, condition.span, "condition")?;
                     let parts = if yes { then } else { otherwise };
                     self.template(parts, scope, depth + 1, out)?;
                 }
-                Part::For {
-                    key_var,
-                    value_var,
-                    collection,
-                    body,
-                } => {
+                Part::For { key_var, value_var, collection, body } => {
                     let value = self.eval(collection, scope, depth)?;
                     for (key, item) in self.iterate(value, collection.span)? {
                         let mut inner = scope.clone();
@@ -390,45 +320,28 @@ impl Evaluator<'_> {
 
     fn bool(&self, value: &Value, span: Span, what: &str) -> Eval<bool> {
         if value.is_null() {
-            return self.fail(
-                span,
-                "Null condition",
-                format!("the {what} is null, it must be true or false"),
-            );
+            return self.fail(span, "Null condition", format!("the {what} is null, it must be true or false"));
         }
         match convert(value, &Type::Bool) {
             Ok(Value::Bool(b)) => Ok(b),
-            Ok(_) | Err(_) => self.fail(
-                span,
-                "Condition is not a bool",
-                format!("the {what} must be true or false, this is {}", value.kind()),
-            ),
+            Ok(_) | Err(_) => {
+                self.fail(span, "Condition is not a bool", format!("the {what} must be true or false, this is {}", value.kind()))
+            }
         }
     }
 
     /// Keys and values in the order of iteration.
     fn iterate(&self, value: Value, span: Span) -> Eval<Vec<(Value, Value)>> {
         match value {
-            Value::Null(_) => {
-                self.fail(span, "Nothing to iterate", "this is null, not a collection")
+            Value::Null(_) => self.fail(span, "Nothing to iterate", "this is null, not a collection"),
+            Value::List(_, items) | Value::Tuple(items) => {
+                Ok(items.into_iter().enumerate().map(|(i, item)| (Value::Number(i.into()), item)).collect())
             }
-            Value::List(_, items) | Value::Tuple(items) => Ok(items
-                .into_iter()
-                .enumerate()
-                .map(|(i, item)| (Value::Number(i.into()), item))
-                .collect()),
-            Value::Set(_, items) => {
-                Ok(items.into_iter().map(|item| (item.clone(), item)).collect())
+            Value::Set(_, items) => Ok(items.into_iter().map(|item| (item.clone(), item)).collect()),
+            Value::Map(_, entries) | Value::Object(entries) => {
+                Ok(entries.into_iter().map(|(key, item)| (Value::String(key), item)).collect())
             }
-            Value::Map(_, entries) | Value::Object(entries) => Ok(entries
-                .into_iter()
-                .map(|(key, item)| (Value::String(key), item))
-                .collect()),
-            other => self.fail(
-                span,
-                "Nothing to iterate",
-                format!("a {} is not a collection", other.kind()),
-            ),
+            other => self.fail(span, "Nothing to iterate", format!("a {} is not a collection", other.kind())),
         }
     }
 
@@ -460,12 +373,9 @@ impl Evaluator<'_> {
             if f.group {
                 groups.entry(key).or_default().push(value);
             } else if object.insert(key.clone(), value).is_some() {
-                return Err(Diagnostic::error(
-                    "Key made twice",
-                    format!("two elements have the key {key:?}"),
-                )
-                .at(self.source, key_expr.span)
-                .hint("write ... after the value to collect values of equal keys in a list"));
+                return Err(Diagnostic::error("Key made twice", format!("two elements have the key {key:?}"))
+                    .at(self.source, key_expr.span)
+                    .hint("write ... after the value to collect values of equal keys in a list"));
             }
         }
         if f.key.is_none() {
@@ -477,24 +387,12 @@ impl Evaluator<'_> {
         Ok(Value::Object(object))
     }
 
-    fn conditional(
-        &self,
-        span: Span,
-        condition: &Expr,
-        then: &Expr,
-        otherwise: &Expr,
-        scope: &Scope,
-        depth: usize,
-    ) -> Eval {
+    fn conditional(&self, span: Span, condition: &Expr, then: &Expr, otherwise: &Expr, scope: &Scope, depth: usize) -> Eval {
         // Both branches are evaluated, because the type of the result depends on both; an error
         // counts only in the branch that is taken.
         let value = self.eval(condition, scope, depth)?;
         let yes = self.bool(&value, condition.span, "condition")?;
-        let (taken, other) = if yes {
-            (then, otherwise)
-        } else {
-            (otherwise, then)
-        };
+        let (taken, other) = if yes { (then, otherwise) } else { (otherwise, then) };
         let result = self.eval(taken, scope, depth)?;
         let Ok(other_value) = self.eval(other, scope, depth) else {
             return Ok(result);
@@ -507,48 +405,31 @@ impl Evaluator<'_> {
             return self.fail(
                 span,
                 "Results of different types",
-                format!(
-                    "both results of a condition must have one type; here they are {} and {}",
-                    result.kind(),
-                    other_value.kind()
-                ),
+                format!("both results of a condition must have one type; here they are {} and {}", result.kind(), other_value.kind()),
             );
         };
-        convert(&result, &ty)
-            .or_else(|e| self.fail(taken.span, "Results of different types", e.to_string()))
+        convert(&result, &ty).or_else(|e| self.fail(taken.span, "Results of different types", e.to_string()))
     }
 
     /// Follows a reference without copying more than its result.
     fn traversal<'v>(&'v self, expr: &Expr, scope: &'v Scope) -> Eval<Cow<'v, Value>> {
-        let ExprKind::Traversal {
-            root,
-            root_span,
-            steps,
-            verbatim,
-        } = &expr.kind
-        else {
+        let ExprKind::Traversal { root, root_span, steps, verbatim } = &expr.kind else {
             return self.fail(expr.span, "Invalid reference", "not a reference");
         };
         let value = scope.get(root).or_else(|| self.context.variables.get(root));
         let Some(value) = value else {
             return match self.context.undefined {
                 Undefined::KeepText => Ok(Cow::Owned(Value::String(verbatim.clone()))),
-                Undefined::Constant => Err(Diagnostic::error(
-                    "Variables not allowed",
-                    format!("{root} is a reference, only constants may stand here"),
-                )
-                .at(self.source, *root_span)
-                .hint(format!(
-                    "if it is meant as text, put it in quotes: {root:?}"
-                ))),
+                Undefined::Constant => {
+                    Err(Diagnostic::error("Variables not allowed", format!("{root} is a reference, only constants may stand here"))
+                        .at(self.source, *root_span)
+                        .hint(format!("if it is meant as text, put it in quotes: {root:?}")))
+                }
                 Undefined::Error => {
                     let mut names = scope.names();
                     names.extend(self.context.variables.keys().map(String::as_str));
-                    let diagnostic = Diagnostic::error(
-                        "Unknown variable",
-                        format!("there is no variable named {root:?}"),
-                    )
-                    .at(self.source, *root_span);
+                    let diagnostic =
+                        Diagnostic::error("Unknown variable", format!("there is no variable named {root:?}")).at(self.source, *root_span);
                     Err(did_you_mean(diagnostic, root, names))
                 }
             };
@@ -563,23 +444,11 @@ impl Evaluator<'_> {
         Ok(current)
     }
 
-    pub(crate) fn get_attr<'v>(
-        &self,
-        value: Cow<'v, Value>,
-        name: &str,
-        span: Span,
-    ) -> Eval<Cow<'v, Value>> {
+    pub(crate) fn get_attr<'v>(&self, value: Cow<'v, Value>, name: &str, span: Span) -> Eval<Cow<'v, Value>> {
         let missing = |entries: &BTreeMap<String, Value>, what: &str| {
-            let diagnostic = Diagnostic::error(
-                "Unknown attribute",
-                format!("this {what} has no attribute named {name:?}"),
-            )
-            .at(self.source, span);
-            Err(did_you_mean(
-                diagnostic,
-                name,
-                entries.keys().map(String::as_str),
-            ))
+            let diagnostic =
+                Diagnostic::error("Unknown attribute", format!("this {what} has no attribute named {name:?}")).at(self.source, span);
+            Err(did_you_mean(diagnostic, name, entries.keys().map(String::as_str)))
         };
         match value {
             Cow::Borrowed(Value::Object(entries)) => match entries.get(name) {
@@ -590,39 +459,21 @@ impl Evaluator<'_> {
                 Some(found) => Ok(Cow::Borrowed(found)),
                 None => missing(entries, "map"),
             },
-            Cow::Owned(Value::Object(mut entries) | Value::Map(_, mut entries)) => {
-                match entries.remove(name) {
-                    Some(found) => Ok(Cow::Owned(found)),
-                    None => missing(&entries, "object"),
-                }
+            Cow::Owned(Value::Object(mut entries) | Value::Map(_, mut entries)) => match entries.remove(name) {
+                Some(found) => Ok(Cow::Owned(found)),
+                None => missing(&entries, "object"),
+            },
+            other if other.is_null() => self.fail(span, "Attribute of null", format!("this is null, it has no attribute {name:?}")),
+            other if other.elements().is_some() => {
+                Err(Diagnostic::error("Attribute of a list", format!("a {} has elements, no attribute {name:?}", other.kind()))
+                    .at(self.source, span)
+                    .hint(format!("write [*].{name} for the attribute of every element, [0].{name} for the first")))
             }
-            other if other.is_null() => self.fail(
-                span,
-                "Attribute of null",
-                format!("this is null, it has no attribute {name:?}"),
-            ),
-            other if other.elements().is_some() => Err(Diagnostic::error(
-                "Attribute of a list",
-                format!("a {} has elements, no attribute {name:?}", other.kind()),
-            )
-            .at(self.source, span)
-            .hint(format!(
-                "write [*].{name} for the attribute of every element, [0].{name} for the first"
-            ))),
-            other => self.fail(
-                span,
-                "Unknown attribute",
-                format!("a {} has no attributes", other.kind()),
-            ),
+            other => self.fail(span, "Unknown attribute", format!("a {} has no attributes", other.kind())),
         }
     }
 
-    pub(crate) fn index<'v>(
-        &self,
-        value: Cow<'v, Value>,
-        key: &Value,
-        span: Span,
-    ) -> Eval<Cow<'v, Value>> {
+    pub(crate) fn index<'v>(&self, value: Cow<'v, Value>, key: &Value, span: Span) -> Eval<Cow<'v, Value>> {
         if value.is_null() {
             return self.fail(span, "Index into null", "this is null, it has no elements");
         }
@@ -633,24 +484,14 @@ impl Evaluator<'_> {
             Value::List(..) | Value::Tuple(_) => {
                 let items = value.elements().unwrap_or_default();
                 let Ok(Value::Number(number)) = convert(key, &Type::Number) else {
-                    return self.fail(
-                        span,
-                        "Invalid index",
-                        format!("the index of a {} must be a number", value.kind()),
-                    );
+                    return self.fail(span, "Invalid index", format!("the index of a {} must be a number", value.kind()));
                 };
-                let position = number
-                    .as_u64()
-                    .and_then(|n| usize::try_from(n).ok())
-                    .filter(|n| *n < items.len());
+                let position = number.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n < items.len());
                 let Some(position) = position else {
                     return self.fail(
                         span,
                         "Index out of range",
-                        format!(
-                            "there are {} elements, counted from 0; {number} is none",
-                            items.len()
-                        ),
+                        format!("there are {} elements, counted from 0; {number} is none", items.len()),
                     );
                 };
                 Ok(match value {
@@ -658,9 +499,7 @@ impl Evaluator<'_> {
                         Some(found) => Cow::Borrowed(found),
                         None => Cow::Owned(Value::NULL),
                     },
-                    Cow::Owned(Value::List(_, mut items) | Value::Tuple(mut items)) => {
-                        Cow::Owned(items.swap_remove(position))
-                    }
+                    Cow::Owned(Value::List(_, mut items) | Value::Tuple(mut items)) => Cow::Owned(items.swap_remove(position)),
                     Cow::Owned(_) => Cow::Owned(Value::NULL),
                 })
             }
@@ -668,30 +507,17 @@ impl Evaluator<'_> {
                 let key = self.key_text(key, span)?;
                 let entries_have = value.entries().is_some_and(|e| e.contains_key(&key));
                 if !entries_have {
-                    let diagnostic = Diagnostic::error(
-                        "Unknown key",
-                        format!("this {} has no element with the key {key:?}", value.kind()),
-                    )
-                    .at(self.source, span);
-                    let names: Vec<&str> = value
-                        .entries()
-                        .map(|e| e.keys().map(String::as_str).collect())
-                        .unwrap_or_default();
+                    let diagnostic = Diagnostic::error("Unknown key", format!("this {} has no element with the key {key:?}", value.kind()))
+                        .at(self.source, span);
+                    let names: Vec<&str> = value.entries().map(|e| e.keys().map(String::as_str).collect()).unwrap_or_default();
                     return Err(did_you_mean(diagnostic, &key, names));
                 }
                 self.get_attr(value, &key, span)
             }
-            Value::Set(..) => Err(Diagnostic::error(
-                "Index into a set",
-                "elements of a set have no order and no index",
-            )
-            .at(self.source, span)
-            .hint("make it a list first, for example with sort(…)")),
-            other => self.fail(
-                span,
-                "Invalid index",
-                format!("a {} has no elements", other.kind()),
-            ),
+            Value::Set(..) => Err(Diagnostic::error("Index into a set", "elements of a set have no order and no index")
+                .at(self.source, span)
+                .hint("make it a list first, for example with sort(…)")),
+            other => self.fail(span, "Invalid index", format!("a {} has no elements", other.kind())),
         }
     }
 

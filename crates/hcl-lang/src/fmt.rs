@@ -15,13 +15,8 @@ pub fn format(source: &Source) -> Result<String, Diagnostic> {
     let before = parse_body(source)?;
     let text = layout(source.text());
     // The layout works on tokens, not on the tree; this is what makes it safe.
-    let unchanged = parse_body(&Source::new(source.name(), text.as_str()))
-        .is_ok_and(|after| shape(&after) == shape(&before));
-    Ok(if unchanged {
-        text
-    } else {
-        source.text().to_owned()
-    })
+    let unchanged = parse_body(&Source::new(source.name(), text.as_str())).is_ok_and(|after| shape(&after) == shape(&before));
+    Ok(if unchanged { text } else { source.text().to_owned() })
 }
 
 /// One line, split where it is aligned with its neighbours.
@@ -75,14 +70,7 @@ fn split(mut tokens: Vec<Token<'_>>) -> Line<'_> {
             assign = tokens.split_off(i);
         }
     }
-    Line {
-        lead: tokens,
-        assign,
-        comment,
-        indent: 0,
-        assign_pad: 1,
-        comment_pad: 1,
-    }
+    Line { lead: tokens, assign, comment, indent: 0, assign_pad: 1, comment_pad: 1 }
 }
 
 /// A level per line that opens brackets, however many it opens.
@@ -124,10 +112,7 @@ fn align(rows: &mut [Line<'_>]) {
         while end < rows.len() && !rows[end].assign.is_empty() {
             end += 1;
         }
-        let widths: Vec<usize> = rows[start..end]
-            .iter()
-            .map(|row| width(&spaced(&row.lead, None)))
-            .collect();
+        let widths: Vec<usize> = rows[start..end].iter().map(|row| width(&spaced(&row.lead, None))).collect();
         let most = widths.iter().copied().max().unwrap_or(0);
         for (row, own) in rows[start..end].iter_mut().zip(widths) {
             row.assign_pad = most - own + 1;
@@ -137,9 +122,7 @@ fn align(rows: &mut [Line<'_>]) {
 
     let mut start = 0;
     while start < rows.len() {
-        let end = (start..rows.len())
-            .find(|i| rows[*i].comment.is_none())
-            .unwrap_or(rows.len());
+        let end = (start..rows.len()).find(|i| rows[*i].comment.is_none()).unwrap_or(rows.len());
         let widths: Vec<usize> = rows[start..end].iter().map(content_width).collect();
         let most = widths.iter().copied().max().unwrap_or(0);
         for (row, own) in rows[start..end].iter_mut().zip(widths) {
@@ -150,11 +133,7 @@ fn align(rows: &mut [Line<'_>]) {
 }
 
 fn content_width(row: &Line<'_>) -> usize {
-    let assign = if row.assign.is_empty() {
-        0
-    } else {
-        row.assign_pad + width(&spaced(&row.assign, row.lead.last()))
-    };
+    let assign = if row.assign.is_empty() { 0 } else { row.assign_pad + width(&spaced(&row.assign, row.lead.last())) };
     row.indent * 2 + width(&spaced(&row.lead, None)) + assign
 }
 
@@ -173,13 +152,7 @@ fn spaced(tokens: &[Token<'_>], before: Option<&Token<'_>>) -> String {
 /// Whether a space belongs before `tokens[i]`.
 fn space_between(tokens: &[Token<'_>], i: usize, before: Option<&Token<'_>>) -> bool {
     let (left, right) = (&tokens[i - 1], &tokens[i]);
-    if right.is(",")
-        || right.is("...")
-        || left.is(".")
-        || right.is(".")
-        || left.is("::")
-        || right.is("::")
-    {
+    if right.is(",") || right.is("...") || left.is(".") || right.is(".") || left.is("::") || right.is("::") {
         return false;
     }
     if left.kind == Kind::Word && right.is("(") {
@@ -192,23 +165,13 @@ fn space_between(tokens: &[Token<'_>], i: usize, before: Option<&Token<'_>>) -> 
     if left.is("!") {
         return false;
     }
-    if left.is("-")
-        && is_prefix(
-            tokens
-                .get(i.wrapping_sub(2))
-                .or(if i == 1 { before } else { None }),
-        )
-    {
+    if left.is("-") && is_prefix(tokens.get(i.wrapping_sub(2)).or(if i == 1 { before } else { None })) {
         return false;
     }
     if left.is("{") || right.is("}") {
         return !(left.is("{") && right.is("}"));
     }
-    if right.is("[")
-        && (left.kind == Kind::Word && !matches!(left.text, "in" | "if")
-            || left.is("]")
-            || left.is(")"))
-    {
+    if right.is("[") && (left.kind == Kind::Word && !matches!(left.text, "in" | "if") || left.is("]") || left.is(")")) {
         return false;
     }
     if left.is("(") || left.is("[") || right.is(")") || right.is("]") {
@@ -244,11 +207,7 @@ fn write_body(body: &NativeBody, out: &mut String) {
         out.push('\n');
     }
     for block in &body.blocks {
-        out.push_str(&format!(
-            "{} {:?}{{\n",
-            block.name,
-            block.labels.iter().map(|l| &l.0).collect::<Vec<_>>()
-        ));
+        out.push_str(&format!("{} {:?}{{\n", block.name, block.labels.iter().map(|l| &l.0).collect::<Vec<_>>()));
         write_body(&block.body, out);
         out.push_str("}\n");
     }

@@ -24,12 +24,7 @@ pub(crate) fn erase_places(expr: &mut Expr) {
                 erase_places(value);
             }
         }
-        ExprKind::Traversal {
-            root_span,
-            steps,
-            verbatim,
-            ..
-        } => {
+        ExprKind::Traversal { root_span, steps, verbatim, .. } => {
             *root_span = Span::default();
             for step in steps {
                 step.span = Span::default();
@@ -49,9 +44,7 @@ pub(crate) fn erase_places(expr: &mut Expr) {
                 }
             }
         }
-        ExprKind::Call {
-            name_span, args, ..
-        } => {
+        ExprKind::Call { name_span, args, .. } => {
             *name_span = Span::default();
             args.iter_mut().for_each(erase_places);
         }
@@ -70,18 +63,12 @@ fn erase_parts(parts: &mut [Part]) {
         match part {
             Part::Literal(_) => {}
             Part::Interpolation(e) => erase_places(e),
-            Part::If {
-                condition,
-                then,
-                otherwise,
-            } => {
+            Part::If { condition, then, otherwise } => {
                 erase_places(condition);
                 erase_parts(then);
                 erase_parts(otherwise);
             }
-            Part::For {
-                collection, body, ..
-            } => {
+            Part::For { collection, body, .. } => {
                 erase_places(collection);
                 erase_parts(body);
             }

@@ -123,10 +123,7 @@ impl Object {
         let mut repeated = std::collections::BTreeSet::new();
         for item in &self.items {
             let labels: Vec<&str> = item.labels().collect();
-            let value = labels.iter().rev().fold(
-                item.value.to_json(),
-                |inner, label| serde_json::json!({ *label: inner }),
-            );
+            let value = labels.iter().rev().fold(item.value.to_json(), |inner, label| serde_json::json!({ *label: inner }));
             match out.get_mut(item.key()) {
                 None => {
                     out.insert(item.key().to_owned(), value);
@@ -145,26 +142,16 @@ impl Object {
 /// Reads a file: JSON when it begins with a brace, HCL1 otherwise.
 pub fn parse(source: &Source) -> Result<Object, Diagnostic> {
     if source.text().len() > SOURCE_MAX {
-        return Err(Diagnostic::error(
-            "File too large",
-            format!("{} has more than {SOURCE_MAX} bytes", source.name()),
-        ));
+        return Err(Diagnostic::error("File too large", format!("{} has more than {SOURCE_MAX} bytes", source.name())));
     }
     if source.text().trim_start().starts_with('{') {
         let node = json::parse(source)?;
         return match from_json(&node).kind {
             NodeKind::Object(object) => Ok(object),
-            _ => {
-                Err(Diagnostic::error("Not an object", "an object is expected")
-                    .at(source, node.span))
-            }
+            _ => Err(Diagnostic::error("Not an object", "an object is expected").at(source, node.span)),
         };
     }
-    let mut parser = Parser {
-        source,
-        text: source.text(),
-        at: 0,
-    };
+    let mut parser = Parser { source, text: source.text(), at: 0 };
     let object = parser.items(None, 0)?;
     Ok(object)
 }
@@ -179,20 +166,11 @@ fn from_json(node: &JsonNode) -> Node {
         JsonKind::Object(members) => NodeKind::Object(Object {
             items: members
                 .iter()
-                .map(|m| Item {
-                    keys: vec![Key {
-                        text: m.key.clone(),
-                        span: m.key_span,
-                    }],
-                    value: from_json(&m.value),
-                })
+                .map(|m| Item { keys: vec![Key { text: m.key.clone(), span: m.key_span }], value: from_json(&m.value) })
                 .collect(),
         }),
     };
-    Node {
-        span: node.span,
-        kind,
-    }
+    Node { span: node.span, kind }
 }
 
 struct Parser<'a> {
@@ -230,10 +208,7 @@ impl<'a> Parser<'a> {
                 match trimmed.find("*/") {
                     Some(end) => self.at += end + 2,
                     None => {
-                        return self.fail_at(
-                            Span::new(self.at, self.at + 2),
-                            "this comment is never closed",
-                        );
+                        return self.fail_at(Span::new(self.at, self.at + 2), "this comment is never closed");
                     }
                 }
             } else {
@@ -276,18 +251,12 @@ impl<'a> Parser<'a> {
             match self.peek() {
                 Some('"') => {
                     let text = self.string()?;
-                    keys.push(Key {
-                        text,
-                        span: Span::new(start, self.at),
-                    });
+                    keys.push(Key { text, span: Span::new(start, self.at) });
                 }
                 Some(c) if is_key_char(c) => {
                     let rest = self.rest();
                     let len = rest.find(|c: char| !is_key_char(c)).unwrap_or(rest.len());
-                    keys.push(Key {
-                        text: rest[..len].to_owned(),
-                        span: Span::new(start, start + len),
-                    });
+                    keys.push(Key { text: rest[..len].to_owned(), span: Span::new(start, start + len) });
                     self.at += len;
                 }
                 Some('=' | ':') if !keys.is_empty() => {
@@ -341,10 +310,7 @@ impl<'a> Parser<'a> {
             }
             _ => return self.fail("a value is expected here"),
         };
-        Ok(Node {
-            span: Span::new(start, self.at),
-            kind,
-        })
+        Ok(Node { span: Span::new(start, self.at), kind })
     }
 
     fn list(&mut self, depth: usize) -> Result<Vec<Node>, Diagnostic> {
@@ -389,10 +355,7 @@ impl<'a> Parser<'a> {
         let radix = match digits.get(..2) {
             Some("0x" | "0X") => i64::from_str_radix(&digits[2..], 16).ok(),
             // A leading zero means octal, as in the reference.
-            _ if digits.len() > 1
-                && digits.starts_with('0')
-                && digits.bytes().all(|b| b.is_ascii_digit()) =>
-            {
+            _ if digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()) => {
                 i64::from_str_radix(&digits[1..], 8).ok()
             }
             _ => None,
@@ -423,10 +386,7 @@ impl<'a> Parser<'a> {
             match c {
                 '"' if braces == 0 => return Ok(out),
                 '\n' if braces == 0 => {
-                    return self.fail_at(
-                        Span::new(start, start + 1),
-                        "this quote is not closed on its line",
-                    );
+                    return self.fail_at(Span::new(start, start + 1), "this quote is not closed on its line");
                 }
                 '$' if self.peek() == Some('{') => {
                     self.at += 1;
@@ -478,9 +438,7 @@ impl<'a> Parser<'a> {
                         c
                     }
                     None => {
-                        let detail = format!(
-                            "{len} hexadecimal digits of a character are expected after \\{kind}"
-                        );
+                        let detail = format!("{len} hexadecimal digits of a character are expected after \\{kind}");
                         return self.fail_at(Span::new(begin, self.at), detail);
                     }
                 }
@@ -512,36 +470,21 @@ impl<'a> Parser<'a> {
         for line in self.text[body_start..].split_inclusive('\n') {
             if line.trim() == anchor {
                 self.at = offset + line.trim_end().len();
-                let text = if indented {
-                    unindent(&lines)
-                } else {
-                    lines.concat()
-                };
+                let text = if indented { unindent(&lines) } else { lines.concat() };
                 return Ok(text);
             }
             lines.push(line);
             offset += line.len();
         }
-        self.fail_at(
-            head,
-            format!("the closing {anchor} of this heredoc is missing"),
-        )
+        self.fail_at(head, format!("the closing {anchor} of this heredoc is missing"))
     }
 }
 
 /// Removes the indentation of the least indented line from all.
 fn unindent(lines: &[&str]) -> String {
     let indent = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
-    let least = lines
-        .iter()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| indent(line))
-        .min()
-        .unwrap_or(0);
-    lines
-        .iter()
-        .map(|line| &line[least.min(indent(line))..])
-        .collect()
+    let least = lines.iter().filter(|line| !line.trim().is_empty()).map(|line| indent(line)).min().unwrap_or(0);
+    lines.iter().map(|line| &line[least.min(indent(line))..]).collect()
 }
 
 fn is_key_char(c: char) -> bool {

@@ -70,18 +70,11 @@ impl JsonNode {
             J::Object(members) => JsonKind::Object(
                 members
                     .iter()
-                    .map(|(key, value)| JsonMember {
-                        key: key.clone(),
-                        key_span: Span::default(),
-                        value: JsonNode::from_serde(value),
-                    })
+                    .map(|(key, value)| JsonMember { key: key.clone(), key_span: Span::default(), value: JsonNode::from_serde(value) })
                     .collect(),
             ),
         };
-        JsonNode {
-            span: Span::default(),
-            kind,
-        }
+        JsonNode { span: Span::default(), kind }
     }
 
     /// The plain value: no templates are looked for in strings. The last of equal keys counts.
@@ -92,23 +85,14 @@ impl JsonNode {
             JsonKind::Number(n) => Value::Number(n.clone()),
             JsonKind::String(s) => Value::String(s.clone()),
             JsonKind::Array(items) => Value::Tuple(items.iter().map(JsonNode::to_value).collect()),
-            JsonKind::Object(members) => Value::Object(
-                members
-                    .iter()
-                    .map(|m| (m.key.clone(), m.value.to_value()))
-                    .collect(),
-            ),
+            JsonKind::Object(members) => Value::Object(members.iter().map(|m| (m.key.clone(), m.value.to_value())).collect()),
         }
     }
 }
 
 /// Parses a JSON document.
 pub fn parse(source: &Source) -> Result<JsonNode, Diagnostic> {
-    let mut parser = Parser {
-        source,
-        bytes: source.text().as_bytes(),
-        at: 0,
-    };
+    let mut parser = Parser { source, bytes: source.text().as_bytes(), at: 0 };
     parser.space();
     let node = parser.value(0)?;
     parser.space();
@@ -126,14 +110,8 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     fn fail<T>(&self, detail: impl Into<String>) -> Result<T, Diagnostic> {
-        let width = self
-            .source
-            .text()
-            .get(self.at..)
-            .and_then(|rest| rest.chars().next())
-            .map_or(0, char::len_utf8);
-        Err(Diagnostic::error("Invalid JSON", detail)
-            .at(self.source, Span::new(self.at, self.at + width)))
+        let width = self.source.text().get(self.at..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+        Err(Diagnostic::error("Invalid JSON", detail).at(self.source, Span::new(self.at, self.at + width)))
     }
 
     fn peek(&self) -> Option<u8> {
@@ -170,10 +148,7 @@ impl Parser<'_> {
             None => return self.fail("a value is missing at the end of the text"),
             Some(_) => return self.fail("a value is expected here"),
         };
-        Ok(JsonNode {
-            span: Span::new(start, self.at),
-            kind,
-        })
+        Ok(JsonNode { span: Span::new(start, self.at), kind })
     }
 
     fn object(&mut self, depth: usize) -> Result<JsonKind, Diagnostic> {
@@ -199,11 +174,7 @@ impl Parser<'_> {
             self.at += 1;
             self.space();
             let value = self.value(depth + 1)?;
-            members.push(JsonMember {
-                key,
-                key_span,
-                value,
-            });
+            members.push(JsonMember { key, key_span, value });
             self.space();
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -241,16 +212,12 @@ impl Parser<'_> {
 
     fn number(&mut self) -> Result<Number, Diagnostic> {
         let start = self.at;
-        while matches!(
-            self.peek(),
-            Some(b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')
-        ) {
+        while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')) {
             self.at += 1;
         }
         let text = &self.source.text()[start..self.at];
         let digits = text.strip_prefix('-').unwrap_or(text);
-        let leading_zero =
-            digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
+        let leading_zero = digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
         let bare_point = digits.ends_with('.') || digits.contains(".e") || digits.contains(".E");
         let begins = digits.starts_with(|c: char| c.is_ascii_digit());
         let well_formed = begins && !leading_zero && !bare_point;
@@ -303,9 +270,7 @@ impl Parser<'_> {
                 self.at += 1;
                 let first = self.hex4()?;
                 // Half of a pair without its partner becomes the replacement character, as in Go.
-                let c = if (0xd800..0xdc00).contains(&first)
-                    && self.bytes[self.at..].starts_with(b"\\u")
-                {
+                let c = if (0xd800..0xdc00).contains(&first) && self.bytes[self.at..].starts_with(b"\\u") {
                     let mark = self.at;
                     self.at += 2;
                     let second = self.hex4()?;
@@ -330,10 +295,7 @@ impl Parser<'_> {
 
     fn hex4(&mut self) -> Result<u32, Diagnostic> {
         let digits = self.source.text().get(self.at..self.at + 4);
-        match digits
-            .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))
-            .and_then(|d| u32::from_str_radix(d, 16).ok())
-        {
+        match digits.filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit())).and_then(|d| u32::from_str_radix(d, 16).ok()) {
             Some(code) => {
                 self.at += 4;
                 Ok(code)

@@ -34,9 +34,7 @@ impl Token<'_> {
     }
 }
 
-const PUNCTS: [&str; 13] = [
-    "...", "&&", "||", "==", "!=", ">=", "<=", "=>", "::", "${", "%{", "\r\n", "//",
-];
+const PUNCTS: [&str; 13] = ["...", "&&", "||", "==", "!=", ">=", "<=", "=>", "::", "${", "%{", "\r\n", "//"];
 
 /// Tokens of each line; a token that spans lines stands on the line it begins on.
 pub(crate) fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
@@ -47,8 +45,7 @@ pub(crate) fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
     while at < text.len() {
         let rest = &text[at..];
         let Some(c) = rest.chars().next() else { break };
-        let previous: Option<&Token<'_>> =
-            lines.last().and_then(|line: &Vec<Token<'_>>| line.last());
+        let previous: Option<&Token<'_>> = lines.last().and_then(|line: &Vec<Token<'_>>| line.last());
         let (kind, len) = match c {
             '\n' => {
                 lines.push(Vec::new());
@@ -61,30 +58,19 @@ pub(crate) fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
             }
             '#' => (Kind::LineComment, line_len(rest)),
             '/' if rest.starts_with("//") => (Kind::LineComment, line_len(rest)),
-            '/' if rest.starts_with("/*") => (
-                Kind::BlockComment,
-                rest.find("*/").map_or(rest.len(), |i| i + 2),
-            ),
+            '/' if rest.starts_with("/*") => (Kind::BlockComment, rest.find("*/").map_or(rest.len(), |i| i + 2)),
             '"' => (Kind::Quoted, quoted_len(rest)),
-            '<' if rest.starts_with("<<") && previous.is_some() => {
-                match heredoc_len(rest, &mut unclosed) {
-                    Some(len) => (Kind::Heredoc, len),
-                    None => (Kind::Punct, 1),
-                }
-            }
+            '<' if rest.starts_with("<<") && previous.is_some() => match heredoc_len(rest, &mut unclosed) {
+                Some(len) => (Kind::Heredoc, len),
+                None => (Kind::Punct, 1),
+            },
             c if c.is_alphanumeric() || c == '_' => (Kind::Word, word_len(rest)),
             c => {
-                let punct = PUNCTS
-                    .iter()
-                    .find(|p| rest.starts_with(**p))
-                    .map_or(c.len_utf8(), |p| p.len());
+                let punct = PUNCTS.iter().find(|p| rest.starts_with(**p)).map_or(c.len_utf8(), |p| p.len());
                 (Kind::Punct, punct)
             }
         };
-        let token = Token {
-            kind,
-            text: rest[..len].trim_end_matches('\r'),
-        };
+        let token = Token { kind, text: rest[..len].trim_end_matches('\r') };
         if let Some(line) = lines.last_mut() {
             line.push(token);
         }
@@ -136,8 +122,7 @@ fn quoted_len(text: &str) -> usize {
                 chars.next();
             }
             '$' | '%' if quoted => {
-                let escaped = chars.peek().is_some_and(|(_, next)| *next == c)
-                    && text[i + 1..].chars().nth(1) == Some('{');
+                let escaped = chars.peek().is_some_and(|(_, next)| *next == c) && text[i + 1..].chars().nth(1) == Some('{');
                 if escaped {
                     chars.next();
                     chars.next();
@@ -161,11 +146,7 @@ fn heredoc_len<'a>(text: &'a str, unclosed: &mut BTreeSet<&'a str>) -> Option<us
     let head = text[2..].strip_prefix('-').unwrap_or(&text[2..]);
     let word = &head[..line_len(head)];
     let word = word.trim_end_matches('\r');
-    if word.is_empty()
-        || !word
-            .chars()
-            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
-    {
+    if word.is_empty() || !word.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-')) {
         return None;
     }
     if unclosed.contains(word) {

@@ -75,11 +75,7 @@ impl Number {
         }
         let scale = exponent - fraction.len() as i64;
         let power = BigInt::from(10).pow(scale.unsigned_abs() as u32);
-        if scale >= 0 {
-            Number::ratio(num * power, BigInt::one())
-        } else {
-            Number::ratio(num, power)
-        }
+        if scale >= 0 { Number::ratio(num * power, BigInt::one()) } else { Number::ratio(num, power) }
     }
 
     /// The exact value of a float; nothing for infinities and not-a-number.
@@ -90,30 +86,18 @@ impl Number {
         let bits = value.to_bits();
         let exponent = ((bits >> 52) & 0x7ff) as i64;
         let fraction = bits & ((1 << 52) - 1);
-        let (mantissa, shift) = if exponent == 0 {
-            (fraction, -1074)
-        } else {
-            (fraction | (1 << 52), exponent - 1075)
-        };
+        let (mantissa, shift) = if exponent == 0 { (fraction, -1074) } else { (fraction | (1 << 52), exponent - 1075) };
         let mut num = BigInt::from(mantissa);
         if value < 0.0 {
             num = -num;
         }
-        if shift >= 0 {
-            Number::ratio(num << shift as u64, BigInt::one())
-        } else {
-            Number::ratio(num, BigInt::one() << (-shift) as u64)
-        }
+        if shift >= 0 { Number::ratio(num << shift as u64, BigInt::one()) } else { Number::ratio(num, BigInt::one() << (-shift) as u64) }
     }
 
     /// Ten to the power of `exponent`, whatever its size: for shifting digits, not for values of users.
     pub(crate) fn power_of_ten(exponent: i64) -> Number {
         let power = BigInt::from(10).pow(exponent.unsigned_abs().min(20_000) as u32);
-        let (num, den) = if exponent < 0 {
-            (BigInt::one(), power)
-        } else {
-            (power, BigInt::one())
-        };
+        let (num, den) = if exponent < 0 { (BigInt::one(), power) } else { (power, BigInt::one()) };
         match (num.to_i64(), den.is_one()) {
             (Some(int), true) => int.into(),
             _ => Number(Repr::Ratio(Box::new(Ratio { num, den }))),
@@ -125,11 +109,7 @@ impl Number {
             return None;
         }
         let gcd = num.gcd(&den);
-        let (mut num, mut den) = if gcd.is_one() {
-            (num, den)
-        } else {
-            (num / &gcd, den / &gcd)
-        };
+        let (mut num, mut den) = if gcd.is_one() { (num, den) } else { (num / &gcd, den / &gcd) };
         if den.is_negative() {
             num = -num;
             den = -den;
@@ -210,9 +190,7 @@ impl Number {
         }
         let (negative, digits, exponent) = self.decimal();
         let sign = if negative { "-" } else { "" };
-        format!("{sign}{digits}e{exponent}")
-            .parse()
-            .unwrap_or(f64::NAN)
+        format!("{sign}{digits}e{exponent}").parse().unwrap_or(f64::NAN)
     }
 
     /// The float that is exactly this value, when there is one.
@@ -307,11 +285,7 @@ impl Number {
 
     /// The value without its sign.
     pub fn abs(&self) -> Option<Number> {
-        if self.signum() < 0 {
-            self.neg()
-        } else {
-            Some(self.clone())
-        }
+        if self.signum() < 0 { self.neg() } else { Some(self.clone()) }
     }
 
     /// -1, 0 or 1.
@@ -330,8 +304,7 @@ fn round(negative: bool, digits: String, mut exponent: i64, more: bool) -> (bool
     if bytes.len() > DIGITS {
         exponent += (bytes.len() - DIGITS) as i64;
         let tail = bytes.split_off(DIGITS);
-        let above_half =
-            tail[0] > b'5' || (tail[0] == b'5' && (more || tail[1..].iter().any(|b| *b != b'0')));
+        let above_half = tail[0] > b'5' || (tail[0] == b'5' && (more || tail[1..].iter().any(|b| *b != b'0')));
         let half = tail[0] == b'5' && !above_half;
         let odd = bytes.last().is_some_and(|b| (b - b'0') % 2 == 1);
         if above_half || (half && odd) {
@@ -372,10 +345,7 @@ impl From<u64> for Number {
     fn from(value: u64) -> Self {
         match i64::try_from(value) {
             Ok(int) => Number(Repr::Int(int)),
-            Err(_) => Number(Repr::Ratio(Box::new(Ratio {
-                num: BigInt::from(value),
-                den: BigInt::one(),
-            }))),
+            Err(_) => Number(Repr::Ratio(Box::new(Ratio { num: BigInt::from(value), den: BigInt::one() }))),
         }
     }
 }

@@ -16,10 +16,7 @@ pub(crate) enum Side {
 
 pub(crate) fn unary(op: UnaryOp, value: &Value) -> Result<Value, String> {
     match op {
-        UnaryOp::Neg => number(value)?
-            .neg()
-            .map(Value::Number)
-            .ok_or_else(out_of_range),
+        UnaryOp::Neg => number(value)?.neg().map(Value::Number).ok_or_else(out_of_range),
         UnaryOp::Not => Ok(Value::Bool(!bool(value)?)),
     }
 }
@@ -31,11 +28,7 @@ pub(crate) fn binary(a: &Value, op: BinaryOp, b: &Value) -> Result<Value, (Side,
         BinaryOp::And | BinaryOp::Or => {
             let a = bool(a).map_err(|e| (Side::Left, e))?;
             let b = bool(b).map_err(|e| (Side::Right, e))?;
-            Ok(Value::Bool(if op == BinaryOp::And {
-                a && b
-            } else {
-                a || b
-            }))
+            Ok(Value::Bool(if op == BinaryOp::And { a && b } else { a || b }))
         }
         BinaryOp::Greater | BinaryOp::GreaterEq | BinaryOp::Less | BinaryOp::LessEq => {
             let (a, b) = numbers(a, b)?;
@@ -58,9 +51,7 @@ pub(crate) fn binary(a: &Value, op: BinaryOp, b: &Value) -> Result<Value, (Side,
                 BinaryOp::Div => a.div(&b),
                 _ => a.rem(&b),
             };
-            result
-                .map(Value::Number)
-                .ok_or_else(|| (Side::Both, out_of_range()))
+            result.map(Value::Number).ok_or_else(|| (Side::Both, out_of_range()))
         }
     }
 }
@@ -75,10 +66,7 @@ fn out_of_range() -> String {
 }
 
 fn numbers(a: &Value, b: &Value) -> Result<(Number, Number), (Side, String)> {
-    Ok((
-        number(a).map_err(|e| (Side::Left, e))?,
-        number(b).map_err(|e| (Side::Right, e))?,
-    ))
+    Ok((number(a).map_err(|e| (Side::Left, e))?, number(b).map_err(|e| (Side::Right, e))?))
 }
 
 fn number(value: &Value) -> Result<Number, String> {

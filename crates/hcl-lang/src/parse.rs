@@ -47,11 +47,7 @@ fn without_empty_heredocs(text: &str) -> Cow<'_, str> {
         return out;
     }
     for token in crate::lexer::lines(text).into_iter().flatten() {
-        let Some((_, body)) = token
-            .text
-            .split_once('\n')
-            .filter(|_| token.kind == Kind::Heredoc)
-        else {
+        let Some((_, body)) = token.text.split_once('\n').filter(|_| token.kind == Kind::Heredoc) else {
             continue;
         };
         if body.contains('\n') {
@@ -67,8 +63,7 @@ fn without_empty_heredocs(text: &str) -> Cow<'_, str> {
             })
             .collect();
         let at = token.text.as_ptr() as usize - text.as_ptr() as usize;
-        out.to_mut()
-            .replace_range(at..at + token.text.len(), &blank);
+        out.to_mut().replace_range(at..at + token.text.len(), &blank);
     }
     out
 }
@@ -88,40 +83,22 @@ fn expr_in_place(source: &Source) -> Result<Expr, Diagnostic> {
         let place = offset + e.location().offset();
         syntax_diagnostic(source, e.message(), place)
     })?;
-    Lower {
-        source,
-        text: trimmed,
-        place: Place::Shifted(offset),
-    }
-    .expr(&expr)
+    Lower { source, text: trimmed, place: Place::Shifted(offset) }.expr(&expr)
 }
 
 /// Parses `text` as a template that stands at `span` of `source`: a string of a JSON body.
-pub(crate) fn parse_template_at(
-    text: &str,
-    source: &Source,
-    span: Span,
-) -> Result<Expr, Diagnostic> {
+pub(crate) fn parse_template_at(text: &str, source: &Source, span: Span) -> Result<Expr, Diagnostic> {
     if !text.contains("${") && !text.contains("%{") {
-        return Ok(Expr {
-            span,
-            kind: ExprKind::Literal(Value::String(text.to_owned())),
-        });
+        return Ok(Expr { span, kind: ExprKind::Literal(Value::String(text.to_owned())) });
     }
     with_room(text, || template_in_place(text, source, span))
 }
 
 fn template_in_place(text: &str, source: &Source, span: Span) -> Result<Expr, Diagnostic> {
     let template = hcl_edit::parser::parse_template(text).map_err(|e| {
-        Diagnostic::error("Invalid template", e.message().to_owned())
-            .at(source, span)
-            .hint("to keep ${ as text, write $${")
+        Diagnostic::error("Invalid template", e.message().to_owned()).at(source, span).hint("to keep ${ as text, write $${")
     })?;
-    let lower = Lower {
-        source,
-        text,
-        place: Place::Fixed(span),
-    };
+    let lower = Lower { source, text, place: Place::Fixed(span) };
     lower.template_expr(template.iter(), span, true, false)
 }
 
@@ -129,11 +106,7 @@ fn check_size(source: &Source) -> Result<(), Diagnostic> {
     if source.text().len() > SOURCE_MAX {
         return Err(Diagnostic::error(
             "File too large",
-            format!(
-                "{} has {} bytes, at most {SOURCE_MAX} are read",
-                source.name(),
-                source.text().len()
-            ),
+            format!("{} has {} bytes, at most {SOURCE_MAX} are read", source.name(), source.text().len()),
         ));
     }
     Ok(())
@@ -155,19 +128,14 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
         return diagnostic;
     }
     let message = match message {
-        "unexpected token" => {
-            "this is neither name = value nor the beginning of a block, or what follows it is not understood"
-        }
+        "unexpected token" => "this is neither name = value nor the beginning of a block, or what follows it is not understood",
         "expected newline or eof" => "the line should end here",
         m if m.starts_with("invalid expression;") => "a value is expected here",
         other => other,
     };
     let width = rest.chars().next().map_or(0, char::len_utf8);
-    let diagnostic = Diagnostic::error("Invalid syntax", message.to_owned())
-        .at(source, Span::new(offset, offset + width));
-    let line_start = text[..offset.min(text.len())]
-        .rfind('\n')
-        .map_or(0, |i| i + 1);
+    let diagnostic = Diagnostic::error("Invalid syntax", message.to_owned()).at(source, Span::new(offset, offset + width));
+    let line_start = text[..offset.min(text.len())].rfind('\n').map_or(0, |i| i + 1);
     let before = &text[line_start..offset.min(text.len())];
     let line = rest.lines().next().unwrap_or("");
     let hint = if message.contains("redefined") {
@@ -187,9 +155,7 @@ fn syntax_diagnostic(source: &Source, message: &str, offset: usize) -> Diagnosti
     } else if message.contains("escape sequence") {
         Some("a backslash is written \\\\")
     } else if line.contains("%{") {
-        Some(
-            "every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{",
-        )
+        Some("every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{")
     } else if message == "the line should end here" || message.contains("newline") {
         Some("only one attribute or block may stand on a line")
     } else if message.contains("heredoc") {
@@ -238,22 +204,16 @@ fn unbalanced(source: &Source) -> Option<Diagnostic> {
             Some((start, last)) => {
                 let line = source.position(start).0;
                 return Some(
-                    Diagnostic::error(
-                        "Unmatched bracket",
-                        format!("{} closes here what was opened with {last}", token.text),
-                    )
-                    .at(source, here)
-                    .hint(format!("the {last} is on line {line}")),
+                    Diagnostic::error("Unmatched bracket", format!("{} closes here what was opened with {last}", token.text))
+                        .at(source, here)
+                        .hint(format!("the {last} is on line {line}")),
                 );
             }
             None => {
                 return Some(
-                    Diagnostic::error(
-                        "Unmatched bracket",
-                        format!("nothing is open that {} could close", token.text),
-                    )
-                    .at(source, here)
-                    .hint("remove it, or look for a bracket closed too early above"),
+                    Diagnostic::error("Unmatched bracket", format!("nothing is open that {} could close", token.text))
+                        .at(source, here)
+                        .hint("remove it, or look for a bracket closed too early above"),
                 );
             }
         }
@@ -286,11 +246,7 @@ type Lowered<T> = Result<T, Diagnostic>;
 
 impl<'a> Lower<'a> {
     fn native(source: &'a Source) -> Self {
-        Self {
-            source,
-            text: source.text(),
-            place: Place::Native,
-        }
+        Self { source, text: source.text(), place: Place::Native }
     }
 
     fn span(&self, range: Option<std::ops::Range<usize>>) -> Span {
@@ -303,10 +259,7 @@ impl<'a> Lower<'a> {
     }
 
     fn body(&self, body: &hs::Body, span: Span) -> Lowered<NativeBody> {
-        let mut out = NativeBody {
-            span,
-            ..NativeBody::default()
-        };
+        let mut out = NativeBody { span, ..NativeBody::default() };
         for structure in body {
             match structure {
                 hs::Structure::Attribute(attribute) => out.attributes.push(NativeAttribute {
@@ -347,10 +300,8 @@ impl<'a> Lower<'a> {
                     Some(repr) => repr.chars().filter(|c| !c.is_whitespace()).collect(),
                     None => n.value().to_string(),
                 };
-                let number = Number::parse(&text).ok_or_else(|| {
-                    Diagnostic::error("Invalid number", format!("{text} is out of range"))
-                        .at(self.source, span)
-                })?;
+                let number = Number::parse(&text)
+                    .ok_or_else(|| Diagnostic::error("Invalid number", format!("{text} is out of range")).at(self.source, span))?;
                 ExprKind::Literal(Value::Number(number))
             }
             he::Expression::String(s) => {
@@ -365,19 +316,12 @@ impl<'a> Lower<'a> {
                 let flush = raw.starts_with("<<-");
                 return self.template_expr(heredoc.template.iter(), span, true, flush);
             }
-            he::Expression::Array(items) => ExprKind::Tuple(
-                items
-                    .iter()
-                    .map(|item| self.expr(item))
-                    .collect::<Lowered<_>>()?,
-            ),
+            he::Expression::Array(items) => ExprKind::Tuple(items.iter().map(|item| self.expr(item)).collect::<Lowered<_>>()?),
             he::Expression::Object(items) => {
                 let mut out = Vec::new();
                 for (key, value) in items {
                     let key = match key {
-                        he::ObjectKey::Ident(ident) => {
-                            ObjectKey::Name(ident.as_str().to_owned(), self.span(ident.span()))
-                        }
+                        he::ObjectKey::Ident(ident) => ObjectKey::Name(ident.as_str().to_owned(), self.span(ident.span())),
                         he::ObjectKey::Expression(he::Expression::Variable(name)) => {
                             ObjectKey::Name(name.as_str().to_owned(), self.span(name.span()))
                         }
@@ -402,11 +346,9 @@ impl<'a> Lower<'a> {
                 steps: Vec::new(),
                 verbatim: self.verbatim(expr.span()),
             },
-            he::Expression::Conditional(c) => ExprKind::Conditional(
-                self.boxed(&c.cond_expr)?,
-                self.boxed(&c.true_expr)?,
-                self.boxed(&c.false_expr)?,
-            ),
+            he::Expression::Conditional(c) => {
+                ExprKind::Conditional(self.boxed(&c.cond_expr)?, self.boxed(&c.true_expr)?, self.boxed(&c.false_expr)?)
+            }
             he::Expression::FuncCall(call) => {
                 let mut name = String::new();
                 for part in &call.name.namespace {
@@ -417,11 +359,7 @@ impl<'a> Lower<'a> {
                 ExprKind::Call {
                     name,
                     name_span: self.span(call.name.name.span()),
-                    args: call
-                        .args
-                        .iter()
-                        .map(|arg| self.expr(arg))
-                        .collect::<Lowered<_>>()?,
+                    args: call.args.iter().map(|arg| self.expr(arg)).collect::<Lowered<_>>()?,
                     expand: call.args.expand_final(),
                 }
             }
@@ -435,11 +373,9 @@ impl<'a> Lower<'a> {
                 },
                 self.boxed(&op.expr)?,
             ),
-            he::Expression::BinaryOp(op) => ExprKind::Binary(
-                self.boxed(&op.lhs_expr)?,
-                binary_op(*op.operator.value()),
-                self.boxed(&op.rhs_expr)?,
-            ),
+            he::Expression::BinaryOp(op) => {
+                ExprKind::Binary(self.boxed(&op.lhs_expr)?, binary_op(*op.operator.value()), self.boxed(&op.rhs_expr)?)
+            }
             he::Expression::ForExpr(f) => ExprKind::For(Box::new(ForExpr {
                 key_var: f.intro.key_var.as_ref().map(|k| k.as_str().to_owned()),
                 value_var: f.intro.value_var.as_str().to_owned(),
@@ -460,12 +396,9 @@ impl<'a> Lower<'a> {
         }
         let raw = range.and_then(|r| self.text.get(r)).unwrap_or("");
         if raw.contains('\n') {
-            return Err(Diagnostic::error(
-                "Text over several lines",
-                "a quoted text must end on the line it begins on",
-            )
-            .at(self.source, Span::new(span.start, span.start + 1))
-            .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
+            return Err(Diagnostic::error("Text over several lines", "a quoted text must end on the line it begins on")
+                .at(self.source, Span::new(span.start, span.start + 1))
+                .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
         }
         Ok(())
     }
@@ -489,40 +422,26 @@ impl<'a> Lower<'a> {
         format!("${{{text}}}")
     }
 
-    fn traversal(
-        &self,
-        traversal: &he::Traversal,
-        whole: Option<std::ops::Range<usize>>,
-    ) -> Lowered<Expr> {
+    fn traversal(&self, traversal: &he::Traversal, whole: Option<std::ops::Range<usize>>) -> Lowered<Expr> {
         let whole_range = whole.clone().unwrap_or(0..0);
         let mut operators = traversal.operators.iter().peekable();
         let mut end = traversal.expr.span().map_or(whole_range.start, |r| r.end);
         let start = whole_range.start;
         let mut current = self.expr(&traversal.expr)?;
         // Constant steps right after a variable belong to the reference itself.
-        if let ExprKind::Traversal {
-            steps, verbatim, ..
-        } = &mut current.kind
+        if let ExprKind::Traversal { steps, verbatim, .. } = &mut current.kind
             && matches!(traversal.expr, he::Expression::Variable(_))
         {
             while let Some(operator) = operators.peek() {
                 let span = self.span(operator.span());
                 let kind = match operator.value() {
-                    he::TraversalOperator::GetAttr(name) => {
-                        StepKind::Attr(name.as_str().to_owned())
-                    }
-                    he::TraversalOperator::LegacyIndex(i) => {
-                        StepKind::Index(Value::Number((*i.value()).into()))
-                    }
-                    he::TraversalOperator::Index(he::Expression::String(s)) => {
-                        StepKind::Index(Value::String(s.value().clone()))
-                    }
-                    he::TraversalOperator::Index(number @ he::Expression::Number(_)) => {
-                        match self.expr(number)?.kind {
-                            ExprKind::Literal(value) => StepKind::Index(value),
-                            _ => break,
-                        }
-                    }
+                    he::TraversalOperator::GetAttr(name) => StepKind::Attr(name.as_str().to_owned()),
+                    he::TraversalOperator::LegacyIndex(i) => StepKind::Index(Value::Number((*i.value()).into())),
+                    he::TraversalOperator::Index(he::Expression::String(s)) => StepKind::Index(Value::String(s.value().clone())),
+                    he::TraversalOperator::Index(number @ he::Expression::Number(_)) => match self.expr(number)?.kind {
+                        ExprKind::Literal(value) => StepKind::Index(value),
+                        _ => break,
+                    },
                     _ => break,
                 };
                 end = operator.span().map_or(end, |r| r.end);
@@ -539,9 +458,7 @@ impl<'a> Lower<'a> {
             if nested > STEPS_MAX {
                 return Err(Diagnostic::error(
                     "Expression nested too deeply",
-                    format!(
-                        "more than {STEPS_MAX} steps with computed keys or splats in one reference"
-                    ),
+                    format!("more than {STEPS_MAX} steps with computed keys or splats in one reference"),
                 )
                 .at(self.source, self.span(operator.span()))
                 .hint("split the expression, for example with locals"));
@@ -550,31 +467,19 @@ impl<'a> Lower<'a> {
             let span = self.span(Some(start..end));
             let here = self.span(operator.span());
             let kind = match operator.value() {
-                he::TraversalOperator::GetAttr(name) => {
-                    ExprKind::GetAttr(Box::new(current), name.as_str().to_owned(), here)
-                }
-                he::TraversalOperator::Index(key) => {
-                    ExprKind::Index(Box::new(current), self.boxed(key)?)
-                }
+                he::TraversalOperator::GetAttr(name) => ExprKind::GetAttr(Box::new(current), name.as_str().to_owned(), here),
+                he::TraversalOperator::Index(key) => ExprKind::Index(Box::new(current), self.boxed(key)?),
                 he::TraversalOperator::LegacyIndex(i) => ExprKind::Index(
                     Box::new(current),
-                    Box::new(Expr {
-                        span: here,
-                        kind: ExprKind::Literal(Value::Number((*i.value()).into())),
-                    }),
+                    Box::new(Expr { span: here, kind: ExprKind::Literal(Value::Number((*i.value()).into())) }),
                 ),
-                splat @ (he::TraversalOperator::AttrSplat(_)
-                | he::TraversalOperator::FullSplat(_)) => {
+                splat @ (he::TraversalOperator::AttrSplat(_) | he::TraversalOperator::FullSplat(_)) => {
                     let full = matches!(splat, he::TraversalOperator::FullSplat(_));
                     let mut each = Vec::new();
                     while let Some(next) = operators.peek() {
                         let step = match next.value() {
-                            he::TraversalOperator::GetAttr(name) => {
-                                RelativeStep::Attr(name.as_str().to_owned(), self.span(next.span()))
-                            }
-                            he::TraversalOperator::Index(key) if full => {
-                                RelativeStep::Index(self.expr(key)?)
-                            }
+                            he::TraversalOperator::GetAttr(name) => RelativeStep::Attr(name.as_str().to_owned(), self.span(next.span())),
+                            he::TraversalOperator::Index(key) if full => RelativeStep::Index(self.expr(key)?),
                             he::TraversalOperator::LegacyIndex(i) => RelativeStep::Index(Expr {
                                 span: self.span(next.span()),
                                 kind: ExprKind::Literal(Value::Number((*i.value()).into())),
@@ -585,10 +490,7 @@ impl<'a> Lower<'a> {
                         end = next.span().map_or(end, |r| r.end);
                         operators.next();
                     }
-                    ExprKind::Splat {
-                        source: Box::new(current),
-                        each,
-                    }
+                    ExprKind::Splat { source: Box::new(current), each }
                 }
             };
             current = Expr { span, kind };
@@ -597,27 +499,15 @@ impl<'a> Lower<'a> {
     }
 
     /// `lines`: literals count line by line, as in heredocs and bare templates.
-    fn template_expr<'e>(
-        &self,
-        elements: impl Iterator<Item = &'e ht::Element>,
-        span: Span,
-        lines: bool,
-        flush: bool,
-    ) -> Lowered<Expr> {
+    fn template_expr<'e>(&self, elements: impl Iterator<Item = &'e ht::Element>, span: Span, lines: bool, flush: bool) -> Lowered<Expr> {
         let mut tokens = Vec::new();
         self.tokens(elements, lines, &mut tokens)?;
         if !lines {
             for token in &tokens {
-                if let Token::Literal {
-                    raw_newline: true, ..
-                } = token
-                {
-                    return Err(Diagnostic::error(
-                        "Text over several lines",
-                        "a quoted text must end on the line it begins on",
-                    )
-                    .at(self.source, Span::new(span.start, span.start + 1))
-                    .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
+                if let Token::Literal { raw_newline: true, .. } = token {
+                    return Err(Diagnostic::error("Text over several lines", "a quoted text must end on the line it begins on")
+                        .at(self.source, Span::new(span.start, span.start + 1))
+                        .hint("close the quote, write \\n, or use a heredoc: <<EOF"));
                 }
             }
         }
@@ -639,12 +529,7 @@ impl<'a> Lower<'a> {
         Ok(Expr { span, kind })
     }
 
-    fn tokens<'e>(
-        &self,
-        elements: impl Iterator<Item = &'e ht::Element>,
-        lines: bool,
-        out: &mut Vec<Token>,
-    ) -> Lowered<()> {
+    fn tokens<'e>(&self, elements: impl Iterator<Item = &'e ht::Element>, lines: bool, out: &mut Vec<Token>) -> Lowered<()> {
         for element in elements {
             match element {
                 ht::Element::Literal(literal) => {
@@ -657,10 +542,7 @@ impl<'a> Lower<'a> {
                             None => literal.value().clone(),
                         };
                         for line in text.split_inclusive('\n') {
-                            out.push(Token::Literal {
-                                text: line.to_owned(),
-                                raw_newline: false,
-                            });
+                            out.push(Token::Literal { text: line.to_owned(), raw_newline: false });
                         }
                     } else {
                         out.push(Token::Literal {
@@ -670,28 +552,18 @@ impl<'a> Lower<'a> {
                         });
                     }
                 }
-                ht::Element::Interpolation(i) => out.push(Token::Marker {
-                    strip: strip(i.strip),
-                    kind: Marker::Interpolation(self.expr(&i.expr)?),
-                }),
+                ht::Element::Interpolation(i) => {
+                    out.push(Token::Marker { strip: strip(i.strip), kind: Marker::Interpolation(self.expr(&i.expr)?) })
+                }
                 ht::Element::Directive(directive) => match directive.as_ref() {
                     ht::Directive::If(d) => {
-                        out.push(Token::Marker {
-                            strip: strip(d.if_expr.strip),
-                            kind: Marker::If(self.expr(&d.if_expr.cond_expr)?),
-                        });
+                        out.push(Token::Marker { strip: strip(d.if_expr.strip), kind: Marker::If(self.expr(&d.if_expr.cond_expr)?) });
                         self.tokens(d.if_expr.template.iter(), lines, out)?;
                         if let Some(otherwise) = &d.else_expr {
-                            out.push(Token::Marker {
-                                strip: strip(otherwise.strip),
-                                kind: Marker::Else,
-                            });
+                            out.push(Token::Marker { strip: strip(otherwise.strip), kind: Marker::Else });
                             self.tokens(otherwise.template.iter(), lines, out)?;
                         }
-                        out.push(Token::Marker {
-                            strip: strip(d.endif_expr.strip),
-                            kind: Marker::End,
-                        });
+                        out.push(Token::Marker { strip: strip(d.endif_expr.strip), kind: Marker::End });
                     }
                     ht::Directive::For(d) => {
                         out.push(Token::Marker {
@@ -703,10 +575,7 @@ impl<'a> Lower<'a> {
                             ),
                         });
                         self.tokens(d.for_expr.template.iter(), lines, out)?;
-                        out.push(Token::Marker {
-                            strip: strip(d.endfor_expr.strip),
-                            kind: Marker::End,
-                        });
+                        out.push(Token::Marker { strip: strip(d.endfor_expr.strip), kind: Marker::End });
                     }
                 },
             }

@@ -13,32 +13,20 @@ const STACK: usize = 32 << 20;
 const SHALLOW: usize = 12;
 
 /// Runs `parse`, a recursion over `text`, where it has room.
-pub(crate) fn with_room<T: Send>(
-    text: &str,
-    parse: impl FnOnce() -> Result<T, Diagnostic> + Send,
-) -> Result<T, Diagnostic> {
+pub(crate) fn with_room<T: Send>(text: &str, parse: impl FnOnce() -> Result<T, Diagnostic> + Send) -> Result<T, Diagnostic> {
     if too_wide(text) {
-        return Err(Diagnostic::error(
-            "Object too large",
-            format!("an object has more than {KEYS_MAX} keys"),
-        )
-        .hint("split it, or use jsondecode of a file"));
+        return Err(Diagnostic::error("Object too large", format!("an object has more than {KEYS_MAX} keys"))
+            .hint("split it, or use jsondecode of a file"));
     }
     if levels_at_most(text) <= SHALLOW {
         return parse();
     }
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("hcl-parse".into())
-            .stack_size(STACK)
-            .spawn_scoped(scope, parse);
+        let thread = std::thread::Builder::new().name("hcl-parse".into()).stack_size(STACK).spawn_scoped(scope, parse);
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(e) => Err(Diagnostic::error(
-                "Out of resources",
-                format!("cannot start a thread to parse deeply nested text: {e}"),
-            )),
+            Err(e) => Err(Diagnostic::error("Out of resources", format!("cannot start a thread to parse deeply nested text: {e}"))),
         }
     })
 }
@@ -89,8 +77,7 @@ fn too_wide(text: &str) -> bool {
                 Kind::Quoted | Kind::Heredoc if template_too_wide(token.text) => return true,
                 Kind::Punct => match token.text {
                     "{" => {
-                        let block =
-                            before.is_some_and(|t| matches!(t.kind, Kind::Word | Kind::Quoted));
+                        let block = before.is_some_and(|t| matches!(t.kind, Kind::Word | Kind::Quoted));
                         open.push((!block).then_some(0));
                     }
                     "[" | "(" => open.push(None),
@@ -121,9 +108,7 @@ fn template_too_wide(text: &str) -> bool {
     let bytes = text.as_bytes();
     for (i, byte) in bytes.iter().enumerate() {
         match byte {
-            b'{' if !open.is_empty() || (i > 0 && matches!(bytes[i - 1], b'$' | b'%')) => {
-                open.push(0)
-            }
+            b'{' if !open.is_empty() || (i > 0 && matches!(bytes[i - 1], b'$' | b'%')) => open.push(0),
             b'}' => {
                 open.pop();
             }

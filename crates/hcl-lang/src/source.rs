@@ -22,10 +22,7 @@ impl Source {
         if text.starts_with('\u{feff}') {
             text.drain(..'\u{feff}'.len_utf8());
         }
-        Self(Arc::new(SourceInner {
-            name: name.into(),
-            text,
-        }))
+        Self(Arc::new(SourceInner { name: name.into(), text }))
     }
 
     /// The name shown in diagnostics, usually a path.
@@ -75,10 +72,7 @@ pub struct Span {
 impl Span {
     /// A span from `start` up to but not including `end`.
     pub fn new(start: usize, end: usize) -> Self {
-        Self {
-            start,
-            end: end.max(start),
-        }
+        Self { start, end: end.max(start) }
     }
 
     /// The smallest span that covers both.

@@ -3,11 +3,7 @@
 use crate::diag::Diagnostic;
 
 /// Adds a hint naming the candidate nearest to `given`, when one is near.
-pub fn did_you_mean<'a>(
-    diagnostic: Diagnostic,
-    given: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Diagnostic {
+pub fn did_you_mean<'a>(diagnostic: Diagnostic, given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Diagnostic {
     match nearest(given, candidates) {
         Some(name) => diagnostic.hint(format!("did you mean {name:?}?")),
         None => diagnostic,
@@ -43,9 +39,7 @@ fn distance(a: &str, b: &str) -> usize {
     for i in 1..=a.len() {
         for j in 1..=b.len() {
             let change = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1)
-                .min(rows[i][j - 1] + 1)
-                .min(rows[i - 1][j - 1] + change);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + change);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }

@@ -87,25 +87,12 @@ pub(crate) fn build(tokens: &mut std::vec::IntoIter<Token>) -> (Vec<Part>, Stop)
                 Marker::Interpolation(expr) => parts.push(Part::Interpolation(expr)),
                 Marker::If(condition) => {
                     let (then, stop) = build(tokens);
-                    let otherwise = if stop == Stop::Else {
-                        build(tokens).0
-                    } else {
-                        Vec::new()
-                    };
-                    parts.push(Part::If {
-                        condition,
-                        then,
-                        otherwise,
-                    });
+                    let otherwise = if stop == Stop::Else { build(tokens).0 } else { Vec::new() };
+                    parts.push(Part::If { condition, then, otherwise });
                 }
                 Marker::For(key_var, value_var, collection) => {
                     let body = build(tokens).0;
-                    parts.push(Part::For {
-                        key_var,
-                        value_var,
-                        collection,
-                        body,
-                    });
+                    parts.push(Part::For { key_var, value_var, collection, body });
                 }
                 Marker::Else => return (parts, Stop::Else),
                 Marker::End => return (parts, Stop::End),

@@ -84,10 +84,7 @@ impl fmt::Display for Type {
 ///
 /// `any` does not take part: it converts to whatever the others agree on.
 pub fn unify<'a>(types: impl IntoIterator<Item = &'a Type>) -> Option<Type> {
-    let types: Vec<&Type> = types
-        .into_iter()
-        .filter(|t| !matches!(t, Type::Any))
-        .collect();
+    let types: Vec<&Type> = types.into_iter().filter(|t| !matches!(t, Type::Any)).collect();
     let Some(first) = types.first() else {
         return Some(Type::Any);
     };
@@ -149,9 +146,7 @@ fn unify_tuples(types: &[&Type]) -> Option<Type> {
         .collect();
     let width = rows.first()?.len();
     if rows.iter().all(|row| row.len() == width) {
-        let columns: Option<Vec<Type>> = (0..width)
-            .map(|i| unify(rows.iter().map(|row| &row[i])))
-            .collect();
+        let columns: Option<Vec<Type>> = (0..width).map(|i| unify(rows.iter().map(|row| &row[i]))).collect();
         if let Some(columns) = columns {
             return Some(Type::Tuple(columns));
         }
@@ -180,9 +175,7 @@ fn unify_objects(types: &[&Type]) -> Option<Type> {
             return Some(Type::Object(columns));
         }
     }
-    Some(Type::map(unify(
-        rows.into_iter().flat_map(|row| row.values()),
-    )?))
+    Some(Type::map(unify(rows.into_iter().flat_map(|row| row.values()))?))
 }
 
 /// Reads a type expression such as `map(list(string))`.
@@ -199,10 +192,7 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
             "bool" => Ok(Type::Bool),
             "number" => Ok(Type::Number),
             "string" => Ok(Type::String),
-            "list" | "set" | "map" | "tuple" | "object" => fail(
-                expr,
-                format!("{root} needs the type of what it holds in parentheses"),
-            ),
+            "list" | "set" | "map" | "tuple" | "object" => fail(expr, format!("{root} needs the type of what it holds in parentheses")),
             other => fail(expr, format!("there is no type named {other:?}")),
         },
         ExprKind::Call { name, args, .. } => {
@@ -214,12 +204,9 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
                 "set" => Ok(Type::set(type_from_expr(arg, source)?)),
                 "map" => Ok(Type::map(type_from_expr(arg, source)?)),
                 "tuple" => match &arg.kind {
-                    ExprKind::Tuple(items) => Ok(Type::Tuple(
-                        items
-                            .iter()
-                            .map(|item| type_from_expr(item, source))
-                            .collect::<Result<_, _>>()?,
-                    )),
+                    ExprKind::Tuple(items) => {
+                        Ok(Type::Tuple(items.iter().map(|item| type_from_expr(item, source)).collect::<Result<_, _>>()?))
+                    }
                     _ => fail(arg, "tuple(…) takes a list of types in brackets".into()),
                 },
                 "object" => match &arg.kind {
@@ -228,10 +215,7 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
                         for (key, value) in items {
                             let name = match key {
                                 ObjectKey::Name(name, _) => name.clone(),
-                                ObjectKey::Expr(Expr {
-                                    kind: ExprKind::Literal(crate::Value::String(s)),
-                                    ..
-                                }) => s.clone(),
+                                ObjectKey::Expr(Expr { kind: ExprKind::Literal(crate::Value::String(s)), .. }) => s.clone(),
                                 ObjectKey::Expr(other) => {
                                     return fail(other, "attribute names must be plain".into());
                                 }
@@ -240,10 +224,7 @@ pub fn type_from_expr(expr: &Expr, source: &Source) -> Result<Type, Diagnostic> 
                         }
                         Ok(Type::Object(attributes))
                     }
-                    _ => fail(
-                        arg,
-                        "object(…) takes a map of names to types in braces".into(),
-                    ),
+                    _ => fail(arg, "object(…) takes a map of names to types in braces".into()),
                 },
                 "optional" => fail(expr, "optional(…) is not supported in job files".into()),
                 other => fail(expr, format!("there is no type named {other:?}")),

@@ -16,10 +16,7 @@ pub struct Vars {
 impl Vars {
     /// The text of a name such as `NOMAD_PORT_http`, `attr.kernel.name` or `env["X"]`.
     pub fn get(&self, name: &str) -> Option<&str> {
-        if let Some(quoted) = name
-            .strip_prefix("env[\"")
-            .and_then(|n| n.strip_suffix("\"]"))
-        {
+        if let Some(quoted) = name.strip_prefix("env[\"").and_then(|n| n.strip_suffix("\"]")) {
             return self.env.get(quoted).map(String::as_str);
         }
         self.env
@@ -41,23 +38,16 @@ impl Vars {
         for (name, text) in &self.env {
             tree.insert(name, text);
         }
-        let mut out: BTreeMap<String, Value> = tree
-            .branches
-            .into_iter()
-            .filter_map(|(name, branch)| Some((name, branch.into_value()?)))
-            .collect();
+        let mut out: BTreeMap<String, Value> =
+            tree.branches.into_iter().filter_map(|(name, branch)| Some((name, branch.into_value()?))).collect();
         for name in ["node", "attr", "meta"] {
-            out.entry(name.to_owned())
-                .or_insert_with(|| Value::Object(BTreeMap::new()));
+            out.entry(name.to_owned()).or_insert_with(|| Value::Object(BTreeMap::new()));
         }
         out.insert(
             "env".to_owned(),
             Value::Map(
                 crate::types::Type::String,
-                self.env
-                    .iter()
-                    .map(|(name, text)| (name.clone(), Value::String(text.clone())))
-                    .collect(),
+                self.env.iter().map(|(name, text)| (name.clone(), Value::String(text.clone()))).collect(),
             ),
         );
         out
@@ -91,12 +81,7 @@ impl Tree {
         if self.branches.is_empty() {
             return self.text.map(Value::String);
         }
-        Some(Value::Object(
-            self.branches
-                .into_iter()
-                .filter_map(|(name, branch)| Some((name, branch.into_value()?)))
-                .collect(),
-        ))
+        Some(Value::Object(self.branches.into_iter().filter_map(|(name, branch)| Some((name, branch.into_value()?))).collect()))
     }
 }
 

@@ -20,62 +20,25 @@ fn spec(json: &Json) -> Spec {
     let name = text(json, "name");
     let ty = text(json, "type");
     let required = json["required"].as_bool().unwrap_or(false);
-    let (min, max) = (
-        json["min"].as_u64().unwrap_or(0),
-        json["max"].as_u64().unwrap_or(0),
-    );
+    let (min, max) = (json["min"].as_u64().unwrap_or(0), json["max"].as_u64().unwrap_or(0));
     let nested = boxed(&json["nested"]);
     match json["kind"].as_str().expect("kind") {
         "object" => Spec::Object(
-            json["attributes"]
-                .as_object()
-                .expect("attributes")
-                .iter()
-                .map(|(key, child)| (key.clone(), spec(child)))
-                .collect(),
+            json["attributes"].as_object().expect("attributes").iter().map(|(key, child)| (key.clone(), spec(child))).collect(),
         ),
-        "array" => Spec::Array(
-            json["values"]
-                .as_array()
-                .expect("values")
-                .iter()
-                .map(spec)
-                .collect(),
-        ),
+        "array" => Spec::Array(json["values"].as_array().expect("values").iter().map(spec).collect()),
         "attr" => Spec::Attr { name, ty, required },
-        "block" => Spec::Block {
-            name,
-            required,
-            nested,
-        },
+        "block" => Spec::Block { name, required, nested },
         "block_attrs" => Spec::BlockAttrs { name, ty, required },
-        "block_list" => Spec::BlockList {
-            name,
-            min,
-            max,
-            nested,
-        },
-        "block_set" => Spec::BlockSet {
-            name,
-            min,
-            max,
-            nested,
-        },
+        "block_list" => Spec::BlockList { name, min, max, nested },
+        "block_set" => Spec::BlockSet { name, min, max, nested },
         "block_map" => Spec::BlockMap {
             name,
-            labels: json["labels"]
-                .as_array()
-                .expect("labels")
-                .iter()
-                .filter_map(|l| l.as_str().map(str::to_owned))
-                .collect(),
+            labels: json["labels"].as_array().expect("labels").iter().filter_map(|l| l.as_str().map(str::to_owned)).collect(),
             nested,
         },
         "literal" => Spec::Literal(text(json, "value")),
-        "default" => Spec::Default {
-            primary: boxed(&json["primary"]),
-            default: boxed(&json["default"]),
-        },
+        "default" => Spec::Default { primary: boxed(&json["primary"]), default: boxed(&json["default"]) },
         other => panic!("unknown kind {other}"),
     }
 }
@@ -84,9 +47,7 @@ fn vars(json: &Json) -> Vars {
     let mut vars = Vars::default();
     for (name, value) in json.as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default().to_owned();
-        let known = ["attr.", "meta.", "node."]
-            .iter()
-            .any(|p| name.starts_with(p));
+        let known = ["attr.", "meta.", "node."].iter().any(|p| name.starts_with(p));
         let map = if known { &mut vars.node } else { &mut vars.env };
         map.insert(name.clone(), value);
     }
@@ -99,8 +60,7 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn bytes_are_those_of_the_reference() {
-    let cases: Vec<Json> =
-        serde_json::from_str(include_str!("data/hclspec.json")).expect("test data");
+    let cases: Vec<Json> = serde_json::from_str(include_str!("data/hclspec.json")).expect("test data");
     let mut wrong = Vec::new();
     for case in &cases {
         let result = decode(&spec(&case["spec"]), &case["config"], &vars(&case["vars"]));
@@ -109,46 +69,27 @@ fn bytes_are_those_of_the_reference() {
             (Ok(value), Some(expected)) => {
                 let got = hex(&to_msgpack(&value));
                 if got != expected {
-                    wrong.push(format!(
-                        "{name}: {value:?}\n  got  {got}\n  want {expected}"
-                    ));
+                    wrong.push(format!("{name}: {value:?}\n  got  {got}\n  want {expected}"));
                 }
             }
-            (Ok(value), None) => wrong.push(format!(
-                "{name}: accepted as {value:?}, the reference refuses it"
-            )),
+            (Ok(value), None) => wrong.push(format!("{name}: accepted as {value:?}, the reference refuses it")),
             (Err(e), Some(_)) => wrong.push(format!("{name}: refused\n{}", render(&e, false))),
             (Err(e), None) => assert!(!render(&e, false).is_empty()),
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {} differ:\n{}",
-        wrong.len(),
-        cases.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
 fn attr(name: &str, ty: &str) -> Spec {
-    Spec::Attr {
-        name: name.into(),
-        ty: ty.into(),
-        required: true,
-    }
+    Spec::Attr { name: name.into(), ty: ty.into(), required: true }
 }
 
 #[test]
 fn errors_name_the_place_in_the_configuration() {
-    let spec = Spec::Object(BTreeMap::from([
-        ("command".to_owned(), attr("", "string")),
-        ("args".to_owned(), attr("args", "list(string)")),
-    ]));
+    let spec =
+        Spec::Object(BTreeMap::from([("command".to_owned(), attr("", "string")), ("args".to_owned(), attr("args", "list(string)"))]));
     let config = json!({"comand": "x", "args": ["${NOMAD_PROT}", "b"]});
-    let env = Vars {
-        env: BTreeMap::from([("NOMAD_PORT".to_owned(), "1".to_owned())]),
-        ..Vars::default()
-    };
+    let env = Vars { env: BTreeMap::from([("NOMAD_PORT".to_owned(), "1".to_owned())]), ..Vars::default() };
     let errors = decode(&spec, &config, &env).expect_err("three mistakes");
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -167,15 +108,8 @@ fn mistakes_of_a_schema_are_told_from_mistakes_of_a_job() {
         attr("a", "strin"),
         attr("", "string"),
         Spec::Literal("1 +".into()),
-        Spec::Block {
-            name: "b".into(),
-            required: false,
-            nested: None,
-        },
-        Spec::Default {
-            primary: None,
-            default: None,
-        },
+        Spec::Block { name: "b".into(), required: false, nested: None },
+        Spec::Default { primary: None, default: None },
     ] {
         let errors = broken.check().expect_err("broken");
         assert_eq!(errors[0].summary, "Invalid driver schema");
@@ -185,14 +119,8 @@ fn mistakes_of_a_schema_are_told_from_mistakes_of_a_job() {
 #[test]
 fn the_default_environment_is_reachable_by_name_and_through_env() {
     let env = Vars {
-        env: BTreeMap::from([
-            ("A.B".to_owned(), "1".to_owned()),
-            ("C".to_owned(), "2".to_owned()),
-        ]),
-        node: BTreeMap::from([
-            ("node.unique.id".to_owned(), "n1".to_owned()),
-            ("attr.cpu.arch".to_owned(), "amd64".to_owned()),
-        ]),
+        env: BTreeMap::from([("A.B".to_owned(), "1".to_owned()), ("C".to_owned(), "2".to_owned())]),
+        node: BTreeMap::from([("node.unique.id".to_owned(), "n1".to_owned()), ("attr.cpu.arch".to_owned(), "amd64".to_owned())]),
     };
     for (template, expected) in [
         ("${A.B}", "1"),
@@ -225,25 +153,10 @@ fn any_spec() -> impl Strategy<Value = Spec> {
         ])
         .prop_map(str::to_owned)
     };
-    let literal = prop::sample::select(vec![
-        "1",
-        "\"x\"",
-        "null",
-        "[1, \"a\"]",
-        "1 +",
-        "upper(\"x\")",
-    ]);
+    let literal = prop::sample::select(vec!["1", "\"x\"", "null", "[1, \"a\"]", "1 +", "upper(\"x\")"]);
     let leaf = prop_oneof![
-        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::Attr {
-            name,
-            ty,
-            required
-        }),
-        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::BlockAttrs {
-            name,
-            ty,
-            required
-        }),
+        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::Attr { name, ty, required }),
+        (name(), ty(), any::<bool>()).prop_map(|(name, ty, required)| Spec::BlockAttrs { name, ty, required }),
         literal.prop_map(|text| Spec::Literal(text.to_owned())),
     ];
     leaf.prop_recursive(4, 24, 4, move |inner| {
@@ -251,38 +164,15 @@ fn any_spec() -> impl Strategy<Value = Spec> {
         prop_oneof![
             prop::collection::btree_map(name(), inner.clone(), 0..4).prop_map(Spec::Object),
             prop::collection::vec(inner.clone(), 0..3).prop_map(Spec::Array),
-            (name(), any::<bool>(), nested.clone()).prop_map(|(name, required, nested)| {
-                Spec::Block {
-                    name,
-                    required,
-                    nested,
-                }
+            (name(), any::<bool>(), nested.clone()).prop_map(|(name, required, nested)| { Spec::Block { name, required, nested } }),
+            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| { Spec::BlockList { name, min, max, nested } }),
+            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| { Spec::BlockSet { name, min, max, nested } }),
+            (name(), prop::collection::vec(name(), 0..3), nested.clone()).prop_map(|(name, labels, nested)| Spec::BlockMap {
+                name,
+                labels,
+                nested
             }),
-            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| {
-                Spec::BlockList {
-                    name,
-                    min,
-                    max,
-                    nested,
-                }
-            }),
-            (name(), 0u64..3, 0u64..3, nested.clone()).prop_map(|(name, min, max, nested)| {
-                Spec::BlockSet {
-                    name,
-                    min,
-                    max,
-                    nested,
-                }
-            }),
-            (name(), prop::collection::vec(name(), 0..3), nested.clone()).prop_map(
-                |(name, labels, nested)| Spec::BlockMap {
-                    name,
-                    labels,
-                    nested
-                }
-            ),
-            (nested.clone(), nested)
-                .prop_map(|(primary, default)| Spec::Default { primary, default }),
+            (nested.clone(), nested).prop_map(|(primary, default)| Spec::Default { primary, default }),
         ]
     })
 }
@@ -293,27 +183,13 @@ fn any_config() -> impl Strategy<Value = Json> {
         any::<bool>().prop_map(Json::from),
         any::<i64>().prop_map(Json::from),
         any::<f64>().prop_map(Json::from),
-        prop::sample::select(vec![
-            "x",
-            "${FOO}",
-            "${",
-            "%{if}",
-            "5",
-            "true",
-            "${env[\"FOO\"]}",
-            "${[1][4]}"
-        ])
-        .prop_map(Json::from),
+        prop::sample::select(vec!["x", "${FOO}", "${", "%{if}", "5", "true", "${env[\"FOO\"]}", "${[1][4]}"]).prop_map(Json::from),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
-            prop::collection::btree_map(
-                prop::sample::select(vec!["a", "b", "c", "//", "${FOO}"]).prop_map(str::to_owned),
-                inner,
-                0..4
-            )
-            .prop_map(|m| Json::Object(m.into_iter().collect())),
+            prop::collection::btree_map(prop::sample::select(vec!["a", "b", "c", "//", "${FOO}"]).prop_map(str::to_owned), inner, 0..4)
+                .prop_map(|m| Json::Object(m.into_iter().collect())),
         ]
     })
 }

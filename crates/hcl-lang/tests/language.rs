@@ -7,10 +7,7 @@ use std::sync::Arc;
 use hcl_lang::body::{self, Schema};
 use hcl_lang::eval::{Budget, Context, Expression, Undefined};
 use hcl_lang::functions::{DiskHost, FunctionSet, NoHost};
-use hcl_lang::{
-    Diagnostic, Number, Source, Value, Vars, fmt, hcl1, interpolate, json, parse_duration,
-    parse_expr, render,
-};
+use hcl_lang::{Diagnostic, Number, Source, Value, Vars, fmt, hcl1, interpolate, json, parse_duration, parse_expr, render};
 
 fn context(undefined: Undefined) -> Context {
     let var = json!({"name": "web", "count": 3, "list": ["a", "b"], "none": null});
@@ -69,23 +66,13 @@ fn undefined_references_stay_text() {
         ("\"$${NOMAD_PORT_http}\"", "${NOMAD_PORT_http}"),
         ("\"${upper(foo)}\"", "${FOO}"),
         ("\"{{ key ${FOO}}}\"", "{{ key ${FOO}}}"),
-        (
-            "\"${var.name}-${NOMAD_ALLOC_INDEX}\"",
-            "web-${NOMAD_ALLOC_INDEX}",
-        ),
-        (
-            "join(\",\", [for x in var.list : \"${x}:${y}\"])",
-            "a:${y},b:${y}",
-        ),
+        ("\"${var.name}-${NOMAD_ALLOC_INDEX}\"", "web-${NOMAD_ALLOC_INDEX}"),
+        ("join(\",\", [for x in var.list : \"${x}:${y}\"])", "a:${y},b:${y}"),
         ("\"%{ if true }${x}%{ endif }\"", "${x}"),
         ("try(nothing.at.all, \"d\")", "${nothing.at.all}"),
-        (
-            "<<EOT\nport ${NOMAD_PORT_db}\nEOT",
-            "port ${NOMAD_PORT_db}\n",
-        ),
+        ("<<EOT\nport ${NOMAD_PORT_db}\nEOT", "port ${NOMAD_PORT_db}\n"),
     ] {
-        let value = evaluate_in(text, &context(Undefined::KeepText))
-            .unwrap_or_else(|e| panic!("{text}: {e}"));
+        let value = evaluate_in(text, &context(Undefined::KeepText)).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(value.as_str(), Some(expected), "{text}");
     }
 }
@@ -101,10 +88,7 @@ fn heredocs_keep_or_lose_their_indentation() {
         ("<<-EOT\n${var.name}\n      b\n    EOT", "web\n      b\n"),
         ("<<EOT\nEOT", ""),
         ("<<EOT\na \"quoted\" \\n\nEOT", "a \"quoted\" \\n\n"),
-        (
-            "<<-EOT\n  %{ for v in var.list ~}\n  - ${v}\n  %{ endfor ~}\n  end\n  EOT",
-            "  - a\n  - b\n  end\n",
-        ),
+        ("<<-EOT\n  %{ for v in var.list ~}\n  - ${v}\n  %{ endfor ~}\n  end\n  EOT", "  - a\n  - b\n  end\n"),
         ("<<EOT\n$${x} %%{y}\nEOT", "${x} %{y}\n"),
     ] {
         let value = evaluate(text).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -119,13 +103,7 @@ fn an_empty_heredoc_ends_where_it_ends() {
     let values: Vec<String> = file
         .just_attributes(&mut Vec::new())
         .iter()
-        .map(|a| {
-            json::encode(
-                &a.expression
-                    .evaluate(&context(Undefined::Error))
-                    .expect("evaluates"),
-            )
-        })
+        .map(|a| json::encode(&a.expression.evaluate(&context(Undefined::Error)).expect("evaluates")))
         .collect();
     assert_eq!(values, ["\"\"", "\"\"", "[\"\",1]", "\"x\\n\""]);
 }
@@ -133,47 +111,23 @@ fn an_empty_heredoc_ends_where_it_ends() {
 #[test]
 fn errors_name_line_column_and_what_to_do() {
     for (text, expected) in [
-        (
-            "var.nmae",
-            "t.hcl:1:4: Unknown attribute: this object has no attribute named \"nmae\" (did you mean \"name\"?)",
-        ),
-        (
-            "vra.name",
-            "t.hcl:1:1: Unknown variable: there is no variable named \"vra\" (did you mean \"var\"?)",
-        ),
-        (
-            "1 + \"x\"",
-            "t.hcl:1:5: Invalid operand: a number is required, this is the string \"x\"",
-        ),
+        ("var.nmae", "t.hcl:1:4: Unknown attribute: this object has no attribute named \"nmae\" (did you mean \"name\"?)"),
+        ("vra.name", "t.hcl:1:1: Unknown variable: there is no variable named \"vra\" (did you mean \"var\"?)"),
+        ("1 + \"x\"", "t.hcl:1:5: Invalid operand: a number is required, this is the string \"x\""),
         ("1 / 0", "t.hcl:1:5: Invalid operand: division by zero"),
         (
             "var.list.x",
             "t.hcl:1:9: Attribute of a list: a tuple has elements, no attribute \"x\" (write [*].x for the attribute of every element, [0].x for the first)",
         ),
-        (
-            "var.list[2]",
-            "t.hcl:1:9: Index out of range: there are 2 elements, counted from 0; 2 is none",
-        ),
-        (
-            "\"a ${var.none}\"",
-            "t.hcl:1:6: Null in a template: the expression is null, which has no text",
-        ),
+        ("var.list[2]", "t.hcl:1:9: Index out of range: there are 2 elements, counted from 0; 2 is none"),
+        ("\"a ${var.none}\"", "t.hcl:1:6: Null in a template: the expression is null, which has no text"),
         (
             "\"a ${var.list}\"",
             "t.hcl:1:6: Not a text: a tuple cannot be part of a text (use jsonencode(…) or join(…) to make a text of it)",
         ),
-        (
-            "uper(\"x\")",
-            "t.hcl:1:1: Unknown function: there is no function named \"uper\" (did you mean \"upper\"?)",
-        ),
-        (
-            "upper()",
-            "t.hcl:1:1: Wrong number of arguments: upper(str) was called with 0",
-        ),
-        (
-            "upper([])",
-            "t.hcl:1:7: Unsuitable argument: upper: str: string required",
-        ),
+        ("uper(\"x\")", "t.hcl:1:1: Unknown function: there is no function named \"uper\" (did you mean \"upper\"?)"),
+        ("upper()", "t.hcl:1:1: Wrong number of arguments: upper(str) was called with 0"),
+        ("upper([])", "t.hcl:1:7: Unsuitable argument: upper: str: string required"),
         (
             "file(\"x\")",
             "t.hcl:1:1: Function refused: file: filesystem function disabled (parse the file where its neighbours are, with the command line)",
@@ -198,14 +152,8 @@ fn errors_name_line_column_and_what_to_do() {
             "convert(1, lsit(string))",
             "t.hcl:1:12: Invalid type: there is no type named \"lsit\" (write any, bool, number, string, list(T), set(T), map(T), tuple([T, …]) or object({name = T, …}))",
         ),
-        (
-            "substr(\"a\", 0.5, 1)",
-            "t.hcl:1:13: Call failed: substr: a whole number is required",
-        ),
-        (
-            "[1, 2",
-            "t.hcl:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for its partner)",
-        ),
+        ("substr(\"a\", 0.5, 1)", "t.hcl:1:13: Call failed: substr: a whole number is required"),
+        ("[1, 2", "t.hcl:1:1: Unclosed bracket: this [ is never closed (the end of the file was reached while looking for its partner)"),
     ] {
         let error = evaluate(text).expect_err(text);
         assert_eq!(error.to_string(), expected, "{text}");
@@ -224,38 +172,20 @@ fn syntax_errors_of_files_point_at_the_mistake() {
             "a = \"x\nb = 2\n",
             "t.hcl:1:5: Unclosed quote: this quote is not closed on its line (close the quote, write \\n, or use a heredoc: <<EOF)",
         ),
-        (
-            "a = [1, {b = 2]\n",
-            "t.hcl:1:15: Unmatched bracket: ] closes here what was opened with { (the { is on line 1)",
-        ),
+        ("a = [1, {b = 2]\n", "t.hcl:1:15: Unmatched bracket: ] closes here what was opened with { (the { is on line 1)"),
         (
             "a {\n}\n}\n",
             "t.hcl:3:1: Unmatched bracket: nothing is open that } could close (remove it, or look for a bracket closed too early above)",
         ),
-        (
-            "a = 1 b = 2\n",
-            "t.hcl:1:7: Invalid syntax: the line should end here (only one attribute or block may stand on a line)",
-        ),
+        ("a = 1 b = 2\n", "t.hcl:1:7: Invalid syntax: the line should end here (only one attribute or block may stand on a line)"),
         (
             "a {\n  b = 1, c = 2\n}\n",
             "t.hcl:2:8: Invalid syntax: the line should end here (attributes of a block are separated by newlines, not commas)",
         ),
-        (
-            "a\n",
-            "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier",
-        ),
-        (
-            "a = \n",
-            "t.hcl:1:5: Invalid syntax: a value is expected here",
-        ),
-        (
-            "a = 'x'\n",
-            "t.hcl:1:5: Invalid syntax: a value is expected here (text is written in double quotes)",
-        ),
-        (
-            "a = \"${b:-c}\"\n",
-            "t.hcl:1:9: Invalid syntax: expected `}` (a ${ that is not for this file is written $${)",
-        ),
+        ("a\n", "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier"),
+        ("a = \n", "t.hcl:1:5: Invalid syntax: a value is expected here"),
+        ("a = 'x'\n", "t.hcl:1:5: Invalid syntax: a value is expected here (text is written in double quotes)"),
+        ("a = \"${b:-c}\"\n", "t.hcl:1:9: Invalid syntax: expected `}` (a ${ that is not for this file is written $${)"),
         (
             "a = \"%{ if x }y\"\n",
             "t.hcl:1:1: Invalid syntax: this is neither name = value nor the beginning of a block, or what follows it is not understood (every %{if} and %{for} needs its %{endif} or %{endfor}; a %{ that is text is written %%{)",
@@ -280,14 +210,8 @@ fn syntax_errors_of_files_point_at_the_mistake() {
             "a: 1\n",
             "t.hcl:1:2: Invalid syntax: invalid structure; expected `{`, `=`, `\"` or identifier (attributes are written name = value)",
         ),
-        (
-            "{\"a\": }",
-            "t.hcl:1:7: Invalid JSON: a value is expected here",
-        ),
-        (
-            "{\"a\": 1,}",
-            "t.hcl:1:9: Invalid JSON: a key in quotes is expected here",
-        ),
+        ("{\"a\": }", "t.hcl:1:7: Invalid JSON: a value is expected here"),
+        ("{\"a\": 1,}", "t.hcl:1:9: Invalid JSON: a key in quotes is expected here"),
     ] {
         let error = body::parse_file(&Source::new("t.hcl", text)).expect_err(text);
         if error.to_string() != expected {
@@ -303,10 +227,7 @@ fn a_rendered_error_shows_the_line_and_the_hint() {
     let file = body::parse_file(&source).expect("parses");
     let mut found = Vec::new();
     let attributes = file.just_attributes(&mut found);
-    let error = attributes[1]
-        .expression
-        .evaluate(&context(Undefined::Error))
-        .expect_err("no such function");
+    let error = attributes[1].expression.evaluate(&context(Undefined::Error)).expect_err("no such function");
     assert_eq!(
         render(&[error], false),
         "error: Unknown function\n \
@@ -323,30 +244,17 @@ fn a_rendered_error_shows_the_line_and_the_hint() {
 fn constants_only_where_constants_belong() {
     let constant = Context::constant(Budget::default());
     assert_eq!(
-        evaluate_in("foo", &constant)
-            .expect_err("a reference")
-            .to_string(),
+        evaluate_in("foo", &constant).expect_err("a reference").to_string(),
         "t.hcl:1:1: Variables not allowed: foo is a reference, only constants may stand here (if it is meant as text, put it in quotes: \"foo\")"
     );
-    assert_eq!(
-        evaluate_in("upper(\"x\")", &constant)
-            .expect_err("a call")
-            .summary,
-        "Functions not allowed"
-    );
+    assert_eq!(evaluate_in("upper(\"x\")", &constant).expect_err("a call").summary, "Functions not allowed");
 }
 
 #[test]
 fn unknown_members_are_reported_with_suggestions_all_at_once() {
-    let source = Source::new(
-        "t.hcl",
-        "nmae = 1\ntask {}\ncfg \"a\" \"b\" {}\nconfig = 1\n",
-    );
+    let source = Source::new("t.hcl", "nmae = 1\ntask {}\ncfg \"a\" \"b\" {}\nconfig = 1\n");
     let file = body::parse_file(&source).expect("parses");
-    let schema = Schema {
-        attributes: vec!["name"],
-        blocks: vec![("task", &["name"]), ("config", &[]), ("cfg", &["x"])],
-    };
+    let schema = Schema { attributes: vec!["name"], blocks: vec![("task", &["name"]), ("config", &[]), ("cfg", &["x"])] };
     let mut found = Vec::new();
     file.content(&schema, None, &mut found);
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -366,10 +274,7 @@ fn dynamic_blocks_are_expanded() {
     let text = "dynamic \"port\" {\n  for_each = { http = 80, db = 5432 }\n  labels   = [port.key]\n  content {\n    static = port.value\n  }\n}\n\
                 dynamic \"port\" {\n  for_each = var.list\n  iterator = p\n  labels = [\"x-${p.value}\"]\n  content {\n    static = p.key\n  }\n}\n";
     let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");
-    let schema = Schema {
-        attributes: Vec::new(),
-        blocks: vec![("port", &["label"])],
-    };
+    let schema = Schema { attributes: Vec::new(), blocks: vec![("port", &["label"])] };
     let context = context(Undefined::Error);
     let mut found = Vec::new();
     let content = file.content(&schema, Some(&context), &mut found);
@@ -379,10 +284,7 @@ fn dynamic_blocks_are_expanded() {
         .iter()
         .map(|block| {
             let attributes = block.body.just_attributes(&mut Vec::new());
-            let value = attributes[0]
-                .expression
-                .evaluate(&context)
-                .expect("evaluates");
+            let value = attributes[0].expression.evaluate(&context).expect("evaluates");
             (block.labels[0].0.clone(), json::encode(&value))
         })
         .collect();
@@ -392,10 +294,7 @@ fn dynamic_blocks_are_expanded() {
 
 #[test]
 fn mistakes_in_dynamic_blocks_are_named() {
-    let schema = Schema {
-        attributes: Vec::new(),
-        blocks: vec![("port", &["label"])],
-    };
+    let schema = Schema { attributes: Vec::new(), blocks: vec![("port", &["label"])] };
     for (text, expected) in [
         (
             "dynamic \"prot\" {\n for_each = []\n content {}\n}",
@@ -417,47 +316,25 @@ fn mistakes_in_dynamic_blocks_are_named() {
         let file = body::parse_file(&Source::new("t.hcl", text)).expect("parses");
         let mut found = Vec::new();
         file.content(&schema, Some(&context(Undefined::Error)), &mut found);
-        assert_eq!(
-            found.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            [expected],
-            "{text}"
-        );
+        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected], "{text}");
     }
 }
 
 #[test]
 fn json_bodies_follow_the_schema() {
-    let text = r#"{"//": "note", "name": "${var.name}!", "task": {"a": {"x": 1}, "b": [{"x": 2}, {"x": 3}]}, "one": [{"x": 4}], "none": null}"#;
+    let text =
+        r#"{"//": "note", "name": "${var.name}!", "task": {"a": {"x": 1}, "b": [{"x": 2}, {"x": 3}]}, "one": [{"x": 4}], "none": null}"#;
     let file = body::parse_file(&Source::new("t.json", text)).expect("parses");
-    let schema = Schema {
-        attributes: vec!["name"],
-        blocks: vec![("task", &["name"]), ("one", &[]), ("none", &[])],
-    };
+    let schema = Schema { attributes: vec!["name"], blocks: vec![("task", &["name"]), ("one", &[]), ("none", &[])] };
     let context = context(Undefined::Error);
     let mut found = Vec::new();
     let content = file.content(&schema, Some(&context), &mut found);
     assert_eq!(found, []);
-    let name = content
-        .attribute("name")
-        .expect("name")
-        .expression
-        .evaluate(&context);
+    let name = content.attribute("name").expect("name").expression.evaluate(&context);
     assert_eq!(name, Ok(Value::from("web!")));
-    let blocks: Vec<String> = content
-        .blocks
-        .iter()
-        .map(|b| {
-            format!(
-                "{}{:?}",
-                b.name,
-                b.labels.iter().map(|l| l.0.as_str()).collect::<Vec<_>>()
-            )
-        })
-        .collect();
-    assert_eq!(
-        blocks,
-        ["task[\"a\"]", "task[\"b\"]", "task[\"b\"]", "one[]"]
-    );
+    let blocks: Vec<String> =
+        content.blocks.iter().map(|b| format!("{}{:?}", b.name, b.labels.iter().map(|l| l.0.as_str()).collect::<Vec<_>>())).collect();
+    assert_eq!(blocks, ["task[\"a\"]", "task[\"b\"]", "task[\"b\"]", "one[]"]);
 }
 
 #[test]
@@ -487,13 +364,8 @@ fn numbers_are_exact() {
     assert_eq!(n("1e308").to_f64(), 1e308);
     assert_eq!(n("-2.5").floor(), Some(n("-3")));
     assert_eq!(n("-2.5").ceil(), Some(n("-2")));
-    assert_eq!(
-        n("1").div(&n("3")).and_then(|t| t.mul(&n("3"))),
-        Some(n("1"))
-    );
-    for bad in [
-        "", "-", "1e", "x", "0x1", "1_0", "1e99999", ".", "1 ", "--1",
-    ] {
+    assert_eq!(n("1").div(&n("3")).and_then(|t| t.mul(&n("3"))), Some(n("1")));
+    for bad in ["", "-", "1e", "x", "0x1", "1_0", "1e99999", ".", "1 ", "--1"] {
         assert_eq!(Number::parse(bad), None, "{bad}");
     }
 }
@@ -513,18 +385,7 @@ fn durations_are_those_of_go() {
     ] {
         assert_eq!(parse_duration(text), Ok(nanos), "{text}");
     }
-    for bad in [
-        "",
-        "5",
-        "s",
-        "1x",
-        "1.2.3s",
-        "1d",
-        "300000000h",
-        "- 1s",
-        "1s ",
-        ".",
-    ] {
+    for bad in ["", "5", "s", "1x", "1.2.3s", "1d", "300000000h", "- 1s", "1s ", "."] {
         assert!(parse_duration(bad).is_err(), "{bad}");
     }
 }
@@ -532,22 +393,13 @@ fn durations_are_those_of_go() {
 #[test]
 fn interpolation_replaces_what_is_known() {
     let vars = Vars {
-        env: BTreeMap::from([
-            ("NOMAD_PORT_http".to_owned(), "8080".to_owned()),
-            ("A.B".to_owned(), "ab".to_owned()),
-        ]),
-        node: BTreeMap::from([
-            ("node.class".to_owned(), "big".to_owned()),
-            ("meta.rack".to_owned(), "r1".to_owned()),
-        ]),
+        env: BTreeMap::from([("NOMAD_PORT_http".to_owned(), "8080".to_owned()), ("A.B".to_owned(), "ab".to_owned())]),
+        node: BTreeMap::from([("node.class".to_owned(), "big".to_owned()), ("meta.rack".to_owned(), "r1".to_owned())]),
     };
     for (text, expected) in [
         ("x", "x"),
         ("${NOMAD_PORT_http}", "8080"),
-        (
-            "-p ${NOMAD_PORT_http} ${node.class}/${meta.rack}",
-            "-p 8080 big/r1",
-        ),
+        ("-p ${NOMAD_PORT_http} ${node.class}/${meta.rack}", "-p 8080 big/r1"),
         ("${env[\"A.B\"]} ${A.B} ${env.A.B}", "ab ab ab"),
         ("${ node.class }", "big"),
         ("${unknown} ${attr.x}", "${unknown} ${attr.x}"),
@@ -565,30 +417,18 @@ fn interpolation_replaces_what_is_known() {
 fn layout_is_canonical() {
     for (given, expected) in [
         ("a=1\n", "a = 1\n"),
-        (
-            "a=1\nlonger = 2 # x\n b =3   # y\n",
-            "a      = 1\nlonger = 2 # x\nb      = 3 # y\n",
-        ),
-        (
-            "job \"x\" {\ngroup   \"g\"{\ncount=1\n}\n}\n",
-            "job \"x\" {\n  group \"g\" {\n    count = 1\n  }\n}\n",
-        ),
+        ("a=1\nlonger = 2 # x\n b =3   # y\n", "a      = 1\nlonger = 2 # x\nb      = 3 # y\n"),
+        ("job \"x\" {\ngroup   \"g\"{\ncount=1\n}\n}\n", "job \"x\" {\n  group \"g\" {\n    count = 1\n  }\n}\n"),
         ("a = [1,2 , 3]\n", "a = [1, 2, 3]\n"),
         ("a = {b=1,c = 2}\n", "a = { b = 1, c = 2 }\n"),
-        (
-            "a = [\n1,\n{\nb=2\n}\n]\n",
-            "a = [\n  1,\n  {\n    b = 2\n  }\n]\n",
-        ),
+        ("a = [\n1,\n{\nb=2\n}\n]\n", "a = [\n  1,\n  {\n    b = 2\n  }\n]\n"),
         ("a = foo ( 1 ,-2 )\n", "a = foo(1, -2)\n"),
         ("a = b?c:d\n", "a = b ? c : d\n"),
         ("a = !b&&c\n", "a = !b && c\n"),
         ("a = x . y [ 0 ] . *\n", "a = x.y[0].*\n"),
         ("a = [for x in y: x if x]\n", "a = [for x in y : x if x]\n"),
         ("a = \"${ b }  ${c}\"\n", "a = \"${ b }  ${c}\"\n"),
-        (
-            "a = <<EOT\n  keep   this\nEOT\nbb=1\n",
-            "a  = <<EOT\n  keep   this\nEOT\nbb = 1\n",
-        ),
+        ("a = <<EOT\n  keep   this\nEOT\nbb=1\n", "a  = <<EOT\n  keep   this\nEOT\nbb = 1\n"),
         ("# top\n\n\n  a = 1\n", "# top\n\n\na = 1\n"),
         ("a = 1 /* b */\n", "a = 1 /* b */\n"),
         ("\n", ""),
@@ -628,42 +468,15 @@ fn hcl1_is_read_leniently() {
 #[test]
 fn hcl1_errors_name_the_place() {
     for (text, expected) in [
-        (
-            "a {\n b = 1\n",
-            "t:1:3: Invalid syntax: this block is never closed",
-        ),
-        (
-            "a = \"x\n",
-            "t:1:5: Invalid syntax: this quote is not closed on its line",
-        ),
-        (
-            "a = foo\n",
-            "t:1:5: Invalid syntax: \"foo\" is not a value; put text in quotes",
-        ),
-        (
-            "a = 1x\n",
-            "t:1:5: Invalid syntax: \"1x\" is not a number; put text in quotes",
-        ),
-        (
-            "a b = 1\n",
-            "t:1:5: Invalid syntax: a key with labels starts a block: write { instead of =",
-        ),
-        (
-            "a = [1 2]\n",
-            "t:1:8: Invalid syntax: a comma or the closing bracket is expected here",
-        ),
-        (
-            "}\n",
-            "t:1:1: Invalid syntax: there is no block to close here",
-        ),
-        (
-            "a = <<X\nb\n",
-            "t:1:5: Invalid syntax: the closing X of this heredoc is missing",
-        ),
-        (
-            "a /* b",
-            "t:1:3: Invalid syntax: this comment is never closed",
-        ),
+        ("a {\n b = 1\n", "t:1:3: Invalid syntax: this block is never closed"),
+        ("a = \"x\n", "t:1:5: Invalid syntax: this quote is not closed on its line"),
+        ("a = foo\n", "t:1:5: Invalid syntax: \"foo\" is not a value; put text in quotes"),
+        ("a = 1x\n", "t:1:5: Invalid syntax: \"1x\" is not a number; put text in quotes"),
+        ("a b = 1\n", "t:1:5: Invalid syntax: a key with labels starts a block: write { instead of ="),
+        ("a = [1 2]\n", "t:1:8: Invalid syntax: a comma or the closing bracket is expected here"),
+        ("}\n", "t:1:1: Invalid syntax: there is no block to close here"),
+        ("a = <<X\nb\n", "t:1:5: Invalid syntax: the closing X of this heredoc is missing"),
+        ("a /* b", "t:1:3: Invalid syntax: this comment is never closed"),
     ] {
         let error = hcl1::parse(&Source::new("t", text)).expect_err(text);
         assert_eq!(error.to_string(), expected, "{text}");
@@ -677,10 +490,7 @@ fn functions_reach_files_only_when_allowed() {
     std::fs::write(dir.path().join("sub/a.txt"), "hello ü").expect("a file");
     std::fs::write(dir.path().join("b.bin"), [0xff, 0xfe]).expect("a file");
     let with = |allow_files| Context {
-        functions: FunctionSet::job(Arc::new(DiskHost {
-            base_dir: dir.path().to_owned(),
-            allow_files,
-        })),
+        functions: FunctionSet::job(Arc::new(DiskHost { base_dir: dir.path().to_owned(), allow_files })),
         ..context(Undefined::Error)
     };
     for (text, expected) in [
@@ -696,18 +506,12 @@ fn functions_reach_files_only_when_allowed() {
         let value = evaluate_in(text, &with(true)).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(json::encode(&value), expected, "{text}");
         let error = evaluate_in(text, &with(false)).expect_err(text);
-        assert!(
-            error.detail.ends_with("filesystem function disabled"),
-            "{error}"
-        );
+        assert!(error.detail.ends_with("filesystem function disabled"), "{error}");
     }
     for (text, detail) in [
         ("file(\"nope\")", "file: cannot read \"nope\""),
         ("file(\"b.bin\")", "file: \"b.bin\" is not UTF-8 text"),
-        (
-            "file(\"sub\")",
-            "file: cannot read \"sub\": not a regular file",
-        ),
+        ("file(\"sub\")", "file: cannot read \"sub\": not a regular file"),
     ] {
         let error = evaluate_in(text, &with(true)).expect_err(text);
         assert!(error.detail.starts_with(detail), "{error}");

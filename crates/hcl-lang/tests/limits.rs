@@ -13,11 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn context() -> Context {
     Context {
-        variables: [(
-            "var".to_owned(),
-            Value::Object([("x".to_owned(), Value::from("y"))].into()),
-        )]
-        .into(),
+        variables: [("var".to_owned(), Value::Object([("x".to_owned(), Value::from("y"))].into()))].into(),
         functions: FunctionSet::job(Arc::new(NoHost)),
         undefined: Undefined::KeepText,
         budget: Budget::default(),
@@ -128,30 +124,17 @@ fn deep_nesting_is_refused_in_good_time() {
 
 #[test]
 fn large_flat_inputs_are_read_in_good_time() {
-    let lines: String = (0..20_000)
-        .map(|i| format!("a{i} = \"${{b}} {i}\"\n"))
-        .collect();
+    let lines: String = (0..20_000).map(|i| format!("a{i} = \"${{b}} {i}\"\n")).collect();
     within_patience("attributes", &lines);
     let object: String = (0..1_500).map(|i| format!("a{i} = {i}\n")).collect();
     within_patience("object", &format!("x = {{\n{object}}}"));
     let list = "1,".repeat(10_000);
     within_patience("list", &format!("x = [{list}]"));
-    within_patience(
-        "heredoc",
-        &format!("x = <<E\n{}E\n", "some words of text\n".repeat(30_000)),
-    );
+    within_patience("heredoc", &format!("x = <<E\n{}E\n", "some words of text\n".repeat(30_000)));
     within_patience("string", &format!("x = \"{}\"", "abc ".repeat(200_000)));
     within_patience("escapes", &format!("x = \"{}\"", "$${\\n".repeat(50_000)));
     within_patience("comments", &"# words\n/* more */\n".repeat(30_000));
-    within_patience(
-        "json",
-        &format!(
-            "{{{}\"z\":1}}",
-            (0..20_000)
-                .map(|i| format!("\"k{i}\":[1,2],"))
-                .collect::<String>()
-        ),
-    );
+    within_patience("json", &format!("{{{}\"z\":1}}", (0..20_000).map(|i| format!("\"k{i}\":[1,2],")).collect::<String>()));
 }
 
 #[test]
@@ -183,11 +166,7 @@ fn evaluation_is_bounded() {
         let started = Instant::now();
         let result = evaluate(&case);
         let took = started.elapsed();
-        assert!(
-            took < PATIENCE,
-            "{case} took {took:?}, gave {:?}",
-            result.is_ok()
-        );
+        assert!(took < PATIENCE, "{case} took {took:?}, gave {:?}", result.is_ok());
     }
 }
 
@@ -197,11 +176,7 @@ fn doubling_through_variables_is_bounded() {
     let mut context = context();
     let mut failed = false;
     for i in 0..40 {
-        let text = if i == 0 {
-            "[1, 2, 3, 4]".to_owned()
-        } else {
-            "[prev, prev, prev, prev]".to_owned()
-        };
+        let text = if i == 0 { "[1, 2, 3, 4]".to_owned() } else { "[prev, prev, prev, prev]".to_owned() };
         let source = Source::new("test", text);
         let expr = parse_expr(&source).expect("parses");
         match Expression::new(Arc::new(expr), source).evaluate(&context) {
@@ -239,12 +214,10 @@ fn deep_values_through_variables_are_refused() {
 
 fn fragment() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
-        "a", "job", "\"x\"", "{", "}", "[", "]", "(", ")", "=", "\n", " ", "${", "%{", "}", "~",
-        "\"", "<<EOT\n", "EOT\n", "<<-E\n", "E", "if", "for", "in", "endif", "endfor", "else", "1",
-        "0.5", "-", "+", "*", "/", "%", "!", "&&", "||", "==", "?", ":", ",", ".", "...", "=>",
-        "#c\n", "/*", "*/", "//", "\\", "$${", "null", "true", "var.x", "local.y", "upper(",
-        "try(", "é", "\u{feff}", "\r\n", "\u{0}", "dynamic", "content", "<", ">", "[*]", ".*",
-        "::",
+        "a", "job", "\"x\"", "{", "}", "[", "]", "(", ")", "=", "\n", " ", "${", "%{", "}", "~", "\"", "<<EOT\n", "EOT\n", "<<-E\n", "E",
+        "if", "for", "in", "endif", "endfor", "else", "1", "0.5", "-", "+", "*", "/", "%", "!", "&&", "||", "==", "?", ":", ",", ".",
+        "...", "=>", "#c\n", "/*", "*/", "//", "\\", "$${", "null", "true", "var.x", "local.y", "upper(", "try(", "é", "\u{feff}", "\r\n",
+        "\u{0}", "dynamic", "content", "<", ">", "[*]", ".*", "::",
     ]);
     prop::collection::vec(word, 0..60).prop_map(|words| words.concat())
 }

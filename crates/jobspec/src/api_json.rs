@@ -8,15 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::schema::{BlockSpec, JOB, Kind, NestedSpec, Shape};
 
 /// Members that may stand beside `Job`; they belong to the request, not to the job.
-const ENVELOPE: [&str; 7] = [
-    "Job",
-    "EnforceIndex",
-    "JobModifyIndex",
-    "PolicyOverride",
-    "PreserveCounts",
-    "EvalPriority",
-    "Submission",
-];
+const ENVELOPE: [&str; 7] = ["Job", "EnforceIndex", "JobModifyIndex", "PolicyOverride", "PreserveCounts", "EvalPriority", "Submission"];
 
 /// Whether a document is the API's JSON rather than a job file in JSON notation.
 pub(crate) fn looks_like_api(node: &JsonNode) -> bool {
@@ -34,10 +26,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Source) -> Self {
-        Self {
-            source,
-            diagnostics: Vec::new(),
-        }
+        Self { source, diagnostics: Vec::new() }
     }
 
     /// The job of a document, with or without the envelope.
@@ -50,10 +39,7 @@ impl<'a> Reader<'a> {
             return self.object(JOB, node, "Job");
         };
         for member in members {
-            if !ENVELOPE
-                .iter()
-                .any(|name| name.eq_ignore_ascii_case(&member.key))
-            {
+            if !ENVELOPE.iter().any(|name| name.eq_ignore_ascii_case(&member.key)) {
                 self.unknown(member, ENVELOPE.iter().copied());
             }
         }
@@ -62,20 +48,14 @@ impl<'a> Reader<'a> {
 
     fn wrong(&mut self, node: &JsonNode, what: &str, wanted: &str) {
         self.diagnostics.push(
-            Diagnostic::error(
-                "Unsuitable value",
-                format!("{what}: {wanted} is required, this is {}", node.kind_name()),
-            )
-            .at(self.source, node.span),
+            Diagnostic::error("Unsuitable value", format!("{what}: {wanted} is required, this is {}", node.kind_name()))
+                .at(self.source, node.span),
         );
     }
 
     fn unknown<'n>(&mut self, member: &JsonMember, names: impl Iterator<Item = &'n str>) {
-        let diagnostic =
-            Diagnostic::warning("Unknown field", format!("{:?} is not used", member.key))
-                .at(self.source, member.key_span);
-        self.diagnostics
-            .push(hcl_lang::did_you_mean(diagnostic, &member.key, names));
+        let diagnostic = Diagnostic::warning("Unknown field", format!("{:?} is not used", member.key)).at(self.source, member.key_span);
+        self.diagnostics.push(hcl_lang::did_you_mean(diagnostic, &member.key, names));
     }
 
     fn object(&mut self, spec: &BlockSpec, node: &JsonNode, what: &str) -> Map<String, Json> {
@@ -105,12 +85,8 @@ impl<'a> Reader<'a> {
             } else if let Some(name) = spec.json_only.iter().find(|name| same(name)) {
                 out.insert((*name).to_owned(), member.value.to_value().to_json());
             } else {
-                let names = spec
-                    .attributes
-                    .iter()
-                    .map(|a| a.json)
-                    .chain(spec.blocks.iter().map(|n| n.json))
-                    .filter(|name| !name.starts_with('#'));
+                let names =
+                    spec.attributes.iter().map(|a| a.json).chain(spec.blocks.iter().map(|n| n.json)).filter(|name| !name.starts_with('#'));
                 self.unknown(member, names);
             }
         }
@@ -124,11 +100,7 @@ impl<'a> Reader<'a> {
             (Kind::Int(least, most), JsonKind::Number(n)) => match n.as_i64() {
                 Some(int) if (least..=most).contains(&int) => Some(json!(int)),
                 _ => {
-                    self.wrong(
-                        node,
-                        name,
-                        &format!("a whole number from {least} to {most}"),
-                    );
+                    self.wrong(node, name, &format!("a whole number from {least} to {most}"));
                     None
                 }
             },
@@ -142,25 +114,16 @@ impl<'a> Reader<'a> {
             (Kind::Duration, JsonKind::String(text)) => match parse_duration(text) {
                 Ok(nanos) => Some(json!(nanos)),
                 Err(e) => {
-                    self.diagnostics.push(
-                        Diagnostic::error("Unsuitable value", format!("{name}: {e}"))
-                            .at(self.source, node.span),
-                    );
+                    self.diagnostics.push(Diagnostic::error("Unsuitable value", format!("{name}: {e}")).at(self.source, node.span));
                     None
                 }
             },
             (Kind::Texts, JsonKind::Array(items)) => {
-                let texts = items
-                    .iter()
-                    .filter_map(|item| self.attribute(Kind::Text, name, item))
-                    .collect();
+                let texts = items.iter().filter_map(|item| self.attribute(Kind::Text, name, item)).collect();
                 Some(Json::Array(texts))
             }
             (Kind::Ports, JsonKind::Array(items)) => {
-                let ports = items
-                    .iter()
-                    .filter_map(|item| self.attribute(Kind::Int(0, 65535), name, item))
-                    .collect();
+                let ports = items.iter().filter_map(|item| self.attribute(Kind::Int(0, 65535), name, item)).collect();
                 Some(Json::Array(ports))
             }
             (kind, _) => {
@@ -192,15 +155,11 @@ impl<'a> Reader<'a> {
                     json!([])
                 }
             },
-            Shape::ByLabel(spec) => self.members(node, nested.json, |reader, item| {
-                Some(Json::Object(reader.object(spec, item, nested.json)))
-            }),
-            Shape::Texts => self.members(node, nested.json, |reader, item| {
-                reader.attribute(Kind::Text, nested.json, item)
-            }),
-            Shape::TextLists => self.members(node, nested.json, |reader, item| {
-                reader.attribute(Kind::Texts, nested.json, item)
-            }),
+            Shape::ByLabel(spec) => {
+                self.members(node, nested.json, |reader, item| Some(Json::Object(reader.object(spec, item, nested.json))))
+            }
+            Shape::Texts => self.members(node, nested.json, |reader, item| reader.attribute(Kind::Text, nested.json, item)),
+            Shape::TextLists => self.members(node, nested.json, |reader, item| reader.attribute(Kind::Texts, nested.json, item)),
             Shape::Free => match &node.kind {
                 JsonKind::Object(_) => node.to_value().to_json(),
                 _ => {
@@ -211,12 +170,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn members(
-        &mut self,
-        node: &JsonNode,
-        what: &str,
-        mut read: impl FnMut(&mut Self, &JsonNode) -> Option<Json>,
-    ) -> Json {
+    fn members(&mut self, node: &JsonNode, what: &str, mut read: impl FnMut(&mut Self, &JsonNode) -> Option<Json>) -> Json {
         let JsonKind::Object(members) = &node.kind else {
             self.wrong(node, what, "an object");
             return json!({});

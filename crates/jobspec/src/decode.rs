@@ -20,17 +20,8 @@ const LABEL: &[&str] = &["name"];
 
 impl Decoder<'_> {
     /// Reads one block by its table.
-    pub(crate) fn block(
-        &mut self,
-        spec: &BlockSpec,
-        label: Option<&str>,
-        body: &Body,
-        name_span: Span,
-    ) -> Map<String, Json> {
-        let mut schema = Schema {
-            attributes: spec.attributes.iter().map(|a| a.hcl).collect(),
-            blocks: Vec::new(),
-        };
+    pub(crate) fn block(&mut self, spec: &BlockSpec, label: Option<&str>, body: &Body, name_span: Span) -> Map<String, Json> {
+        let mut schema = Schema { attributes: spec.attributes.iter().map(|a| a.hcl).collect(), blocks: Vec::new() };
         for nested in spec.blocks {
             let labels: &[&str] = match nested.shape {
                 Shape::One(s) | Shape::Many(s) | Shape::ByLabel(s) if s.label.is_some() => LABEL,
@@ -56,32 +47,18 @@ impl Decoder<'_> {
                     }
                 }
                 None if attribute.required => self.diagnostics.push(
-                    Diagnostic::error(
-                        "Missing attribute",
-                        format!("{} is required here", attribute.hcl),
-                    )
-                    .at(body.source(), name_span)
-                    .hint(format!("write {} = …", attribute.hcl)),
+                    Diagnostic::error("Missing attribute", format!("{} is required here", attribute.hcl))
+                        .at(body.source(), name_span)
+                        .hint(format!("write {} = …", attribute.hcl)),
                 ),
                 None => {}
             }
         }
         for nested in spec.blocks {
-            let blocks: Vec<&Block> = content
-                .blocks
-                .iter()
-                .filter(|b| b.name == nested.hcl)
-                .collect();
+            let blocks: Vec<&Block> = content.blocks.iter().filter(|b| b.name == nested.hcl).collect();
             self.nested(nested, content.attribute(nested.hcl), &blocks, &mut fields);
         }
-        (spec.finish)(
-            &mut fields,
-            &mut Place {
-                body,
-                span: name_span,
-                diagnostics: &mut self.diagnostics,
-            },
-        );
+        (spec.finish)(&mut fields, &mut Place { body, span: name_span, diagnostics: &mut self.diagnostics });
         fields
     }
 
@@ -92,14 +69,9 @@ impl Decoder<'_> {
 
     fn twice(&mut self, name: &str, span: Span, body: &Body, first: usize) {
         self.diagnostics.push(
-            Diagnostic::error(
-                "Block given twice",
-                format!("only one {name} is allowed here"),
-            )
-            .at(body.source(), span)
-            .hint(format!(
-                "the first one is on line {first}; merge them into one"
-            )),
+            Diagnostic::error("Block given twice", format!("only one {name} is allowed here"))
+                .at(body.source(), span)
+                .hint(format!("the first one is on line {first}; merge them into one")),
         );
     }
 
@@ -112,28 +84,18 @@ impl Decoder<'_> {
         Some(first)
     }
 
-    fn nested(
-        &mut self,
-        nested: &NestedSpec,
-        attribute: Option<&Attribute>,
-        blocks: &[&Block],
-        fields: &mut Map<String, Json>,
-    ) {
+    fn nested(&mut self, nested: &NestedSpec, attribute: Option<&Attribute>, blocks: &[&Block], fields: &mut Map<String, Json>) {
         let value = match nested.shape {
             Shape::One(spec) => self.only(blocks).map(|block| self.inner(spec, block)),
-            Shape::Many(spec) => (!blocks.is_empty())
-                .then(|| Json::Array(blocks.iter().map(|block| self.inner(spec, block)).collect())),
+            Shape::Many(spec) => (!blocks.is_empty()).then(|| Json::Array(blocks.iter().map(|block| self.inner(spec, block)).collect())),
             Shape::ByLabel(spec) => (!blocks.is_empty()).then(|| {
                 let mut out = Map::new();
                 for block in blocks {
                     let label = block.labels.first().map_or("", |(label, _)| label.as_str());
                     if out.contains_key(label) {
                         self.diagnostics.push(
-                            Diagnostic::error(
-                                "Block given twice",
-                                format!("there is already a {} named {label:?}", block.name),
-                            )
-                            .at(block.body.source(), block.name_span),
+                            Diagnostic::error("Block given twice", format!("there is already a {} named {label:?}", block.name))
+                                .at(block.body.source(), block.name_span),
                         );
                     }
                     let inner = self.inner(spec, block);
@@ -144,11 +106,7 @@ impl Decoder<'_> {
             Shape::Texts | Shape::TextLists | Shape::Free => {
                 let block = self.only(blocks);
                 if let (Some(attribute), Some(block)) = (attribute, block) {
-                    let line = attribute
-                        .expression
-                        .source
-                        .position(attribute.name_span.start)
-                        .0;
+                    let line = attribute.expression.source.position(attribute.name_span.start).0;
                     self.twice(nested.hcl, block.name_span, &block.body, line);
                 }
                 match (attribute, block, nested.shape) {
@@ -185,10 +143,8 @@ impl Decoder<'_> {
         match convert(&value, ty) {
             Ok(value) => Some(value),
             Err(e) => {
-                let mut diagnostic = attribute.expression.diagnostic(
-                    "Unsuitable value",
-                    format!("{}: {e}, this is {}", attribute.name, value.kind()),
-                );
+                let mut diagnostic =
+                    attribute.expression.diagnostic("Unsuitable value", format!("{}: {e}, this is {}", attribute.name, value.kind()));
                 if matches!(ty, Type::List(_)) && !matches!(value, Value::Tuple(_)) {
                     diagnostic = diagnostic.hint(format!("write {} = [ … ]", attribute.name));
                 }
@@ -199,11 +155,7 @@ impl Decoder<'_> {
     }
 
     fn wrong(&mut self, attribute: &Attribute, detail: String) -> Option<Json> {
-        self.diagnostics.push(
-            attribute
-                .expression
-                .diagnostic("Unsuitable value", format!("{}: {detail}", attribute.name)),
-        );
+        self.diagnostics.push(attribute.expression.diagnostic("Unsuitable value", format!("{}: {detail}", attribute.name)));
         None
     }
 
@@ -214,14 +166,8 @@ impl Decoder<'_> {
             Kind::Int(least, most) => match self.value(attribute, &Type::Number)? {
                 Value::Number(n) => match n.as_i64() {
                     Some(int) if (least..=most).contains(&int) => Some(json!(int)),
-                    _ if !n.is_integral() => self.wrong(
-                        attribute,
-                        format!("a whole number is required, this is {n}"),
-                    ),
-                    _ => self.wrong(
-                        attribute,
-                        format!("{n} is out of range, it must be from {least} to {most}"),
-                    ),
+                    _ if !n.is_integral() => self.wrong(attribute, format!("a whole number is required, this is {n}")),
+                    _ => self.wrong(attribute, format!("{n} is out of range, it must be from {least} to {most}")),
                 },
                 _ => None,
             },
@@ -232,18 +178,9 @@ impl Decoder<'_> {
                 },
                 Value::Number(n) => match n.as_i64() {
                     Some(nanos) => Some(json!(nanos)),
-                    None => self.wrong(
-                        attribute,
-                        format!("{n} is not a whole number of nanoseconds"),
-                    ),
+                    None => self.wrong(attribute, format!("{n} is not a whole number of nanoseconds")),
                 },
-                other => self.wrong(
-                    attribute,
-                    format!(
-                        "a duration such as \"30s\" is required, this is {}",
-                        other.kind()
-                    ),
-                ),
+                other => self.wrong(attribute, format!("a duration such as \"30s\" is required, this is {}", other.kind())),
             },
             Kind::Texts => {
                 let value = self.value(attribute, &Type::list(Type::String))?;
@@ -263,19 +200,14 @@ impl Decoder<'_> {
                     .collect();
                 match ports {
                     Some(ports) => Some(json!(ports)),
-                    None => self.wrong(
-                        attribute,
-                        "port numbers from 0 to 65535 are required".into(),
-                    ),
+                    None => self.wrong(attribute, "port numbers from 0 to 65535 are required".into()),
                 }
             }
         }
     }
 
     fn no_nulls(&mut self, attribute: &Attribute, value: &Value) -> Option<()> {
-        let position = value
-            .elements()
-            .and_then(|items| items.iter().position(Value::is_null));
+        let position = value.elements().and_then(|items| items.iter().position(Value::is_null));
         if let Some(i) = position {
             self.wrong(attribute, format!("element {i} is null"));
             return None;
@@ -301,10 +233,7 @@ impl Decoder<'_> {
                 }
                 None => {
                     // An error is already noted, unless it was a plain null.
-                    if matches!(
-                        attribute.expression.expr.kind,
-                        ExprKind::Literal(Value::Null(_))
-                    ) {
+                    if matches!(attribute.expression.expr.kind, ExprKind::Literal(Value::Null(_))) {
                         self.wrong(attribute, "null is not a text".into());
                     }
                 }
@@ -318,10 +247,7 @@ impl Decoder<'_> {
         let value = self.value(attribute, &Type::Any)?;
         let value = single(value);
         match convert(&value, &Type::map(Self::named_type(shape))) {
-            Ok(value) => match value
-                .entries()
-                .and_then(|e| e.iter().find(|(_, v)| v.is_null()))
-            {
+            Ok(value) => match value.entries().and_then(|e| e.iter().find(|(_, v)| v.is_null())) {
                 Some((key, _)) => self.wrong(attribute, format!("the value of {key:?} is null")),
                 None => Some(value.to_json()),
             },
@@ -352,11 +278,7 @@ impl Decoder<'_> {
                 .into_iter()
                 .map(|block| {
                     let inner = Json::Object(self.free(&block.body));
-                    block
-                        .labels
-                        .iter()
-                        .rev()
-                        .fold(inner, |inner, (label, _)| json!({ label: [inner] }))
+                    block.labels.iter().rev().fold(inner, |inner, (label, _)| json!({ label: [inner] }))
                 })
                 .collect();
             out.insert(name.to_owned(), Json::Array(items));
@@ -383,24 +305,14 @@ impl Decoder<'_> {
         let value = self.value(attribute, &Type::Any)?;
         let value = single(value);
         let Some(entries) = value.entries() else {
-            return self.wrong(
-                attribute,
-                format!("a map is required, this is {}", value.kind()),
-            );
+            return self.wrong(attribute, format!("a map is required, this is {}", value.kind()));
         };
-        let is_json = attribute
-            .expression
-            .source
-            .text()
-            .trim_start()
-            .starts_with('{');
+        let is_json = attribute.expression.source.text().trim_start().starts_with('{');
         let literal: BTreeMap<&str, bool> = match &attribute.expression.expr.kind {
             ExprKind::Object(items) if !is_json => items
                 .iter()
                 .filter_map(|(key, item)| match key {
-                    hcl_lang::ast::ObjectKey::Name(name, _) => {
-                        Some((name.as_str(), matches!(item.kind, ExprKind::Object(_))))
-                    }
+                    hcl_lang::ast::ObjectKey::Name(name, _) => Some((name.as_str(), matches!(item.kind, ExprKind::Object(_)))),
                     hcl_lang::ast::ObjectKey::Expr(_) => None,
                 })
                 .collect(),
@@ -422,9 +334,7 @@ impl Decoder<'_> {
 /// JSON files may put a single object in a list.
 fn single(value: Value) -> Value {
     match value {
-        Value::Tuple(mut items) if items.len() == 1 && items[0].entries().is_some() => {
-            items.pop().unwrap_or(Value::NULL)
-        }
+        Value::Tuple(mut items) if items.len() == 1 && items[0].entries().is_some() => items.pop().unwrap_or(Value::NULL),
         other => other,
     }
 }

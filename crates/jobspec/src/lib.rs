@@ -92,11 +92,7 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
         if source.text().len() > hcl_lang::JSON_SOURCE_MAX {
             return Err(vec![Diagnostic::error(
                 "File too large",
-                format!(
-                    "{} has more than {} bytes",
-                    input.path,
-                    hcl_lang::JSON_SOURCE_MAX
-                ),
+                format!("{} has more than {} bytes", input.path, hcl_lang::JSON_SOURCE_MAX),
             )]);
         }
         let node = hcl_lang::json::parse(&source).map_err(|e| vec![e])?;
@@ -105,11 +101,7 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
             let fields = reader.job(&node);
             diagnostics.append(&mut reader.diagnostics);
             if !fields.contains_key("ID") {
-                diagnostics.push(
-                    Diagnostic::error("Missing id", "the job has no ID")
-                        .at(&source, node.span)
-                        .hint("set \"ID\""),
-                );
+                diagnostics.push(Diagnostic::error("Missing id", "the job has no ID").at(&source, node.span).hint("set \"ID\""));
             }
             Some(fields)
         } else {
@@ -118,21 +110,13 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
     } else {
         job_file(&source, input, &mut used, &mut diagnostics)
     };
-    let (errors, warnings): (Vec<_>, Vec<_>) =
-        diagnostics.into_iter().partition(Diagnostic::is_error);
+    let (errors, warnings): (Vec<_>, Vec<_>) = diagnostics.into_iter().partition(Diagnostic::is_error);
     let Some(fields) = fields.filter(|_| errors.is_empty()) else {
         return Err(tidy(errors));
     };
     let warnings = tidy(warnings);
     let job = to_model(fields, input.path)?;
-    Ok(Parsed {
-        job,
-        warnings,
-        variables: used
-            .iter()
-            .map(|(name, value)| (name.clone(), value.to_json()))
-            .collect(),
-    })
+    Ok(Parsed { job, warnings, variables: used.iter().map(|(name, value)| (name.clone(), value.to_json())).collect() })
 }
 
 fn job_file(
@@ -148,24 +132,14 @@ fn job_file(
             return None;
         }
     };
-    let schema = Schema {
-        attributes: Vec::new(),
-        blocks: vec![
-            ("variable", &["name"]),
-            ("variables", &[]),
-            ("locals", &[]),
-            ("job", &["name"]),
-        ],
-    };
+    let schema =
+        Schema { attributes: Vec::new(), blocks: vec![("variable", &["name"]), ("variables", &[]), ("locals", &[]), ("job", &["name"])] };
     let content = file.content(&schema, None, diagnostics);
     let budget = Budget::default();
     *used = variables::inputs(&content.blocks, input, &budget, diagnostics);
     let mut context = Context {
         variables: [("var".to_owned(), Value::Object(used.clone()))].into(),
-        functions: FunctionSet::job(Arc::new(DiskHost {
-            base_dir: input.base_dir.clone(),
-            allow_files: input.allow_fs,
-        })),
+        functions: FunctionSet::job(Arc::new(DiskHost { base_dir: input.base_dir.clone(), allow_files: input.allow_fs })),
         undefined: Undefined::KeepText,
         budget,
     };
@@ -179,10 +153,7 @@ fn job_file(
         return None;
     }
     let job = job?;
-    let mut decoder = decode::Decoder {
-        context: &context,
-        diagnostics: Vec::new(),
-    };
+    let mut decoder = decode::Decoder { context: &context, diagnostics: Vec::new() };
     let mut fields = decoder.block(schema::JOB, None, &job.body, job.name_span);
     diagnostics.append(&mut decoder.diagnostics);
     let label = job.labels.first().map_or("", |(label, _)| label.as_str());
@@ -195,14 +166,8 @@ fn job_file(
 /// The last step: the API's JSON into the model, and the check that nothing got lost on the way.
 fn to_model(fields: Map<String, Json>, path: &str) -> Result<model::Job, Vec<Diagnostic>> {
     let document = Json::Object(fields);
-    let fail = |detail: String| {
-        vec![Diagnostic::error(
-            "Unreadable job",
-            format!("{path}: {detail}"),
-        )]
-    };
-    let job: model::Job =
-        serde_json::from_value(document.clone()).map_err(|e| fail(e.to_string()))?;
+    let fail = |detail: String| vec![Diagnostic::error("Unreadable job", format!("{path}: {detail}"))];
+    let job: model::Job = serde_json::from_value(document.clone()).map_err(|e| fail(e.to_string()))?;
     let kept = serde_json::to_value(&job).map_err(|e| fail(e.to_string()))?;
     let mut lost = Vec::new();
     find_lost(&document, &kept, "Job", &mut lost);
@@ -212,11 +177,8 @@ fn to_model(fields: Map<String, Json>, path: &str) -> Result<model::Job, Vec<Dia
     Err(lost
         .into_iter()
         .map(|field| {
-            Diagnostic::error(
-                "Not supported",
-                format!("{path}: {field} is part of the job specification, but not supported here"),
-            )
-            .hint("remove it")
+            Diagnostic::error("Not supported", format!("{path}: {field} is part of the job specification, but not supported here"))
+                .hint("remove it")
         })
         .collect())
 }

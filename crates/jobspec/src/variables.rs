@@ -8,9 +8,7 @@ use hcl_lang::ast::{Expr, ExprKind, ObjectKey, Part, RelativeStep, StepKind};
 use hcl_lang::body::{self, Block, Body, Schema};
 use hcl_lang::eval::{Budget, Context, Expression, Undefined};
 use hcl_lang::functions::{FunctionSet, NoHost};
-use hcl_lang::{
-    Diagnostic, Source, Span, Type, Value, convert, did_you_mean, parse_expr, type_from_expr,
-};
+use hcl_lang::{Diagnostic, Source, Span, Type, Value, convert, did_you_mean, parse_expr, type_from_expr};
 
 use crate::{ParseInput, VarFile};
 
@@ -63,13 +61,7 @@ pub(crate) fn inputs(
     for file in &input.var_files {
         from_file(file, input.strict, &constant, &mut variables, diagnostics);
     }
-    from_arguments(
-        &input.variables,
-        input.strict,
-        &constant,
-        &mut variables,
-        diagnostics,
-    );
+    from_arguments(&input.variables, input.strict, &constant, &mut variables, diagnostics);
 
     let mut values = BTreeMap::new();
     for (name, variable) in variables {
@@ -91,28 +83,15 @@ pub(crate) fn inputs(
 
 fn duplicate(name: &str, source: &Source, span: Span, first: &Variable) -> Diagnostic {
     let line = first.source.position(first.span.start).0;
-    Diagnostic::error(
-        "Variable declared twice",
-        format!("there is already a variable {name:?}"),
-    )
-    .at(source, span)
-    .hint(format!("the first one is on line {line}"))
+    Diagnostic::error("Variable declared twice", format!("there is already a variable {name:?}"))
+        .at(source, span)
+        .hint(format!("the first one is on line {line}"))
 }
 
-fn declare_many(
-    block: &Block,
-    constant: &Context,
-    variables: &mut BTreeMap<String, Variable>,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
+fn declare_many(block: &Block, constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
     for attribute in block.body.just_attributes(diagnostics) {
         if let Some(first) = variables.get(&attribute.name) {
-            diagnostics.push(duplicate(
-                &attribute.name,
-                block.body.source(),
-                attribute.name_span,
-                first,
-            ));
+            diagnostics.push(duplicate(&attribute.name, block.body.source(), attribute.name_span, first));
             continue;
         }
         match attribute.expression.evaluate(constant) {
@@ -125,12 +104,7 @@ fn declare_many(
                         span: attribute.name_span,
                         ty: Some(value.ty()),
                         validations: Vec::new(),
-                        value: Some(Assignment {
-                            from: "default",
-                            value,
-                            source,
-                            span: attribute.expression.expr.span,
-                        }),
+                        value: Some(Assignment { from: "default", value, source, span: attribute.expression.expr.span }),
                     },
                 );
             }
@@ -139,12 +113,7 @@ fn declare_many(
     }
 }
 
-fn declare(
-    block: &Block,
-    constant: &Context,
-    variables: &mut BTreeMap<String, Variable>,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
+fn declare(block: &Block, constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
     let source = block.body.source().clone();
     let Some((name, label_span)) = block.labels.first() else {
         return;
@@ -157,15 +126,10 @@ fn declare(
         diagnostics.push(
             Diagnostic::error("Invalid variable name", format!("{name:?} is not a name"))
                 .at(&source, *label_span)
-                .hint(
-                    "a name starts with a letter or underscore and holds letters, digits, _ and -",
-                ),
+                .hint("a name starts with a letter or underscore and holds letters, digits, _ and -"),
         );
     }
-    let schema = Schema {
-        attributes: vec!["description", "default", "type"],
-        blocks: vec![("validation", &[])],
-    };
+    let schema = Schema { attributes: vec!["description", "default", "type"], blocks: vec![("validation", &[])] };
     let content = block.body.content(&schema, None, diagnostics);
     if let Some(description) = content.attribute("description")
         && let Err(e) = description.expression.evaluate_as(constant, &Type::String)
@@ -182,21 +146,9 @@ fn declare(
         },
         None => None,
     };
-    let mut variable = Variable {
-        source: source.clone(),
-        span: *label_span,
-        ty,
-        validations: Vec::new(),
-        value: None,
-    };
+    let mut variable = Variable { source: source.clone(), span: *label_span, ty, validations: Vec::new(), value: None };
     if let Some(default) = content.attribute("default") {
-        match assign(
-            "default",
-            &default.expression,
-            variable.ty.as_ref(),
-            constant,
-            name,
-        ) {
+        match assign("default", &default.expression, variable.ty.as_ref(), constant, name) {
             Ok(assignment) => {
                 if variable.ty.is_none() {
                     variable.ty = Some(assignment.value.ty());
@@ -230,8 +182,7 @@ fn type_of(expression: &Expression) -> Result<Type, Diagnostic> {
 
 fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
-        && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '-')
+    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_') && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '-')
 }
 
 fn assign(
@@ -245,20 +196,12 @@ fn assign(
     let value = match ty {
         Some(ty) => convert(&value, ty).map_err(|e| {
             expression
-                .diagnostic(
-                    "Unsuitable value for variable",
-                    format!("{name}: {e}, this is {}", value.kind()),
-                )
+                .diagnostic("Unsuitable value for variable", format!("{name}: {e}, this is {}", value.kind()))
                 .hint(format!("the variable is declared as {ty}"))
         })?,
         None => value,
     };
-    Ok(Assignment {
-        from,
-        value,
-        source: expression.source.clone(),
-        span: expression.expr.span,
-    })
+    Ok(Assignment { from, value, source: expression.source.clone(), span: expression.expr.span })
 }
 
 /// A value given as plain text. For strings, numbers and undeclared types it is the text itself, for other
@@ -273,27 +216,15 @@ fn assign_text(
 ) -> Result<Assignment, Diagnostic> {
     let source = Source::new(format!("<value for var.{name} from {origin}>"), text);
     let expr = match variable.ty {
-        None | Some(Type::String | Type::Number) => Expr {
-            span: Span::new(0, text.len()),
-            kind: ExprKind::Literal(Value::String(text.to_owned())),
-        },
+        None | Some(Type::String | Type::Number) => {
+            Expr { span: Span::new(0, text.len()), kind: ExprKind::Literal(Value::String(text.to_owned())) }
+        }
         Some(_) => parse_expr(&source)?,
     };
-    assign(
-        from,
-        &Expression::new(Arc::new(expr), source),
-        variable.ty.as_ref(),
-        constant,
-        name,
-    )
+    assign(from, &Expression::new(Arc::new(expr), source), variable.ty.as_ref(), constant, name)
 }
 
-fn from_env(
-    env: &[(String, String)],
-    constant: &Context,
-    variables: &mut BTreeMap<String, Variable>,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
+fn from_env(env: &[(String, String)], constant: &Context, variables: &mut BTreeMap<String, Variable>, diagnostics: &mut Vec<Diagnostic>) {
     for (key, text) in env {
         // The environment is shared: what is not declared here is meant for others.
         let Some(name) = key.strip_prefix(ENV_PREFIX) else {
@@ -311,11 +242,8 @@ fn from_env(
 
 fn undeclared(strict: bool, name: &str, variables: &BTreeMap<String, Variable>) -> Diagnostic {
     let detail = format!("{name:?} was set, but the job file declares no variable of that name");
-    let diagnostic = if strict {
-        Diagnostic::error("Undeclared variable", detail)
-    } else {
-        Diagnostic::warning("Undeclared variable", detail)
-    };
+    let diagnostic =
+        if strict { Diagnostic::error("Undeclared variable", detail) } else { Diagnostic::warning("Undeclared variable", detail) };
     did_you_mean(diagnostic, name, variables.keys().map(String::as_str))
 }
 
@@ -335,20 +263,14 @@ fn from_file(
         }
     };
     if !body.is_json()
-        && let Some((_, span)) = body
-            .names()
-            .into_iter()
-            .find(|(name, _)| *name == "variable")
+        && let Some((_, span)) = body.names().into_iter().find(|(name, _)| *name == "variable")
         && source.slice(span) == "variable"
         && !source.text()[span.end..].trim_start().starts_with('=')
     {
         diagnostics.push(
-            Diagnostic::error(
-                "Declaration in a variable file",
-                "a variable file sets variables, it does not declare them",
-            )
-            .at(&source, span)
-            .hint("write name = value here, and put the variable block into the job file"),
+            Diagnostic::error("Declaration in a variable file", "a variable file sets variables, it does not declare them")
+                .at(&source, span)
+                .hint("write name = value here, and put the variable block into the job file"),
         );
         return;
     }
@@ -358,13 +280,7 @@ fn from_file(
             diagnostics.push(undeclared(strict, name, variables).at(&source, attribute.name_span));
             continue;
         };
-        match assign(
-            "varfile",
-            &attribute.expression,
-            variable.ty.as_ref(),
-            constant,
-            name,
-        ) {
+        match assign("varfile", &attribute.expression, variable.ty.as_ref(), constant, name) {
             Ok(assignment) => variable.value = Some(assignment),
             Err(e) => diagnostics.push(e),
         }
@@ -390,16 +306,8 @@ fn from_arguments(
     }
 }
 
-fn read_validation(
-    name: &str,
-    block: &Block,
-    constant: &Context,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Option<Validation> {
-    let schema = Schema {
-        attributes: vec!["condition", "error_message"],
-        blocks: Vec::new(),
-    };
+fn read_validation(name: &str, block: &Block, constant: &Context, diagnostics: &mut Vec<Diagnostic>) -> Option<Validation> {
+    let schema = Schema { attributes: vec!["condition", "error_message"], blocks: Vec::new() };
     let source = block.body.source();
     let content = block.body.content(&schema, None, diagnostics);
     let mut need = |what: &str| {
@@ -427,19 +335,13 @@ fn read_validation(
             itself = true;
         } else {
             diagnostics.push(
-                Diagnostic::error(
-                    "Foreign reference",
-                    format!("the condition of {name:?} may refer to var.{name} only"),
-                )
-                .at(source, span),
+                Diagnostic::error("Foreign reference", format!("the condition of {name:?} may refer to var.{name} only")).at(source, span),
             );
         }
     }
     if !itself {
-        diagnostics.push(condition.expression.diagnostic(
-            "Condition without its variable",
-            format!("the condition must refer to var.{name}"),
-        ));
+        diagnostics
+            .push(condition.expression.diagnostic("Condition without its variable", format!("the condition must refer to var.{name}")));
     }
     let text = match message.expression.evaluate_as(constant, &Type::String) {
         Ok(Value::String(text)) => text,
@@ -449,38 +351,19 @@ fn read_validation(
             return None;
         }
     };
-    let first_ok = text
-        .chars()
-        .next()
-        .is_some_and(|c| !c.is_alphabetic() || c.is_uppercase());
+    let first_ok = text.chars().next().is_some_and(|c| !c.is_alphabetic() || c.is_uppercase());
     if !first_ok || !text.ends_with(['.', '?', '!']) {
         diagnostics.push(
             message
                 .expression
-                .diagnostic(
-                    "Invalid error message",
-                    "the message must be a whole sentence",
-                )
-                .hint(
-                    "begin it with a capital letter and end it with a full stop or question mark",
-                ),
+                .diagnostic("Invalid error message", "the message must be a whole sentence")
+                .hint("begin it with a capital letter and end it with a full stop or question mark"),
         );
     }
-    Some(Validation {
-        condition: condition.expression,
-        message: text,
-        source: source.clone(),
-        span: block.name_span,
-    })
+    Some(Validation { condition: condition.expression, message: text, source: source.clone(), span: block.name_span })
 }
 
-fn validate(
-    name: &str,
-    assignment: &Assignment,
-    validation: &Validation,
-    budget: &Budget,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
+fn validate(name: &str, assignment: &Assignment, validation: &Validation, budget: &Budget, diagnostics: &mut Vec<Diagnostic>) {
     let own = Value::Object([(name.to_owned(), assignment.value.clone())].into());
     let context = Context {
         variables: [("var".to_owned(), own)].into(),
@@ -500,24 +383,16 @@ fn validate(
         Ok(Value::Bool(false)) => {
             let line = validation.source.position(validation.span.start).0;
             diagnostics.push(
-                Diagnostic::error(
-                    format!("Invalid value for {} variable", assignment.from),
-                    validation.message.clone(),
-                )
-                .at(&assignment.source, assignment.span)
-                .hint(format!(
-                    "the rule is on line {line} of {}",
-                    validation.source.name()
-                )),
+                Diagnostic::error(format!("Invalid value for {} variable", assignment.from), validation.message.clone())
+                    .at(&assignment.source, assignment.span)
+                    .hint(format!("the rule is on line {line} of {}", validation.source.name())),
             );
         }
-        _ => diagnostics.push(validation.condition.diagnostic(
-            "Condition is not a bool",
-            format!(
-                "the condition must be true or false, this is {}",
-                result.kind()
-            ),
-        )),
+        _ => diagnostics.push(
+            validation
+                .condition
+                .diagnostic("Condition is not a bool", format!("the condition must be true or false, this is {}", result.kind())),
+        ),
     }
 }
 
@@ -529,10 +404,7 @@ fn references(expr: &Expr, bound: &mut BTreeSet<String>, out: &mut Vec<Reference
     match &expr.kind {
         ExprKind::Literal(_) => {}
         ExprKind::Template(parts) => part_references(parts, bound, out),
-        ExprKind::Wrap(e)
-        | ExprKind::Paren(e)
-        | ExprKind::Unary(_, e)
-        | ExprKind::GetAttr(e, ..) => {
+        ExprKind::Wrap(e) | ExprKind::Paren(e) | ExprKind::Unary(_, e) | ExprKind::GetAttr(e, ..) => {
             references(e, bound, out);
         }
         ExprKind::Tuple(items) => items.iter().for_each(|e| references(e, bound, out)),
@@ -569,20 +441,13 @@ fn references(expr: &Expr, bound: &mut BTreeSet<String>, out: &mut Vec<Reference
         ExprKind::Call { name, args, .. } => {
             // The second argument of convert is a type, not a reference.
             let values = if name == "convert" { 1 } else { args.len() };
-            args.iter()
-                .take(values)
-                .for_each(|e| references(e, bound, out));
+            args.iter().take(values).for_each(|e| references(e, bound, out));
         }
-        ExprKind::Conditional(a, b, c) => [a, b, c]
-            .into_iter()
-            .for_each(|e| references(e, bound, out)),
+        ExprKind::Conditional(a, b, c) => [a, b, c].into_iter().for_each(|e| references(e, bound, out)),
         ExprKind::For(f) => {
             references(&f.collection, bound, out);
             with_bound(bound, f.key_var.as_ref(), &f.value_var, |bound| {
-                for e in [f.key.as_ref(), Some(&f.value), f.condition.as_ref()]
-                    .into_iter()
-                    .flatten()
-                {
+                for e in [f.key.as_ref(), Some(&f.value), f.condition.as_ref()].into_iter().flatten() {
                     references(e, bound, out);
                 }
             });
@@ -595,42 +460,21 @@ fn part_references(parts: &[Part], bound: &mut BTreeSet<String>, out: &mut Vec<R
         match part {
             Part::Literal(_) => {}
             Part::Interpolation(e) => references(e, bound, out),
-            Part::If {
-                condition,
-                then,
-                otherwise,
-            } => {
+            Part::If { condition, then, otherwise } => {
                 references(condition, bound, out);
                 part_references(then, bound, out);
                 part_references(otherwise, bound, out);
             }
-            Part::For {
-                key_var,
-                value_var,
-                collection,
-                body,
-            } => {
+            Part::For { key_var, value_var, collection, body } => {
                 references(collection, bound, out);
-                with_bound(bound, key_var.as_ref(), value_var, |bound| {
-                    part_references(body, bound, out)
-                });
+                with_bound(bound, key_var.as_ref(), value_var, |bound| part_references(body, bound, out));
             }
         }
     }
 }
 
-fn with_bound(
-    bound: &mut BTreeSet<String>,
-    key: Option<&String>,
-    value: &String,
-    run: impl FnOnce(&mut BTreeSet<String>),
-) {
-    let added: Vec<String> = key
-        .into_iter()
-        .chain([value])
-        .filter(|name| bound.insert((*name).clone()))
-        .cloned()
-        .collect();
+fn with_bound(bound: &mut BTreeSet<String>, key: Option<&String>, value: &String, run: impl FnOnce(&mut BTreeSet<String>)) {
+    let added: Vec<String> = key.into_iter().chain([value]).filter(|name| bound.insert((*name).clone())).cloned().collect();
     run(bound);
     for name in added {
         bound.remove(&name);
@@ -644,28 +488,19 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
         for attribute in block.body.just_attributes(diagnostics) {
             if pending.contains_key(&attribute.name) {
                 diagnostics.push(
-                    Diagnostic::error(
-                        "Local given twice",
-                        format!("there is already a local {:?}", attribute.name),
-                    )
-                    .at(block.body.source(), attribute.name_span),
+                    Diagnostic::error("Local given twice", format!("there is already a local {:?}", attribute.name))
+                        .at(block.body.source(), attribute.name_span),
                 );
                 continue;
             }
             let mut found = Vec::new();
             references(&attribute.expression.expr, &mut BTreeSet::new(), &mut found);
-            let needs = found
-                .into_iter()
-                .filter(|(root, ..)| root == "local")
-                .filter_map(|(_, name, _)| name)
-                .collect();
+            let needs = found.into_iter().filter(|(root, ..)| root == "local").filter_map(|(_, name, _)| name).collect();
             pending.insert(attribute.name, (attribute.expression, needs));
         }
     }
     // Each round evaluates those whose needs are met; a round without any means a circle.
-    context
-        .variables
-        .insert("local".into(), Value::Object(BTreeMap::new()));
+    context.variables.insert("local".into(), Value::Object(BTreeMap::new()));
     while !pending.is_empty() {
         let ready: Vec<String> = pending
             .iter()
@@ -675,10 +510,8 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
         if ready.is_empty() {
             let names: Vec<&str> = pending.keys().map(String::as_str).take(8).collect();
             if let Some((expression, _)) = pending.values().next() {
-                diagnostics.push(expression.diagnostic(
-                    "Locals in a circle",
-                    format!("these locals need each other: {}", names.join(", ")),
-                ));
+                diagnostics
+                    .push(expression.diagnostic("Locals in a circle", format!("these locals need each other: {}", names.join(", "))));
             }
             break;
         }
@@ -700,31 +533,21 @@ pub(crate) fn locals(blocks: &[Block], context: &mut Context, diagnostics: &mut 
 }
 
 /// The body of the file's only job, with its name.
-pub(crate) fn the_job<'b>(
-    blocks: &'b [Block],
-    file: &Body,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Option<&'b Block> {
+pub(crate) fn the_job<'b>(blocks: &'b [Block], file: &Body, diagnostics: &mut Vec<Diagnostic>) -> Option<&'b Block> {
     let mut jobs = blocks.iter().filter(|b| b.name == "job");
     let first = jobs.next();
     match (first, jobs.next()) {
         // A job without its label is already reported.
         (None, _) if file.names().iter().any(|(name, _)| *name == "job") => {}
         (None, _) => diagnostics.push(
-            Diagnostic::error(
-                "Missing job",
-                format!("{} holds no job block", file.source().name()),
-            )
-            .hint("write job \"name\" { … }"),
+            Diagnostic::error("Missing job", format!("{} holds no job block", file.source().name())).hint("write job \"name\" { … }"),
         ),
         (Some(first), Some(second)) => {
             let line = file.source().position(first.name_span.start).0;
             diagnostics.push(
                 Diagnostic::error("Second job", "a file holds one job")
                     .at(file.source(), second.name_span)
-                    .hint(format!(
-                        "the first one is on line {line}; put each in a file of its own"
-                    )),
+                    .hint(format!("the first one is on line {line}; put each in a file of its own")),
             );
         }
         _ => {}

@@ -37,10 +37,7 @@ fn unknown_and_misplaced_things_are_named() {
             "job \"x\" {\n  datacentres = [\"dc1\"]\n}",
             "job.hcl:2:3: Unknown attribute: \"datacentres\" is not expected here (did you mean \"datacenters\"?)",
         ),
-        (
-            "job \"x\" {\n  gruop \"g\" {}\n}",
-            "job.hcl:2:3: Unknown block: \"gruop\" is not expected here (did you mean \"group\"?)",
-        ),
+        ("job \"x\" {\n  gruop \"g\" {}\n}", "job.hcl:2:3: Unknown block: \"gruop\" is not expected here (did you mean \"group\"?)"),
         (
             "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      resources {\n        memroy = 10\n      }\n    }\n  }\n}",
             "job.hcl:5:9: Unknown attribute: \"memroy\" is not expected here (did you mean \"memory\"?)",
@@ -49,30 +46,15 @@ fn unknown_and_misplaced_things_are_named() {
             "job \"x\" {\n  group = \"g\"\n}",
             "job.hcl:2:3: Block expected: group is a block here, not an attribute (write group { … } without the =)",
         ),
-        (
-            "job \"x\" {\n  type {}\n}",
-            "job.hcl:2:3: Attribute expected: type is an attribute here, not a block (write type = …)",
-        ),
-        (
-            "job {\n}",
-            "job.hcl:1:1: Wrong number of labels: job needs a label: its name (write job \"name\" { … })",
-        ),
-        (
-            "job \"x\" {\n  group {}\n}",
-            "job.hcl:2:3: Wrong number of labels: group needs a label: its name (write group \"name\" { … })",
-        ),
-        (
-            "job \"x\" {\n  update \"u\" {}\n}",
-            "job.hcl:2:10: Wrong number of labels: update takes no label (write update { … })",
-        ),
+        ("job \"x\" {\n  type {}\n}", "job.hcl:2:3: Attribute expected: type is an attribute here, not a block (write type = …)"),
+        ("job {\n}", "job.hcl:1:1: Wrong number of labels: job needs a label: its name (write job \"name\" { … })"),
+        ("job \"x\" {\n  group {}\n}", "job.hcl:2:3: Wrong number of labels: group needs a label: its name (write group \"name\" { … })"),
+        ("job \"x\" {\n  update \"u\" {}\n}", "job.hcl:2:10: Wrong number of labels: update takes no label (write update { … })"),
         (
             "jobs \"x\" {\n}",
             "job.hcl:1:1: Unknown block: \"jobs\" is not expected here (did you mean \"job\"?)\nMissing job: job.hcl holds no job block (write job \"name\" { … })",
         ),
-        (
-            "",
-            "Missing job: job.hcl holds no job block (write job \"name\" { … })",
-        ),
+        ("", "Missing job: job.hcl holds no job block (write job \"name\" { … })"),
         (
             "job \"x\" {}\njob \"y\" {}",
             "job.hcl:2:1: Second job: a file holds one job (the first one is on line 1; put each in a file of its own)",
@@ -99,14 +81,8 @@ fn unknown_and_misplaced_things_are_named() {
 #[test]
 fn unsuitable_values_are_named() {
     check_refused(&[
-        (
-            "job \"x\" {\n  priority = \"high\"\n}",
-            "job.hcl:2:14: Unsuitable value: priority: a number is required, this is string",
-        ),
-        (
-            "job \"x\" {\n  priority = 1.5\n}",
-            "job.hcl:2:14: Unsuitable value: priority: a whole number is required, this is 1.5",
-        ),
+        ("job \"x\" {\n  priority = \"high\"\n}", "job.hcl:2:14: Unsuitable value: priority: a number is required, this is string"),
+        ("job \"x\" {\n  priority = 1.5\n}", "job.hcl:2:14: Unsuitable value: priority: a whole number is required, this is 1.5"),
         (
             "job \"x\" {\n  priority = 99999999999\n}",
             "job.hcl:2:14: Unsuitable value: priority: 99999999999 is out of range, it must be from -2147483648 to 2147483647",
@@ -115,18 +91,9 @@ fn unsuitable_values_are_named() {
             "job \"x\" {\n  datacenters = \"dc1\"\n}",
             "job.hcl:2:17: Unsuitable value: datacenters: list of string required, this is string (write datacenters = [ … ])",
         ),
-        (
-            "job \"x\" {\n  datacenters = [\"a\", null]\n}",
-            "job.hcl:2:17: Unsuitable value: datacenters: element 1 is null",
-        ),
-        (
-            "job \"x\" {\n  datacenters = [[\"a\"]]\n}",
-            "job.hcl:2:17: Unsuitable value: datacenters: [0]: string required, this is tuple",
-        ),
-        (
-            "job \"x\" {\n  all_at_once = \"maybe\"\n}",
-            "job.hcl:2:17: Unsuitable value: all_at_once: a bool is required, this is string",
-        ),
+        ("job \"x\" {\n  datacenters = [\"a\", null]\n}", "job.hcl:2:17: Unsuitable value: datacenters: element 1 is null"),
+        ("job \"x\" {\n  datacenters = [[\"a\"]]\n}", "job.hcl:2:17: Unsuitable value: datacenters: [0]: string required, this is tuple"),
+        ("job \"x\" {\n  all_at_once = \"maybe\"\n}", "job.hcl:2:17: Unsuitable value: all_at_once: a bool is required, this is string"),
         (
             "job \"x\" {\n  update {\n    stagger = \"5 minutes\"\n  }\n}",
             "job.hcl:3:15: Unsuitable value: stagger: \"5 minutes\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
@@ -135,14 +102,8 @@ fn unsuitable_values_are_named() {
             "job \"x\" {\n  update {\n    stagger = [1]\n  }\n}",
             "job.hcl:3:15: Unsuitable value: stagger: a duration such as \"30s\" is required, this is tuple",
         ),
-        (
-            "job \"x\" {\n  meta {\n    a = [1]\n  }\n}",
-            "job.hcl:3:9: Unsuitable value: a: string required, this is tuple",
-        ),
-        (
-            "job \"x\" {\n  meta = [1]\n}",
-            "job.hcl:2:10: Unsuitable value: meta: map of string required, this is tuple",
-        ),
+        ("job \"x\" {\n  meta {\n    a = [1]\n  }\n}", "job.hcl:3:9: Unsuitable value: a: string required, this is tuple"),
+        ("job \"x\" {\n  meta = [1]\n}", "job.hcl:2:10: Unsuitable value: meta: map of string required, this is tuple"),
         (
             "job \"x\" {\n  spread {\n    weight = 200\n  }\n}",
             "job.hcl:3:14: Unsuitable value: weight: 200 is out of range, it must be from -128 to 127",
@@ -163,23 +124,14 @@ fn unsuitable_values_are_named() {
             "job \"x\" {\n  name = file(\"secret\")\n}",
             "job.hcl:2:10: Function refused: file: filesystem function disabled (parse the file where its neighbours are, with the command line)",
         ),
-        (
-            "job \"x\" {\n  name = var.nope\n}",
-            "job.hcl:2:13: Unknown attribute: this object has no attribute named \"nope\"",
-        ),
+        ("job \"x\" {\n  name = var.nope\n}", "job.hcl:2:13: Unknown attribute: this object has no attribute named \"nope\""),
     ]);
 }
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let errors = read("job \"x\" {\n  prio = 1\n  datacenters = 5\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      kill_timeout = \"x\"\n    }\n  }\n}").expect_err("four mistakes");
-    assert_eq!(
-        errors
-            .iter()
-            .map(|e| e.location.as_ref().map_or(0, hcl_lang::Location::line))
-            .collect::<Vec<_>>(),
-        [2, 3, 5, 7]
-    );
+    assert_eq!(errors.iter().map(|e| e.location.as_ref().map_or(0, hcl_lang::Location::line)).collect::<Vec<_>>(), [2, 3, 5, 7]);
 }
 
 #[test]
@@ -225,18 +177,9 @@ fn mistakes_around_variables_are_named() {
             "variable \"a\" {\n  default = 5\n  validation {\n    condition = var.a > 1\n    error_message = \"too large\"\n  }\n}\njob \"x\" {}",
             "job.hcl:5:21: Invalid error message: the message must be a whole sentence (begin it with a capital letter and end it with a full stop or question mark)",
         ),
-        (
-            "locals {\n  a = local.b\n  b = local.a\n}\njob \"x\" {}",
-            "job.hcl:2:7: Locals in a circle: these locals need each other: a, b",
-        ),
-        (
-            "locals {\n  a = 1\n}\nlocals {\n  a = 2\n}\njob \"x\" {}",
-            "job.hcl:5:3: Local given twice: there is already a local \"a\"",
-        ),
-        (
-            "locals {\n  a = 1 + \"x\"\n}\njob \"x\" {}",
-            "job.hcl:2:11: Invalid operand: a number is required, this is the string \"x\"",
-        ),
+        ("locals {\n  a = local.b\n  b = local.a\n}\njob \"x\" {}", "job.hcl:2:7: Locals in a circle: these locals need each other: a, b"),
+        ("locals {\n  a = 1\n}\nlocals {\n  a = 2\n}\njob \"x\" {}", "job.hcl:5:3: Local given twice: there is already a local \"a\""),
+        ("locals {\n  a = 1 + \"x\"\n}\njob \"x\" {}", "job.hcl:2:11: Invalid operand: a number is required, this is the string \"x\""),
     ]);
 }
 
@@ -266,18 +209,12 @@ job "x" {
 "#;
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs
-        .iter()
-        .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
-        .collect()
+    pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
 }
 
 fn meta_of(input: &ParseInput<'_>) -> Result<(Json, Vec<String>), Vec<String>> {
     match parse(input) {
-        Ok(parsed) => Ok((
-            serde_json::to_value(parsed.job).expect("a job")["Meta"].clone(),
-            lines(&parsed.warnings),
-        )),
+        Ok(parsed) => Ok((serde_json::to_value(parsed.job).expect("a job")["Meta"].clone(), lines(&parsed.warnings))),
         Err(errors) => Err(lines(&errors)),
     }
 }
@@ -286,44 +223,16 @@ fn meta_of(input: &ParseInput<'_>) -> Result<(Json, Vec<String>), Vec<String>> {
 fn later_sources_of_variables_win() {
     let mut input = ParseInput::new("job.hcl", VARIABLES);
     let meta = |input: &ParseInput<'_>| meta_of(input).expect("reads").0;
-    assert_eq!(
-        meta(&input),
-        json!({"s": "default", "l": "", "untyped": "1", "several": "true"})
-    );
-    input.env = pairs(&[
-        ("NOMAD_VAR_s", "env"),
-        ("NOMAD_VAR_l", "[\"e\"]"),
-        ("NOMAD_VAR_other", "ignored"),
-        ("PATH", "/bin"),
-    ]);
-    assert_eq!(
-        meta(&input),
-        json!({"s": "env", "l": "e", "untyped": "1", "several": "true"})
-    );
+    assert_eq!(meta(&input), json!({"s": "default", "l": "", "untyped": "1", "several": "true"}));
+    input.env = pairs(&[("NOMAD_VAR_s", "env"), ("NOMAD_VAR_l", "[\"e\"]"), ("NOMAD_VAR_other", "ignored"), ("PATH", "/bin")]);
+    assert_eq!(meta(&input), json!({"s": "env", "l": "e", "untyped": "1", "several": "true"}));
     input.var_files = vec![
-        VarFile {
-            path: "a.vars".into(),
-            text: "s = \"file\"\nl = [\"a\", \"b\"]\nseveral = false\n".into(),
-        },
-        VarFile {
-            path: "b.json".into(),
-            text: "{\"l\": [\"c\"]}".into(),
-        },
+        VarFile { path: "a.vars".into(), text: "s = \"file\"\nl = [\"a\", \"b\"]\nseveral = false\n".into() },
+        VarFile { path: "b.json".into(), text: "{\"l\": [\"c\"]}".into() },
     ];
-    assert_eq!(
-        meta(&input),
-        json!({"s": "file", "l": "c", "untyped": "1", "several": "false"})
-    );
-    input.variables = pairs(&[
-        ("s", "cmd"),
-        ("untyped", "2"),
-        ("l", "[\"x\", \"y\"]"),
-        ("s", "cmd2"),
-    ]);
-    assert_eq!(
-        meta(&input),
-        json!({"s": "cmd2", "l": "x+y", "untyped": "2", "several": "false"})
-    );
+    assert_eq!(meta(&input), json!({"s": "file", "l": "c", "untyped": "1", "several": "false"}));
+    input.variables = pairs(&[("s", "cmd"), ("untyped", "2"), ("l", "[\"x\", \"y\"]"), ("s", "cmd2")]);
+    assert_eq!(meta(&input), json!({"s": "cmd2", "l": "x+y", "untyped": "2", "several": "false"}));
     let parsed = parse(&input).expect("reads");
     assert_eq!(parsed.variables["l"], json!(["x", "y"]));
 }
@@ -333,10 +242,7 @@ fn undeclared_variables_are_errors_or_warnings() {
     let text = "variable \"image\" {\n  default = \"x\"\n}\njob \"x\" {}\n";
     let mut input = ParseInput::new("job.hcl", text);
     input.variables = pairs(&[("imgae", "y")]);
-    input.var_files = vec![VarFile {
-        path: "v.hcl".into(),
-        text: "images = 1\n".into(),
-    }];
+    input.var_files = vec![VarFile { path: "v.hcl".into(), text: "images = 1\n".into() }];
     let expected = [
         "v.hcl:1:1: Undeclared variable: \"images\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
         "Undeclared variable: \"imgae\" was set, but the job file declares no variable of that name (did you mean \"image\"?)",
@@ -391,10 +297,7 @@ fn mistakes_in_given_values_name_their_origin() {
         input.variables = pairs(variables);
         input.env = pairs(env);
         if !file.is_empty() {
-            input.var_files = vec![VarFile {
-                path: "v.hcl".into(),
-                text: file.into(),
-            }];
+            input.var_files = vec![VarFile { path: "v.hcl".into(), text: file.into() }];
         }
         let errors = meta_of(&input).expect_err("refused");
         assert_eq!(errors[0], expected);
@@ -405,26 +308,18 @@ fn mistakes_in_given_values_name_their_origin() {
 fn maps_may_be_blocks_or_attributes() {
     let task = |inside: &str| -> Json {
         let text = format!("job \"x\" {{\n group \"g\" {{\n task \"t\" {{\n{inside}\n}}\n}}\n}}");
-        read(&text).unwrap_or_else(|e| panic!("{}", render(&e, false)))["TaskGroups"][0]["Tasks"][0]
-            .clone()
+        read(&text).unwrap_or_else(|e| panic!("{}", render(&e, false)))["TaskGroups"][0]["Tasks"][0].clone()
     };
     for (block, attribute, field) in [
         ("env {\n A = 1\n}", "env = { A = 1 }", "Env"),
         ("meta {\n A = true\n}", "meta = { \"A\" = true }", "Meta"),
-        (
-            "config {\n a = [1]\n b {\n c = 2\n }\n}",
-            "config = { a = [1], b = { c = 2 } }",
-            "Config",
-        ),
+        ("config {\n a = [1]\n b {\n c = 2\n }\n}", "config = { a = [1], b = { c = 2 } }", "Config"),
     ] {
         assert_eq!(task(block)[field], task(attribute)[field], "{block}");
     }
     let artifact = task("artifact {\n options = { a = \"b\" }\n headers = { \"X-Y\" = \"z\" }\n}");
     assert_eq!(artifact["Artifacts"][0]["GetterOptions"], json!({"a": "b"}));
-    assert_eq!(
-        artifact["Artifacts"][0]["GetterHeaders"],
-        json!({"X-Y": "z"})
-    );
+    assert_eq!(artifact["Artifacts"][0]["GetterHeaders"], json!({"X-Y": "z"}));
 }
 
 #[test]
@@ -477,22 +372,13 @@ job "x" {
 #[test]
 fn the_apis_json_is_checked_field_by_field() {
     for (text, expected) in [
-        (
-            r#"{"ID": "x", "Priority": "high"}"#,
-            "job.hcl:1:25: Unsuitable value: Priority: a whole number is required, this is a string",
-        ),
+        (r#"{"ID": "x", "Priority": "high"}"#, "job.hcl:1:25: Unsuitable value: Priority: a whole number is required, this is a string"),
         (
             r#"{"Job": {"ID": "x", "TaskGroups": {}}}"#,
             "job.hcl:1:35: Unsuitable value: TaskGroups: an array of objects is required, this is an object",
         ),
-        (
-            r#"{"Job": {"Name": "x"}}"#,
-            "job.hcl:1:1: Missing id: the job has no ID (set \"ID\")",
-        ),
-        (
-            r#"{"Job": 5}"#,
-            "job.hcl:1:9: Unsuitable value: Job: an object is required, this is a number",
-        ),
+        (r#"{"Job": {"Name": "x"}}"#, "job.hcl:1:1: Missing id: the job has no ID (set \"ID\")"),
+        (r#"{"Job": 5}"#, "job.hcl:1:9: Unsuitable value: Job: an object is required, this is a number"),
         (
             r#"{"ID": "x", "Update": {"Stagger": "1y"}}"#,
             "job.hcl:1:35: Unsuitable value: Stagger: \"1y\" is not a duration: the unit is none of ns, us, ms, s, m, h; write it like 90s, 1h30m or 500ms",
@@ -502,35 +388,17 @@ fn the_apis_json_is_checked_field_by_field() {
     }
     // Keys count without regard to case, as in Go; what is not known is said, not swallowed.
     let parsed = parse(&ParseInput::new("j", r#"{"job": {}, "id": "x"}"#));
-    assert!(
-        parsed.is_err(),
-        "a lower-case job is JSON notation of the language"
-    );
-    let parsed = parse(&ParseInput::new(
-        "j",
-        r#"{"Job": {"id": "x", "TYPE": "batch", "Prioritty": 5, "Meta": null}}"#,
-    ))
-    .expect("reads");
-    assert_eq!(
-        (&*parsed.job.id.to_string(), &*parsed.job.kind),
-        ("x", "batch")
-    );
-    assert_eq!(
-        lines(&parsed.warnings),
-        ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]
-    );
+    assert!(parsed.is_err(), "a lower-case job is JSON notation of the language");
+    let parsed = parse(&ParseInput::new("j", r#"{"Job": {"id": "x", "TYPE": "batch", "Prioritty": 5, "Meta": null}}"#)).expect("reads");
+    assert_eq!((&*parsed.job.id.to_string(), &*parsed.job.kind), ("x", "batch"));
+    assert_eq!(lines(&parsed.warnings), ["j:1:38: Unknown field: \"Prioritty\" is not used (did you mean \"Priority\"?)"]);
 }
 
 #[test]
 fn repeated_and_countless_mistakes_stay_readable() {
     let text = "job \"x\" {\n  dynamic \"group\" {\n    for_each = range(500)\n    labels   = [group.key]\n    content {\n      cuont = 1\n    }\n  }\n}\n";
     let errors = lines(&read(text).expect_err("refused"));
-    assert_eq!(
-        errors,
-        [
-            "job.hcl:6:7: Unknown attribute: \"cuont\" is not expected here (did you mean \"count\"?)"
-        ]
-    );
+    assert_eq!(errors, ["job.hcl:6:7: Unknown attribute: \"cuont\" is not expected here (did you mean \"count\"?)"]);
     let many: String = (0..5000).map(|i| format!("  unknown{i} = 1\n")).collect();
     let errors = lines(&read(&format!("job \"x\" {{\n{many}}}\n")).expect_err("refused"));
     assert_eq!(errors.len(), 51);
@@ -543,15 +411,7 @@ fn what_is_overruled_is_said() {
     let parsed = parse(&ParseInput::new("job.hcl", text)).expect("reads");
     assert_eq!(
         lines(&parsed.warnings),
-        [
-            "job.hcl:2:3: Two short forms: version and regexp both stand for an operator; only regexp counts (write one rule for each)"
-        ]
+        ["job.hcl:2:3: Two short forms: version and regexp both stand for an operator; only regexp counts (write one rule for each)"]
     );
-    assert_eq!(
-        (
-            &*parsed.job.constraints[0].operator,
-            &*parsed.job.constraints[0].right
-        ),
-        ("regexp", "x")
-    );
+    assert_eq!((&*parsed.job.constraints[0].operator, &*parsed.job.constraints[0].right), ("regexp", "x"));
 }

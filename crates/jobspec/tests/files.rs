@@ -7,9 +7,7 @@ use jobspec::{ParseInput, parse, render};
 use serde_json::{Value as Json, json};
 
 fn data(name: &str) -> (PathBuf, String) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     (path, text)
 }
@@ -30,11 +28,7 @@ fn differences(expected: &Json, got: &Json, path: &str, out: &mut Vec<String>) {
         }
         (Json::Array(expected), Json::Array(got)) => {
             if expected.len() != got.len() {
-                out.push(format!(
-                    "{path}: {} elements, should be {}",
-                    got.len(),
-                    expected.len()
-                ));
+                out.push(format!("{path}: {} elements, should be {}", got.len(), expected.len()));
             }
             for (i, (expected, got)) in expected.iter().zip(got).enumerate() {
                 differences(expected, got, &format!("{path}[{i}]"), out);
@@ -49,10 +43,7 @@ fn job_of(file: &str) -> Json {
     let (_, text) = data(file);
     let declares_image = text.contains("variable \"image\"");
     let input = ParseInput {
-        variables: declares_image
-            .then(|| ("image".to_owned(), "example/api:1".to_owned()))
-            .into_iter()
-            .collect(),
+        variables: declares_image.then(|| ("image".to_owned(), "example/api:1".to_owned())).into_iter().collect(),
         ..ParseInput::new(file, &text)
     };
     let parsed = parse(&input).unwrap_or_else(|e| panic!("{}", render(&e, false)));
@@ -65,11 +56,7 @@ fn jobs_are_those_of_the_reference() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut compared = 0;
     for entry in fs::read_dir(&dir).expect("test data") {
-        let name = entry
-            .expect("an entry")
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
         let Some(stem) = name.strip_suffix(".expected.json") else {
             continue;
         };
@@ -100,46 +87,25 @@ fn the_apis_json_is_read_with_and_without_its_envelope() {
 /// A job given back by the API can be submitted again: nothing of it is refused or lost.
 #[test]
 fn what_the_model_writes_can_be_read_again() {
-    for file in [
-        "web.nomad.hcl",
-        "lifecycle.nomad.hcl",
-        "rules.nomad.hcl",
-        "kept.nomad.hcl",
-    ] {
+    for file in ["web.nomad.hcl", "lifecycle.nomad.hcl", "rules.nomad.hcl", "kept.nomad.hcl"] {
         let first = job_of(file);
         let text = first.to_string();
-        let parsed = parse(&ParseInput::new("again.json", &text))
-            .unwrap_or_else(|e| panic!("{file}: {}", render(&e, false)));
+        let parsed = parse(&ParseInput::new("again.json", &text)).unwrap_or_else(|e| panic!("{file}: {}", render(&e, false)));
         assert_eq!(parsed.warnings, [], "{file}");
-        assert_eq!(
-            serde_json::to_value(parsed.job).expect("a job"),
-            first,
-            "{file}"
-        );
+        assert_eq!(serde_json::to_value(parsed.job).expect("a job"), first, "{file}");
     }
 }
 
 #[test]
 fn layout_changes_no_job() {
-    for file in [
-        "web.nomad.hcl",
-        "variables.nomad.hcl",
-        "lifecycle.nomad.hcl",
-        "kept.nomad.hcl",
-    ] {
+    for file in ["web.nomad.hcl", "variables.nomad.hcl", "lifecycle.nomad.hcl", "kept.nomad.hcl"] {
         let (_, text) = data(file);
-        let once =
-            hcl_lang::fmt::format(&hcl_lang::Source::new(file, text.as_str())).expect("parses");
-        let twice =
-            hcl_lang::fmt::format(&hcl_lang::Source::new(file, once.as_str())).expect("parses");
+        let once = hcl_lang::fmt::format(&hcl_lang::Source::new(file, text.as_str())).expect("parses");
+        let twice = hcl_lang::fmt::format(&hcl_lang::Source::new(file, once.as_str())).expect("parses");
         assert_eq!(once, twice, "{file}");
         let variables = vec![("image".to_owned(), "example/api:1".to_owned())];
         let read = |text: &str| {
-            let input = ParseInput {
-                variables: variables.clone(),
-                strict: false,
-                ..ParseInput::new(file, text)
-            };
+            let input = ParseInput { variables: variables.clone(), strict: false, ..ParseInput::new(file, text) };
             parse(&input).expect("reads").job
         };
         assert_eq!(read(&text), read(&once), "{file}");

@@ -21,10 +21,7 @@ fn swallow(text: &str) {
     let started = Instant::now();
     let input = ParseInput {
         variables: vec![("image".into(), "x".into())],
-        var_files: vec![VarFile {
-            path: "v".into(),
-            text: text.chars().take(200).collect(),
-        }],
+        var_files: vec![VarFile { path: "v".into(), text: text.chars().take(200).collect() }],
         strict: false,
         ..ParseInput::new("job.hcl", text)
     };
@@ -92,25 +89,12 @@ fn every_prefix_of_a_file() {
 
 #[test]
 fn expansions_without_end_are_refused() {
-    let locals: String = (1..40)
-        .map(|i| format!("  l{i} = [local.l{0}, local.l{0}, local.l{0}]\n", i - 1))
-        .collect();
-    let laughs = format!(
-        "locals {{\n  l0 = [1, 2, 3]\n{locals}}}\njob \"j\" {{\n  name = jsonencode(local.l39)\n}}\n"
-    );
+    let locals: String = (1..40).map(|i| format!("  l{i} = [local.l{0}, local.l{0}, local.l{0}]\n", i - 1)).collect();
+    let laughs = format!("locals {{\n  l0 = [1, 2, 3]\n{locals}}}\njob \"j\" {{\n  name = jsonencode(local.l39)\n}}\n");
     let errors = parse(&ParseInput::new("job.hcl", &laughs)).expect_err("too much");
     assert_eq!(errors[0].summary, "Too much to evaluate");
 
     let blocks = "job \"j\" {\n  dynamic \"group\" {\n    for_each = setproduct(range(1000), range(1000))\n    labels = [group.key]\n    content {}\n  }\n}\n";
     let errors = parse(&ParseInput::new("job.hcl", blocks)).expect_err("too many");
-    assert!(
-        [
-            "Invalid dynamic block",
-            "Call failed",
-            "Too much to evaluate"
-        ]
-        .contains(&errors[0].summary.as_str()),
-        "{}",
-        errors[0]
-    );
+    assert!(["Invalid dynamic block", "Call failed", "Too much to evaluate"].contains(&errors[0].summary.as_str()), "{}", errors[0]);
 }

@@ -34,11 +34,7 @@ impl From<&Update> for Criteria {
 
 impl From<&Migrate> for Criteria {
     fn from(m: &Migrate) -> Self {
-        Self {
-            manual: false,
-            min_healthy_time_ns: m.min_healthy_time().nanos(),
-            healthy_deadline_ns: m.healthy_deadline().nanos(),
-        }
+        Self { manual: false, min_healthy_time_ns: m.min_healthy_time().nanos(), healthy_deadline_ns: m.healthy_deadline().nanos() }
     }
 }
 
@@ -79,25 +75,18 @@ pub fn decide(
             continue;
         };
         if state.failed {
-            return Health::Unhealthy {
-                why: format!("Unhealthy because of failed task \"{}\"", spec.name),
-            };
+            return Health::Unhealthy { why: format!("Unhealthy because of failed task \"{}\"", spec.name) };
         }
         match (spec.phase, state.state) {
             (Phase::Poststop, _) | (Phase::Prestart | Phase::Poststart, TaskRunState::Dead) => {}
             (Phase::Prestart | Phase::Poststart, _) | (_, TaskRunState::Pending) => waiting = true,
             (_, TaskRunState::Dead) => {
-                return Health::Unhealthy {
-                    why: format!("Unhealthy because of dead task \"{}\"", spec.name),
-                };
+                return Health::Unhealthy { why: format!("Unhealthy because of dead task \"{}\"", spec.name) };
             }
-            (_, TaskRunState::Running) => {
-                running_since = running_since.max(started_ns(state).unwrap_or(now))
-            }
+            (_, TaskRunState::Running) => running_since = running_since.max(started_ns(state).unwrap_or(now)),
         }
     }
-    let deadline = (criteria.healthy_deadline_ns > 0)
-        .then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
+    let deadline = (criteria.healthy_deadline_ns > 0).then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
     let healthy_at = running_since.saturating_add(criteria.min_healthy_time_ns);
     if !waiting && healthy_at <= now && deadline.is_none_or(|d| healthy_at <= d) {
         return Health::Healthy;
@@ -113,11 +102,7 @@ pub fn decide(
             ),
         };
     }
-    let next = if waiting {
-        deadline
-    } else {
-        Some(deadline.map_or(healthy_at, |d| d.min(healthy_at)))
-    };
+    let next = if waiting { deadline } else { Some(deadline.map_or(healthy_at, |d| d.min(healthy_at))) };
     Health::Undecided { again_at: next }
 }
 
@@ -133,113 +118,41 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     fn spec(name: &str, phase: Phase) -> TaskSpec {
-        TaskSpec {
-            name: name.into(),
-            phase,
-            leader: false,
-        }
+        TaskSpec { name: name.into(), phase, leader: false }
     }
 
     fn state(state: TaskRunState, failed: bool, started_s: i64) -> TaskState {
-        let started_at = jiff::Timestamp::from_second(started_s)
-            .expect("in range")
-            .to_string();
-        TaskState {
-            state,
-            failed,
-            started_at,
-            ..TaskState::default()
-        }
+        let started_at = jiff::Timestamp::from_second(started_s).expect("in range").to_string();
+        TaskState { state, failed, started_at, ..TaskState::default() }
     }
 
-    const CRITERIA: Criteria = Criteria {
-        manual: false,
-        min_healthy_time_ns: 10 * S,
-        healthy_deadline_ns: 300 * S,
-    };
+    const CRITERIA: Criteria = Criteria { manual: false, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };
 
     #[test]
     fn verdict_by_states_and_time() {
         use TaskRunState::{Dead, Pending, Running};
-        let specs = [
-            spec("init", Phase::Prestart),
-            spec("web", Phase::Main),
-            spec("clean", Phase::Poststop),
-        ];
-        let undecided = |s: i64| Health::Undecided {
-            again_at: Some(s * S),
-        };
-        let unhealthy = |why: &str| Health::Unhealthy {
-            why: why.to_owned(),
-        };
+        let specs = [spec("init", Phase::Prestart), spec("web", Phase::Main), spec("clean", Phase::Poststop)];
+        let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
+        let unhealthy = |why: &str| Health::Unhealthy { why: why.to_owned() };
         for (init, web, now, expected) in [
             (None, None, 100, undecided(400)),
             (Some((Running, false)), None, 110, undecided(400)),
-            (
-                Some((Dead, false)),
-                Some((Pending, false, 0)),
-                110,
-                undecided(400),
-            ),
-            (
-                Some((Dead, false)),
-                Some((Running, false, 120)),
-                125,
-                undecided(130),
-            ),
-            (
-                Some((Dead, false)),
-                Some((Running, false, 120)),
-                130,
-                Health::Healthy,
-            ),
+            (Some((Dead, false)), Some((Pending, false, 0)), 110, undecided(400)),
+            (Some((Dead, false)), Some((Running, false, 120)), 125, undecided(130)),
+            (Some((Dead, false)), Some((Running, false, 120)), 130, Health::Healthy),
             // A restart begins the time anew.
-            (
-                Some((Dead, false)),
-                Some((Running, false, 129)),
-                130,
-                undecided(139),
-            ),
-            (
-                Some((Dead, false)),
-                Some((Running, false, 395)),
-                396,
-                undecided(400),
-            ),
+            (Some((Dead, false)), Some((Running, false, 129)), 130, undecided(139)),
+            (Some((Dead, false)), Some((Running, false, 395)), 396, undecided(400)),
             (
                 Some((Dead, false)),
                 Some((Running, false, 395)),
                 405,
-                unhealthy(
-                    "Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s",
-                ),
+                unhealthy("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s"),
             ),
-            (
-                None,
-                None,
-                400,
-                unhealthy(
-                    "Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s",
-                ),
-            ),
-            (
-                Some((Dead, true)),
-                None,
-                110,
-                unhealthy("Unhealthy because of failed task \"init\""),
-            ),
-            (
-                Some((Dead, false)),
-                Some((Dead, true, 110)),
-                111,
-                unhealthy("Unhealthy because of failed task \"web\""),
-            ),
-            (
-                Some((Dead, false)),
-                Some((Dead, false, 110)),
-                111,
-                unhealthy("Unhealthy because of dead task \"web\""),
-            ),
+            (None, None, 400, unhealthy("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s")),
+            (Some((Dead, true)), None, 110, unhealthy("Unhealthy because of failed task \"init\"")),
+            (Some((Dead, false)), Some((Dead, true, 110)), 111, unhealthy("Unhealthy because of failed task \"web\"")),
+            (Some((Dead, false)), Some((Dead, false, 110)), 111, unhealthy("Unhealthy because of dead task \"web\"")),
         ] {
             let mut states = BTreeMap::new();
             if let Some((s, failed)) = init {
@@ -248,25 +161,15 @@ mod tests {
             if let Some((s, failed, at)) = web {
                 states.insert(Arc::from("web"), state(s, failed, at));
             }
-            assert_eq!(
-                decide(&CRITERIA, &specs, &states, 100 * S, now * S),
-                expected,
-                "init {init:?}, web {web:?} at {now}"
-            );
+            assert_eq!(decide(&CRITERIA, &specs, &states, 100 * S, now * S), expected, "init {init:?}, web {web:?} at {now}");
         }
     }
 
     #[test]
     fn manual_is_for_people() {
-        let criteria = Criteria {
-            manual: true,
-            ..CRITERIA
-        };
+        let criteria = Criteria { manual: true, ..CRITERIA };
         let specs = [spec("web", Phase::Main)];
         let states = BTreeMap::from([(Arc::from("web"), state(TaskRunState::Running, false, 100))]);
-        assert_eq!(
-            decide(&criteria, &specs, &states, 100 * S, 10_000 * S),
-            Health::Undecided { again_at: None }
-        );
+        assert_eq!(decide(&criteria, &specs, &states, 100 * S, 10_000 * S), Health::Undecided { again_at: None });
     }
 }

@@ -23,56 +23,33 @@ pub enum Verdict {
 
 /// Decides for an allocation that failed at `failed_at` and has the earlier attempts of `tracker` behind it.
 #[must_use]
-pub fn next(
-    policy: Option<&Reschedule>,
-    tracker: Option<&RescheduleTracker>,
-    failed_at: TimestampNs,
-) -> Verdict {
+pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> Verdict {
     let Some(policy) = policy else {
-        return Verdict::Never {
-            reason: "the job kind is not rescheduled".to_owned(),
-        };
+        return Verdict::Never { reason: "the job kind is not rescheduled".to_owned() };
     };
     let unlimited = policy.unlimited();
     let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
     if !unlimited && attempts == 0 {
-        return Verdict::Never {
-            reason: "the reschedule policy allows no attempts".to_owned(),
-        };
+        return Verdict::Never { reason: "the reschedule policy allows no attempts".to_owned() };
     }
     let delay = next_delay(policy, tracker, failed_at);
     if !unlimited {
         let interval = policy.interval();
         let used = attempts_in(tracker, failed_at, interval);
         if used >= attempts {
-            return Verdict::Never {
-                reason: format!(
-                    "{used} of {attempts} reschedule attempts used in the last {interval}"
-                ),
-            };
+            return Verdict::Never { reason: format!("{used} of {attempts} reschedule attempts used in the last {interval}") };
         }
         // A pause that reaches beyond the interval could never be counted against it: the policy then means "give up".
         if delay > interval {
-            return Verdict::Never {
-                reason: format!(
-                    "the next pause of {delay} is longer than the interval of {interval}"
-                ),
-            };
+            return Verdict::Never { reason: format!("the next pause of {delay} is longer than the interval of {interval}") };
         }
     }
-    Verdict::At {
-        time: failed_at.saturating_add(delay.nanos()),
-        delay,
-    }
+    Verdict::At { time: failed_at.saturating_add(delay.nanos()), delay }
 }
 
 /// Attempts within `interval` before `now`.
 #[must_use]
-pub fn attempts_in(
-    tracker: Option<&RescheduleTracker>,
-    now: TimestampNs,
-    interval: GoDuration,
-) -> u32 {
+pub fn attempts_in(tracker: Option<&RescheduleTracker>, now: TimestampNs, interval: GoDuration) -> u32 {
     let since = now.saturating_sub(interval.nanos());
     let used = tracker.map_or(0, |t| t.events.iter().filter(|e| e.time > since).count());
     u32::try_from(used).unwrap_or(u32::MAX)
@@ -81,11 +58,7 @@ pub fn attempts_in(
 /// The pause before the next attempt. Exponential and fibonacci grow from the pauses of the tracker up to `max_delay`, and begin again when
 /// the last replacement ran for longer than its own pause would grow to.
 #[must_use]
-pub fn next_delay(
-    policy: &Reschedule,
-    tracker: Option<&RescheduleTracker>,
-    failed_at: TimestampNs,
-) -> GoDuration {
+pub fn next_delay(policy: &Reschedule, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> GoDuration {
     let base = policy.delay();
     let events = tracker.map(|t| t.events.as_slice()).unwrap_or_default();
     let Some(last) = events.last() else {
@@ -96,11 +69,7 @@ pub fn next_delay(
         "fibonacci" => match events {
             [.., before, last] => {
                 // At the ceiling two equal pauses would sum to more than it; a reset leaves a smaller one behind a larger one.
-                let previous = if before.delay > last.delay {
-                    GoDuration::ZERO
-                } else {
-                    before.delay
-                };
+                let previous = if before.delay > last.delay { GoDuration::ZERO } else { before.delay };
                 GoDuration(last.delay.nanos().saturating_add(previous.nanos()))
             }
             _ => base,
@@ -108,17 +77,9 @@ pub fn next_delay(
         _ => return base,
     };
     let max = policy.max_delay();
-    let bounded = if max > GoDuration::ZERO && grown > max {
-        max
-    } else {
-        grown
-    };
+    let bounded = if max > GoDuration::ZERO && grown > max { max } else { grown };
     let ran_for = failed_at.saturating_sub(last.time);
-    if ran_for > bounded.nanos() && bounded > GoDuration::ZERO {
-        base
-    } else {
-        bounded
-    }
+    if ran_for > bounded.nanos() && bounded > GoDuration::ZERO { base } else { bounded }
 }
 
 #[cfg(test)]
@@ -145,15 +106,9 @@ mod tests {
         let mut now = 1_000 * S;
         let mut out = Vec::new();
         for _ in 0..n {
-            let Verdict::At { time, delay } = next(Some(policy), Some(&tracker), now) else {
-                panic!("unlimited")
-            };
+            let Verdict::At { time, delay } = next(Some(policy), Some(&tracker), now) else { panic!("unlimited") };
             out.push(delay.nanos() / S);
-            tracker.events.push(RescheduleEvent {
-                time,
-                delay,
-                ..RescheduleEvent::default()
-            });
+            tracker.events.push(RescheduleEvent { time, delay, ..RescheduleEvent::default() });
             now = time + 1;
         }
         out
@@ -162,35 +117,19 @@ mod tests {
     #[test]
     fn growth_of_the_pause() {
         assert_eq!(pauses(&policy("constant", 5, 3600), 4), [5, 5, 5, 5]);
-        assert_eq!(
-            pauses(&policy("exponential", 30, 3600), 9),
-            [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
-        );
-        assert_eq!(
-            pauses(&policy("fibonacci", 30, 200), 7),
-            [30, 30, 60, 90, 150, 200, 200]
-        );
+        assert_eq!(pauses(&policy("exponential", 30, 3600), 9), [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert_eq!(pauses(&policy("fibonacci", 30, 200), 7), [30, 30, 60, 90, 150, 200, 200]);
     }
 
     #[test]
     fn the_pause_begins_again_after_a_long_run() {
         let tracker = RescheduleTracker {
-            events: vec![RescheduleEvent {
-                time: 1_000 * S,
-                delay: GoDuration::from_secs(240),
-                ..RescheduleEvent::default()
-            }],
+            events: vec![RescheduleEvent { time: 1_000 * S, delay: GoDuration::from_secs(240), ..RescheduleEvent::default() }],
             ..RescheduleTracker::default()
         };
         let p = policy("exponential", 30, 3600);
-        assert_eq!(
-            next_delay(&p, Some(&tracker), 1_100 * S),
-            GoDuration::from_secs(480)
-        );
-        assert_eq!(
-            next_delay(&p, Some(&tracker), 1_481 * S),
-            GoDuration::from_secs(30)
-        );
+        assert_eq!(next_delay(&p, Some(&tracker), 1_100 * S), GoDuration::from_secs(480));
+        assert_eq!(next_delay(&p, Some(&tracker), 1_481 * S), GoDuration::from_secs(30));
     }
 
     #[test]
@@ -199,42 +138,18 @@ mod tests {
         p.unlimited = Some(false);
         p.attempts = Some(1);
         p.interval = Some(GoDuration::from_secs(86_400));
-        assert_eq!(
-            next(Some(&p), None, 100 * S),
-            Verdict::At {
-                time: 105 * S,
-                delay: GoDuration::from_secs(5)
-            }
-        );
+        assert_eq!(next(Some(&p), None, 100 * S), Verdict::At { time: 105 * S, delay: GoDuration::from_secs(5) });
         let tracker = RescheduleTracker {
-            events: vec![RescheduleEvent {
-                time: 105 * S,
-                delay: GoDuration::from_secs(5),
-                ..RescheduleEvent::default()
-            }],
+            events: vec![RescheduleEvent { time: 105 * S, delay: GoDuration::from_secs(5), ..RescheduleEvent::default() }],
             ..RescheduleTracker::default()
         };
         assert_eq!(
             next(Some(&p), Some(&tracker), 200 * S),
-            Verdict::Never {
-                reason: "1 of 1 reschedule attempts used in the last 24h0m0s".to_owned()
-            }
+            Verdict::Never { reason: "1 of 1 reschedule attempts used in the last 24h0m0s".to_owned() }
         );
-        assert!(
-            matches!(
-                next(Some(&p), Some(&tracker), 90_000 * S),
-                Verdict::At { .. }
-            ),
-            "a day later the attempt is free again"
-        );
+        assert!(matches!(next(Some(&p), Some(&tracker), 90_000 * S), Verdict::At { .. }), "a day later the attempt is free again");
         p.attempts = Some(0);
-        assert!(matches!(
-            next(Some(&p), None, 100 * S),
-            Verdict::Never { .. }
-        ));
-        assert!(
-            matches!(next(None, None, 100 * S), Verdict::Never { .. }),
-            "system jobs have no policy"
-        );
+        assert!(matches!(next(Some(&p), None, 100 * S), Verdict::Never { .. }));
+        assert!(matches!(next(None, None, 100 * S), Verdict::Never { .. }), "system jobs have no policy");
     }
 }

@@ -58,68 +58,37 @@ impl Tracker {
     /// Decides and counts. `policy` is canonical (unset fields take the service defaults); `seed` varies the jitter: up to a quarter of the
     /// delay is added so that tasks that fail together do not return together.
     #[must_use]
-    pub fn on_end(
-        &mut self,
-        policy: &Restart,
-        batch: bool,
-        end: End,
-        now: TimestampNs,
-        seed: u64,
-    ) -> Decision {
+    pub fn on_end(&mut self, policy: &Restart, batch: bool, end: End, now: TimestampNs, seed: u64) -> Decision {
         let successful = matches!(end, End::Exited { successful: true });
         if batch && successful {
             return Decision::Complete;
         }
         if end == End::Unrecoverable {
-            return Decision::Fail {
-                reason: "Error was unrecoverable".to_owned(),
-            };
+            return Decision::Fail { reason: "Error was unrecoverable".to_owned() };
         }
         let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
         if attempts == 0 {
-            return if successful {
-                Decision::Complete
-            } else {
-                Decision::Fail {
-                    reason: "Policy allows no restarts".to_owned(),
-                }
-            };
+            return if successful { Decision::Complete } else { Decision::Fail { reason: "Policy allows no restarts".to_owned() } };
         }
         let interval = policy.interval().nanos();
-        let window_over =
-            self.window_start == 0 || now.saturating_sub(self.window_start) >= interval;
+        let window_over = self.window_start == 0 || now.saturating_sub(self.window_start) >= interval;
         if window_over {
-            *self = Self {
-                window_start: now,
-                in_window: 0,
-            };
+            *self = Self { window_start: now, in_window: 0 };
         }
         if self.in_window >= attempts {
             if policy.mode() == "delay" {
                 let at = self.window_start.saturating_add(interval).max(now);
                 // The next interval begins with that restart.
-                *self = Self {
-                    window_start: at,
-                    in_window: 1,
-                };
-                return Decision::Restart {
-                    at,
-                    reason: "Exceeded allowed attempts, applying a delay".to_owned(),
-                };
+                *self = Self { window_start: at, in_window: 1 };
+                return Decision::Restart { at, reason: "Exceeded allowed attempts, applying a delay".to_owned() };
             }
             return Decision::Fail {
-                reason: format!(
-                    "Exceeded allowed attempts {attempts} in interval {} and mode is \"fail\"",
-                    policy.interval()
-                ),
+                reason: format!("Exceeded allowed attempts {attempts} in interval {} and mode is \"fail\"", policy.interval()),
             };
         }
         self.in_window += 1;
         let delay = jittered(policy.delay(), seed ^ u64::from(self.in_window));
-        Decision::Restart {
-            at: now.saturating_add(delay.nanos()),
-            reason: "Restart within policy".to_owned(),
-        }
+        Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
     }
 }
 
@@ -128,11 +97,7 @@ impl Tracker {
 pub fn jittered(delay: GoDuration, seed: u64) -> GoDuration {
     let quarter = u64::try_from(delay.nanos() / 4).unwrap_or(0);
     let extra = if quarter == 0 { 0 } else { mix(seed) % quarter };
-    GoDuration(
-        delay
-            .nanos()
-            .saturating_add(i64::try_from(extra).unwrap_or(0)),
-    )
+    GoDuration(delay.nanos().saturating_add(i64::try_from(extra).unwrap_or(0)))
 }
 
 /// A well-mixed function of the seed (the finaliser of splitmix64).
@@ -184,13 +149,8 @@ mod tests {
             (false, 2, End::Unrecoverable, "fail"),
             (true, 2, End::Unrecoverable, "fail"),
         ] {
-            let d =
-                Tracker::default().on_end(&policy(attempts, 60, 1, "fail"), batch, end, 10 * S, 1);
-            assert_eq!(
-                ended(&d),
-                expected,
-                "batch {batch}, attempts {attempts}, {end:?}"
-            );
+            let d = Tracker::default().on_end(&policy(attempts, 60, 1, "fail"), batch, end, 10 * S, 1);
+            assert_eq!(ended(&d), expected, "batch {batch}, attempts {attempts}, {end:?}");
         }
     }
 
@@ -202,13 +162,7 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 100 * S, 1)), "restart");
         assert_eq!(ended(&t.on_end(&p, false, bad, 110 * S, 1)), "restart");
         let third = t.on_end(&p, false, bad, 120 * S, 1);
-        assert_eq!(
-            third,
-            Decision::Fail {
-                reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\""
-                    .to_owned()
-            }
-        );
+        assert_eq!(third, Decision::Fail { reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned() });
         // A new interval begins a minute after the first one did.
         assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "restart");
         assert_eq!(t.in_window, 1);
@@ -222,18 +176,12 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 100 * S, 1)), "restart");
         assert_eq!(
             t.on_end(&p, false, bad, 110 * S, 1),
-            Decision::Restart {
-                at: 160 * S,
-                reason: "Exceeded allowed attempts, applying a delay".to_owned()
-            }
+            Decision::Restart { at: 160 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
         );
         // The restart at 160 s used up the attempt of the interval that began with it.
         assert_eq!(
             t.on_end(&p, false, bad, 170 * S, 1),
-            Decision::Restart {
-                at: 220 * S,
-                reason: "Exceeded allowed attempts, applying a delay".to_owned()
-            }
+            Decision::Restart { at: 220 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
         );
     }
 
@@ -243,15 +191,8 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..200 {
             let d = jittered(delay, seed);
-            assert!(
-                d >= delay && d < GoDuration::from_secs(10),
-                "seed {seed}: {d}"
-            );
-            assert_eq!(
-                d,
-                jittered(delay, seed),
-                "the same seed gives the same jitter"
-            );
+            assert!(d >= delay && d < GoDuration::from_secs(10), "seed {seed}: {d}");
+            assert_eq!(d, jittered(delay, seed), "the same seed gives the same jitter");
             seen.insert(d.nanos());
         }
         assert!(seen.len() > 190, "seeds differ in their jitter");

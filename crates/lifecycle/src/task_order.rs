@@ -83,10 +83,7 @@ impl StopReason {
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
-            Self::AllocStopped => {
-                "Sent interrupt. Waiting for the task to stop because the allocation is stopped"
-                    .to_owned()
-            }
+            Self::AllocStopped => "Sent interrupt. Waiting for the task to stop because the allocation is stopped".to_owned(),
             Self::SiblingFailed(name) => format!("Task's sibling \"{name}\" failed"),
             Self::LeaderDead(name) => format!("Leader Task in Group dead: \"{name}\""),
             Self::MainTasksDead => "Main tasks in the group died".to_owned(),
@@ -108,11 +105,7 @@ pub struct Orders {
 /// Decides from the tasks' states. `stopping`: the servers want the allocation stopped.
 #[must_use]
 pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping: bool) -> Orders {
-    let state = |t: &TaskSpec| {
-        states
-            .get(&t.name)
-            .map_or(TaskRunState::Pending, |s| s.state)
-    };
+    let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
     let failed = |t: &TaskSpec| states.get(&t.name).is_some_and(|s| s.failed);
     let dead = |t: &TaskSpec| state(t) == TaskRunState::Dead;
     let in_phase = |p: Phase| specs.iter().filter(move |t| t.phase == p);
@@ -131,37 +124,21 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
 
     if let Some(reason) = end {
         // The leader goes first, so that it can still talk to the others while it ends.
-        let leaders: Vec<_> = before_poststop()
-            .filter(|t| t.leader && state(t) == TaskRunState::Running)
-            .collect();
-        let targets: Vec<_> = if leaders.is_empty() {
-            before_poststop().filter(|t| !dead(t)).collect()
-        } else {
-            leaders
-        };
-        orders.stop.extend(
-            targets
-                .into_iter()
-                .map(|t| (t.name.clone(), reason.clone())),
-        );
+        let leaders: Vec<_> = before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running).collect();
+        let targets: Vec<_> = if leaders.is_empty() { before_poststop().filter(|t| !dead(t)).collect() } else { leaders };
+        orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
     } else if in_phase(Phase::Main).all(dead) && in_phase(Phase::Main).next().is_some() {
         let rest = before_poststop().filter(|t| !dead(t));
         // A poststart task that runs once may finish; one that has not begun has nothing left to follow.
-        let rest =
-            rest.filter(|t| t.phase != Phase::Poststart || state(t) == TaskRunState::Pending);
-        orders
-            .stop
-            .extend(rest.map(|t| (t.name.clone(), StopReason::MainTasksDead)));
+        let rest = rest.filter(|t| t.phase != Phase::Poststart || state(t) == TaskRunState::Pending);
+        orders.stop.extend(rest.map(|t| (t.name.clone(), StopReason::MainTasksDead)));
     } else {
         let pending = |t: &&TaskSpec| state(t) == TaskRunState::Pending;
-        let start = |p: Phase, out: &mut Vec<Arc<str>>| {
-            out.extend(in_phase(p).filter(pending).map(|t| t.name.clone()))
-        };
+        let start = |p: Phase, out: &mut Vec<Arc<str>>| out.extend(in_phase(p).filter(pending).map(|t| t.name.clone()));
         start(Phase::Prestart, &mut orders.start);
         start(Phase::PrestartSidecar, &mut orders.start);
         // A sidecar that ended well before the main tasks started does not hold them back.
-        let prepared = in_phase(Phase::Prestart).all(dead)
-            && in_phase(Phase::PrestartSidecar).all(|t| state(t) != TaskRunState::Pending);
+        let prepared = in_phase(Phase::Prestart).all(dead) && in_phase(Phase::PrestartSidecar).all(|t| state(t) != TaskRunState::Pending);
         if prepared {
             start(Phase::Main, &mut orders.start);
         }
@@ -172,11 +149,7 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     }
 
     if before_poststop().all(dead) {
-        orders.start.extend(
-            in_phase(Phase::Poststop)
-                .filter(|t| state(t) == TaskRunState::Pending)
-                .map(|t| t.name.clone()),
-        );
+        orders.start.extend(in_phase(Phase::Poststop).filter(|t| state(t) == TaskRunState::Pending).map(|t| t.name.clone()));
     }
     orders.done = specs.iter().all(dead);
     orders
@@ -187,32 +160,15 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
 /// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its resources at the servers,
 /// which would be too early while siblings are still being stopped.
 #[must_use]
-pub fn client_status(
-    specs: &[TaskSpec],
-    states: &BTreeMap<Arc<str>, TaskState>,
-) -> (ClientStatus, &'static str) {
-    let state = |t: &TaskSpec| {
-        states
-            .get(&t.name)
-            .map_or(TaskRunState::Pending, |s| s.state)
-    };
+pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>) -> (ClientStatus, &'static str) {
+    let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
     let any = |wanted: TaskRunState| specs.iter().any(|t| state(t) == wanted);
-    let failed = specs.iter().any(|t| {
-        states
-            .get(&t.name)
-            .is_some_and(|s| s.state == TaskRunState::Dead && s.failed)
-    });
-    let main_over = specs
-        .iter()
-        .any(|t| t.phase == Phase::Main && state(t) == TaskRunState::Dead);
+    let failed = specs.iter().any(|t| states.get(&t.name).is_some_and(|s| s.state == TaskRunState::Dead && s.failed));
+    let main_over = specs.iter().any(|t| t.phase == Phase::Main && state(t) == TaskRunState::Dead);
     if any(TaskRunState::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if any(TaskRunState::Pending) {
-        if main_over || failed {
-            (ClientStatus::Running, "Tasks are ending")
-        } else {
-            (ClientStatus::Pending, "No tasks have started")
-        }
+        if main_over || failed { (ClientStatus::Running, "Tasks are ending") } else { (ClientStatus::Pending, "No tasks have started") }
     } else if failed {
         (ClientStatus::Failed, "Failed tasks")
     } else {
@@ -252,19 +208,9 @@ mod tests {
             .map(|t| {
                 let (name, state) = t.split_once('=').expect("name=state");
                 let state = match state {
-                    "r" => TaskState {
-                        state: TaskRunState::Running,
-                        ..TaskState::default()
-                    },
-                    "d" => TaskState {
-                        state: TaskRunState::Dead,
-                        ..TaskState::default()
-                    },
-                    _ => TaskState {
-                        state: TaskRunState::Dead,
-                        failed: true,
-                        ..TaskState::default()
-                    },
+                    "r" => TaskState { state: TaskRunState::Running, ..TaskState::default() },
+                    "d" => TaskState { state: TaskRunState::Dead, ..TaskState::default() },
+                    _ => TaskState { state: TaskRunState::Dead, failed: true, ..TaskState::default() },
                 };
                 (name.into(), state)
             })
@@ -287,143 +233,29 @@ mod tests {
         for (specs, at, stopping, expected, why) in [
             ("a:m b:m", "", false, "+a +b", "main tasks start together"),
             (all, "", false, "+init +proxy", "prestart first"),
-            (
-                all,
-                "init=d",
-                false,
-                "+proxy",
-                "the sidecar must be up, too",
-            ),
-            (
-                all,
-                "init=r proxy=r",
-                false,
-                "",
-                "main waits for the prestart task to end",
-            ),
-            (
-                all,
-                "init=d proxy=r",
-                false,
-                "+web +db",
-                "main after prestart",
-            ),
-            (
-                all,
-                "init=d proxy=r web=r",
-                false,
-                "+db",
-                "poststart waits for all main tasks",
-            ),
-            (
-                all,
-                "init=d proxy=r web=r db=r",
-                false,
-                "+warm +tail",
-                "poststart",
-            ),
-            (
-                all,
-                "init=d proxy=r web=r db=r warm=d tail=r",
-                false,
-                "",
-                "all is well",
-            ),
-            (
-                all,
-                "init=d proxy=r web=d db=r warm=d tail=r",
-                false,
-                "",
-                "one main task still runs",
-            ),
-            (
-                all,
-                "init=d proxy=r web=d db=d warm=d tail=r",
-                false,
-                "-proxy -tail",
-                "sidecars end with the main tasks",
-            ),
-            (
-                all,
-                "init=d proxy=r web=d db=d warm=r tail=d",
-                false,
-                "-proxy",
-                "a poststart task may finish",
-            ),
-            (
-                all,
-                "init=d proxy=d web=d db=d warm=d tail=d",
-                false,
-                "+clean",
-                "poststop last",
-            ),
-            (
-                all,
-                "init=d proxy=d web=d db=d warm=d tail=d clean=r",
-                false,
-                "",
-                "poststop runs",
-            ),
-            (
-                all,
-                "init=d proxy=d web=d db=d warm=d tail=d clean=d",
-                false,
-                ".",
-                "done",
-            ),
-            (
-                all,
-                "init=f proxy=r",
-                false,
-                "-proxy -web -db -warm -tail",
-                "a failed prestart task ends the rest unstarted",
-            ),
-            (
-                all,
-                "init=f proxy=d web=d db=d warm=d tail=d",
-                false,
-                "+clean",
-                "and poststop still runs",
-            ),
-            (
-                all,
-                "init=d proxy=r web=f db=r warm=d tail=r",
-                false,
-                "-proxy -db -tail",
-                "a failed task ends its siblings",
-            ),
-            (
-                "a:m! b:m",
-                "a=d b=r",
-                false,
-                "-b",
-                "a dead leader ends the others",
-            ),
+            (all, "init=d", false, "+proxy", "the sidecar must be up, too"),
+            (all, "init=r proxy=r", false, "", "main waits for the prestart task to end"),
+            (all, "init=d proxy=r", false, "+web +db", "main after prestart"),
+            (all, "init=d proxy=r web=r", false, "+db", "poststart waits for all main tasks"),
+            (all, "init=d proxy=r web=r db=r", false, "+warm +tail", "poststart"),
+            (all, "init=d proxy=r web=r db=r warm=d tail=r", false, "", "all is well"),
+            (all, "init=d proxy=r web=d db=r warm=d tail=r", false, "", "one main task still runs"),
+            (all, "init=d proxy=r web=d db=d warm=d tail=r", false, "-proxy -tail", "sidecars end with the main tasks"),
+            (all, "init=d proxy=r web=d db=d warm=r tail=d", false, "-proxy", "a poststart task may finish"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d", false, "+clean", "poststop last"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d clean=r", false, "", "poststop runs"),
+            (all, "init=d proxy=d web=d db=d warm=d tail=d clean=d", false, ".", "done"),
+            (all, "init=f proxy=r", false, "-proxy -web -db -warm -tail", "a failed prestart task ends the rest unstarted"),
+            (all, "init=f proxy=d web=d db=d warm=d tail=d", false, "+clean", "and poststop still runs"),
+            (all, "init=d proxy=r web=f db=r warm=d tail=r", false, "-proxy -db -tail", "a failed task ends its siblings"),
+            ("a:m! b:m", "a=d b=r", false, "-b", "a dead leader ends the others"),
             ("a:m! b:m", "a=r b=d", false, "", "a dead follower does not"),
-            (
-                "a:m! b:m c:x",
-                "a=r b=r",
-                true,
-                "-a",
-                "on a stop the leader goes first",
-            ),
+            ("a:m! b:m c:x", "a=r b=r", true, "-a", "on a stop the leader goes first"),
             ("a:m! b:m c:x", "a=d b=r", true, "-b", "then the others"),
             ("a:m! b:m c:x", "a=d b=d", true, "+c", "then poststop runs"),
-            (
-                "a:m b:m",
-                "",
-                true,
-                "-a -b",
-                "what has not started is ended unstarted",
-            ),
+            ("a:m b:m", "", true, "-a -b", "what has not started is ended unstarted"),
             ("a:m", "a=d", true, ".", "done"),
-            (
-                "init:p a:m",
-                "init=d a=d",
-                false,
-                ".",
-                "a batch group is done when its tasks are",
-            ),
+            ("init:p a:m", "init=d a=d", false, ".", "a batch group is done when its tasks are"),
         ] {
             let orders = next(&group(specs), &states(at), stopping);
             assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");
@@ -443,11 +275,7 @@ mod tests {
             ("a:m c:x", "a=d", ClientStatus::Running),
             ("a:m c:x", "a=d c=f", ClientStatus::Failed),
         ] {
-            assert_eq!(
-                client_status(&group(specs), &states(at)).0,
-                expected,
-                "{specs} at {at:?}"
-            );
+            assert_eq!(client_status(&group(specs), &states(at)).0, expected, "{specs} at {at:?}");
         }
     }
 

@@ -12,10 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{
-        AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex,
-        TimestampNs,
-    },
+    ids::{AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
     job::Job,
     metrics::AllocMetric,
     network::Dns,
@@ -143,10 +140,7 @@ impl Allocation {
     /// The job's full name.
     #[must_use]
     pub fn job_key(&self) -> JobKey {
-        JobKey {
-            namespace: self.namespace.clone(),
-            id: self.job_id.clone(),
-        }
+        JobKey { namespace: self.namespace.clone(), id: self.job_id.clone() }
     }
     /// The index in `job.group[index]`; 0 when the name is not of that form.
     #[must_use]
@@ -181,11 +175,7 @@ impl Allocation {
     /// All tasks ended and none failed.
     #[must_use]
     pub fn ran_successfully(&self) -> bool {
-        !self.task_states.is_empty()
-            && self
-                .task_states
-                .values()
-                .all(|t| t.state == TaskRunState::Dead && !t.failed)
+        !self.task_states.is_empty() && self.task_states.values().all(|t| t.state == TaskRunState::Dead && !t.failed)
     }
 }
 
@@ -198,10 +188,7 @@ pub fn alloc_name(job: &str, group: &str, index: u32) -> String {
 /// The index in an allocation's name; 0 when it has none.
 #[must_use]
 pub fn alloc_index(name: &str) -> u32 {
-    name.rsplit_once('[')
-        .and_then(|(_, r)| r.strip_suffix(']'))
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0)
+    name.rsplit_once('[').and_then(|(_, r)| r.strip_suffix(']')).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// What should happen to an allocation next.

@@ -114,14 +114,7 @@ impl Job {
 }
 
 fn canonical_periodic(p: &mut Periodic) {
-    let Periodic {
-        enabled,
-        spec,
-        specs: _,
-        spec_type,
-        prohibit_overlap,
-        time_zone,
-    } = p;
+    let Periodic { enabled, spec, specs: _, spec_type, prohibit_overlap, time_zone } = p;
     fill(enabled, true);
     fill(spec, String::new());
     fill(spec_type, "cron".to_owned());
@@ -130,33 +123,18 @@ fn canonical_periodic(p: &mut Periodic) {
 }
 
 fn canonical_parameterized(p: &mut Parameterized) {
-    let Parameterized {
-        payload,
-        meta_required: _,
-        meta_optional: _,
-    } = p;
+    let Parameterized { payload, meta_required: _, meta_optional: _ } = p;
     fill_text(payload, "optional");
 }
 
 fn canonical_constraints(list: &mut [Constraint]) {
-    for Constraint {
-        left: _,
-        right: _,
-        operator,
-    } in list
-    {
+    for Constraint { left: _, right: _, operator } in list {
         fill_text(operator, "=");
     }
 }
 
 fn canonical_affinities(list: &mut [Affinity]) {
-    for Affinity {
-        left: _,
-        right: _,
-        operator,
-        weight: _,
-    } in list
-    {
+    for Affinity { left: _, right: _, operator, weight: _ } in list {
         fill_text(operator, "=");
     }
 }
@@ -185,10 +163,7 @@ impl TaskGroup {
         restart.inherit(&default_restart(&job.kind));
         let restart = restart.clone();
 
-        if self.reschedule.is_some()
-            || job.reschedule.is_some()
-            || default_reschedule(&job.kind).is_some()
-        {
+        if self.reschedule.is_some() || job.reschedule.is_some() || default_reschedule(&job.kind).is_some() {
             let reschedule = self.reschedule.get_or_insert_default();
             if let Some(outer) = &job.reschedule {
                 reschedule.inherit(outer);
@@ -211,22 +186,12 @@ impl TaskGroup {
         }
 
         let disk = self.ephemeral_disk.get_or_insert_default();
-        let EphemeralDisk {
-            sticky,
-            migrate,
-            size_mb,
-        } = disk;
+        let EphemeralDisk { sticky, migrate, size_mb } = disk;
         fill(sticky, false);
         fill(migrate, false);
         fill(size_mb, 300);
 
-        if let Some(Disconnect {
-            lost_after: _,
-            stop_on_client_after: _,
-            replace,
-            reconcile,
-        }) = &mut self.disconnect
-        {
+        if let Some(Disconnect { lost_after: _, stop_on_client_after: _, replace, reconcile }) = &mut self.disconnect {
             fill(replace, true);
             fill(reconcile, "best_score".to_owned());
         }
@@ -257,8 +222,7 @@ impl TaskGroup {
 
 fn scaling_target(s: &mut Scaling, job: &Job, group: &str, task: Option<&str>) {
     s.target.clear();
-    s.target
-        .insert("Namespace".to_owned(), job.namespace.to_string());
+    s.target.insert("Namespace".to_owned(), job.namespace.to_string());
     s.target.insert("Job".to_owned(), job.id.to_string());
     s.target.insert("Group".to_owned(), group.to_owned());
     if let Some(task) = task {
@@ -274,11 +238,7 @@ fn canonical_network(n: &mut Network) {
 }
 
 fn canonical_consul(c: &mut Consul) {
-    let Consul {
-        namespace: _,
-        cluster,
-        partition: _,
-    } = c;
+    let Consul { namespace: _, cluster, partition: _ } = c;
     fill_text(cluster, "default");
 }
 
@@ -307,21 +267,10 @@ fn interpolate_name(name: &str, job: &Job, group: &str, task: Option<&str>) -> S
         return name.to_owned();
     }
     let task = task.unwrap_or_default();
-    let base = if task.is_empty() {
-        format!("{}-{group}", job.name)
-    } else {
-        format!("{}-{group}-{task}", job.name)
-    };
-    [
-        ("JOB", job.name.as_str()),
-        ("TASKGROUP", group),
-        ("TASK", task),
-        ("BASE", base.as_str()),
-    ]
-    .into_iter()
-    .fold(name.to_owned(), |text, (key, value)| {
-        text.replace(&format!("${{{key}}}"), value)
-    })
+    let base = if task.is_empty() { format!("{}-{group}", job.name) } else { format!("{}-{group}-{task}", job.name) };
+    [("JOB", job.name.as_str()), ("TASKGROUP", group), ("TASK", task), ("BASE", base.as_str())]
+        .into_iter()
+        .fold(name.to_owned(), |text, (key, value)| text.replace(&format!("${{{key}}}"), value))
 }
 
 fn canonical_check(c: &mut Check, service: &str, on_update: &str) {
@@ -349,13 +298,7 @@ impl Task {
             canonical_template(template);
         }
         for mount in &mut self.volume_mounts {
-            let VolumeMount {
-                volume: _,
-                destination: _,
-                read_only,
-                propagation_mode,
-                selinux_label,
-            } = mount;
+            let VolumeMount { volume: _, destination: _, read_only, propagation_mode, selinux_label } = mount;
             fill(read_only, false);
             fill(propagation_mode, "private".to_owned());
             fill(selinux_label, String::new());
@@ -378,39 +321,24 @@ impl Task {
 
     /// The identity without a name, or named `default`, is the default one; every task has it.
     fn canonical_identities(&mut self) {
-        let (mut default, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.identities)
-            .into_iter()
-            .partition(|i| i.name.is_empty() || i.name == DEFAULT_IDENTITY);
+        let (mut default, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.identities).into_iter().partition(|i| i.name.is_empty() || i.name == DEFAULT_IDENTITY);
         self.identities = others;
-        let identity = self
-            .identity
-            .get_or_insert_with(|| default.pop().unwrap_or_default());
+        let identity = self.identity.get_or_insert_with(|| default.pop().unwrap_or_default());
         // A second default identity is a mistake of the user; validation reports what is left here.
         self.identities.append(&mut default);
         fill_text(&mut identity.name, DEFAULT_IDENTITY);
         if identity.audience.is_empty() {
             identity.audience.push(DEFAULT_IDENTITY_AUDIENCE.to_owned());
         }
-        for Identity { change_signal, .. } in std::iter::once(identity).chain(&mut self.identities)
-        {
+        for Identity { change_signal, .. } in std::iter::once(identity).chain(&mut self.identities) {
             *change_signal = change_signal.to_uppercase();
         }
     }
 }
 
 fn canonical_resources(r: &mut Resources) {
-    let Resources {
-        cpu,
-        cores,
-        memory_mb,
-        memory_max_mb,
-        disk_mb,
-        iops,
-        networks,
-        devices,
-        numa,
-        secrets_mb,
-    } = r;
+    let Resources { cpu, cores, memory_mb, memory_max_mb, disk_mb, iops, networks, devices, numa, secrets_mb } = r;
     fill(cores, 0);
     // Whole cores exclude MHz.
     fill(cpu, if *cores == Some(0) { 100 } else { 0 });
@@ -433,12 +361,7 @@ fn canonical_resources(r: &mut Resources) {
 }
 
 fn canonical_logs(l: &mut LogConfig) {
-    let LogConfig {
-        max_files,
-        max_file_size_mb,
-        disabled,
-        enabled,
-    } = l;
+    let LogConfig { max_files, max_file_size_mb, disabled, enabled } = l;
     fill(max_files, 10);
     fill(max_file_size_mb, 10);
     // The deprecated opposite, when it is given, says the same thing the other way round.
@@ -449,25 +372,13 @@ fn canonical_logs(l: &mut LogConfig) {
 }
 
 fn canonical_artifact(a: &mut Artifact) {
-    let Artifact {
-        source,
-        options: _,
-        headers: _,
-        mode,
-        insecure,
-        destination,
-        chown: _,
-    } = a;
+    let Artifact { source, options: _, headers: _, mode, insecure, destination, chown: _ } = a;
     fill(mode, "any".to_owned());
     fill(insecure, false);
     fill(source, String::new());
     if destination.is_none() {
         let file = match (mode.as_deref(), source.as_deref()) {
-            (Some("file"), Some(s)) => s
-                .split(['?', '#'])
-                .next()
-                .and_then(|s| s.rsplit('/').next())
-                .unwrap_or_default(),
+            (Some("file"), Some(s)) => s.split(['?', '#']).next().and_then(|s| s.rsplit('/').next()).unwrap_or_default(),
             _ => "",
         };
         *destination = Some(format!("local/{file}"));
@@ -513,17 +424,7 @@ fn canonical_template(t: &mut Template) {
 }
 
 fn canonical_vault(v: &mut Vault) {
-    let Vault {
-        policies: _,
-        role: _,
-        namespace,
-        cluster,
-        env,
-        disable_file,
-        change_mode,
-        change_signal,
-        allow_token_expiration,
-    } = v;
+    let Vault { policies: _, role: _, namespace, cluster, env, disable_file, change_mode, change_signal, allow_token_expiration } = v;
     fill(namespace, String::new());
     fill_text(cluster, "default");
     fill(env, true);

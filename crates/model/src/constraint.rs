@@ -62,12 +62,7 @@ pub struct Affinity {
 
 impl Default for Affinity {
     fn default() -> Self {
-        Self {
-            left: String::new(),
-            right: String::new(),
-            operator: "=".into(),
-            weight: 50,
-        }
+        Self { left: String::new(), right: String::new(), operator: "=".into(), weight: 50 }
     }
 }
 
@@ -86,11 +81,7 @@ pub struct Spread {
 
 impl Default for Spread {
     fn default() -> Self {
-        Self {
-            attribute: String::new(),
-            weight: 50,
-            targets: Vec::new(),
-        }
+        Self { attribute: String::new(), weight: 50, targets: Vec::new() }
     }
 }
 

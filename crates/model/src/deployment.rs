@@ -42,15 +42,7 @@ impl DeploymentStatus {
     /// Still able to change.
     #[must_use]
     pub fn active(self) -> bool {
-        matches!(
-            self,
-            Self::Running
-                | Self::Paused
-                | Self::Blocked
-                | Self::Unblocking
-                | Self::Initializing
-                | Self::Pending
-        )
+        matches!(self, Self::Running | Self::Paused | Self::Blocked | Self::Unblocking | Self::Initializing | Self::Pending)
     }
 }
 
@@ -112,10 +104,7 @@ impl Deployment {
     /// The job's full name.
     #[must_use]
     pub fn job_key(&self) -> JobKey {
-        JobKey {
-            namespace: self.namespace.clone(),
-            id: self.job_id.clone(),
-        }
+        JobKey { namespace: self.namespace.clone(), id: self.job_id.clone() }
     }
 }
 

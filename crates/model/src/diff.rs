@@ -178,13 +178,7 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let part = diff_maps(a.as_ref(), b.as_ref(), JOB_IGNORED, contextual);
     let id = new.or(old).map_or_else(String::new, |j| j.id.to_string());
     let groups = |job: Option<&Job>| -> BTreeMap<String, TaskGroup> {
-        job.map(|j| {
-            j.task_groups
-                .iter()
-                .map(|g| (g.name.to_string(), g.clone()))
-                .collect()
-        })
-        .unwrap_or_default()
+        job.map(|j| j.task_groups.iter().map(|g| (g.name.to_string(), g.clone())).collect()).unwrap_or_default()
     };
     let (old_groups, new_groups) = (groups(old), groups(new));
     let names: BTreeSet<&String> = old_groups.keys().chain(new_groups.keys()).collect();
@@ -194,31 +188,14 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
         .filter(|d| contextual || d.kind != DiffType::None)
         .collect();
     let edited = part.changed() || task_groups.iter().any(|g| g.kind != DiffType::None);
-    JobDiff {
-        kind: kind(old.is_some(), new.is_some(), edited),
-        id,
-        fields: part.fields,
-        objects: part.objects,
-        task_groups,
-    }
+    JobDiff { kind: kind(old.is_some(), new.is_some(), edited), id, fields: part.fields, objects: part.objects, task_groups }
 }
 
-fn diff_group(
-    name: &str,
-    old: Option<&TaskGroup>,
-    new: Option<&TaskGroup>,
-    contextual: bool,
-) -> TaskGroupDiff {
+fn diff_group(name: &str, old: Option<&TaskGroup>, new: Option<&TaskGroup>, contextual: bool) -> TaskGroupDiff {
     let (a, b) = (object_of(old), object_of(new));
     let part = diff_maps(a.as_ref(), b.as_ref(), GROUP_IGNORED, contextual);
     let tasks_of = |g: Option<&TaskGroup>| -> BTreeMap<String, Map<String, Value>> {
-        g.map(|g| {
-            g.tasks
-                .iter()
-                .filter_map(|t| Some((t.name.to_string(), object_of(Some(t))?)))
-                .collect()
-        })
-        .unwrap_or_default()
+        g.map(|g| g.tasks.iter().filter_map(|t| Some((t.name.to_string(), object_of(Some(t))?))).collect()).unwrap_or_default()
     };
     let (old_tasks, new_tasks) = (tasks_of(old), tasks_of(new));
     let names: BTreeSet<&String> = old_tasks.keys().chain(new_tasks.keys()).collect();
@@ -273,25 +250,14 @@ struct Part {
 
 impl Part {
     fn changed(&self) -> bool {
-        self.fields.iter().any(|f| f.kind != DiffType::None)
-            || self.objects.iter().any(|o| o.kind != DiffType::None)
+        self.fields.iter().any(|f| f.kind != DiffType::None) || self.objects.iter().any(|o| o.kind != DiffType::None)
     }
 }
 
 /// Compares two objects: plain values become fields, blocks become objects.
-fn diff_maps(
-    old: Option<&Map<String, Value>>,
-    new: Option<&Map<String, Value>>,
-    ignored: &[&str],
-    contextual: bool,
-) -> Part {
+fn diff_maps(old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>, ignored: &[&str], contextual: bool) -> Part {
     let mut part = Part::default();
-    let keys: BTreeSet<&String> = old
-        .into_iter()
-        .chain(new)
-        .flat_map(Map::keys)
-        .filter(|k| !ignored.contains(&k.as_str()))
-        .collect();
+    let keys: BTreeSet<&String> = old.into_iter().chain(new).flat_map(Map::keys).filter(|k| !ignored.contains(&k.as_str())).collect();
     let (mut old_flat, mut new_flat) = (BTreeMap::new(), BTreeMap::new());
     for key in keys {
         let (a, b) = (old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
@@ -303,13 +269,7 @@ fn diff_maps(
                 flatten(key, b, &mut new_flat);
             }
             Some(Value::Object(_)) if list_rule(key).is_some() => {
-                diff_list(
-                    key,
-                    &members_of_map(a),
-                    &members_of_map(b),
-                    contextual,
-                    &mut part.objects,
-                );
+                diff_list(key, &members_of_map(a), &members_of_map(b), contextual, &mut part.objects);
             }
             Some(Value::Object(_)) => part.objects.extend(diff_block(key, a, b, contextual)),
             Some(Value::Array(_)) if list_rule(key).is_some() => {
@@ -328,68 +288,33 @@ fn diff_maps(
 }
 
 fn list_rule(key: &str) -> Option<(&'static str, Option<&'static str>)> {
-    LISTS
-        .iter()
-        .find(|(k, _, _)| *k == key)
-        .map(|(_, name, by)| (*name, *by))
+    LISTS.iter().find(|(k, _, _)| *k == key).map(|(_, name, by)| (*name, *by))
 }
 
 fn members(list: Option<&Value>) -> Vec<Map<String, Value>> {
-    list.and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|v| v.as_object().cloned())
-        .collect()
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(|v| v.as_object().cloned()).collect()
 }
 
 fn members_of_map(map: Option<&Value>) -> Vec<Map<String, Value>> {
-    map.and_then(Value::as_object)
-        .into_iter()
-        .flat_map(|m| m.values())
-        .filter_map(|v| v.as_object().cloned())
-        .collect()
+    map.and_then(Value::as_object).into_iter().flat_map(|m| m.values()).filter_map(|v| v.as_object().cloned()).collect()
 }
 
 /// A block with known fields, or a free-form one (driver config), which is flattened: `args[0]`, `mount[0][target]`.
-fn diff_block(
-    name: &str,
-    old: Option<&Value>,
-    new: Option<&Value>,
-    contextual: bool,
-) -> Option<ObjectDiff> {
+fn diff_block(name: &str, old: Option<&Value>, new: Option<&Value>, contextual: bool) -> Option<ObjectDiff> {
     let part = if name == "Config" {
         let (mut a, mut b) = (BTreeMap::new(), BTreeMap::new());
         flatten("", old, &mut a);
         flatten("", new, &mut b);
-        Part {
-            fields: diff_fields(&a, &b, contextual),
-            objects: Vec::new(),
-        }
+        Part { fields: diff_fields(&a, &b, contextual), objects: Vec::new() }
     } else {
-        diff_maps(
-            old.and_then(Value::as_object),
-            new.and_then(Value::as_object),
-            &[],
-            contextual,
-        )
+        diff_maps(old.and_then(Value::as_object), new.and_then(Value::as_object), &[], contextual)
     };
     let present = |v: Option<&Value>| v.and_then(Value::as_object).is_some_and(|m| !m.is_empty());
     let kind = kind(present(old), present(new), part.changed());
-    (kind != DiffType::None).then(|| ObjectDiff {
-        kind,
-        name: name.to_owned(),
-        fields: part.fields,
-        objects: part.objects,
-    })
+    (kind != DiffType::None).then(|| ObjectDiff { kind, name: name.to_owned(), fields: part.fields, objects: part.objects })
 }
 
-fn diff_list(
-    key: &str,
-    old: &[Map<String, Value>],
-    new: &[Map<String, Value>],
-    contextual: bool,
-    out: &mut Vec<ObjectDiff>,
-) {
+fn diff_list(key: &str, old: &[Map<String, Value>], new: &[Map<String, Value>], contextual: bool, out: &mut Vec<ObjectDiff>) {
     let Some((name, by)) = list_rule(key) else {
         return;
     };
@@ -397,12 +322,7 @@ fn diff_list(
         let part = diff_maps(a, b, &[], contextual);
         let kind = kind(a.is_some(), b.is_some(), part.changed());
         if kind != DiffType::None {
-            out.push(ObjectDiff {
-                kind,
-                name: name.to_owned(),
-                fields: part.fields,
-                objects: part.objects,
-            });
+            out.push(ObjectDiff { kind, name: name.to_owned(), fields: part.fields, objects: part.objects });
         }
     };
     let matches = |a: &Map<String, Value>, b: &Map<String, Value>| match by {
@@ -416,11 +336,7 @@ fn diff_list(
     let mut taken = vec![false; new.len()];
     let mut gone = Vec::new();
     for a in old {
-        match new
-            .iter()
-            .enumerate()
-            .find(|(i, b)| !taken[*i] && matches(a, b))
-        {
+        match new.iter().enumerate().find(|(i, b)| !taken[*i] && matches(a, b)) {
             Some((i, b)) => {
                 taken[i] = true;
                 object(Some(a), Some(b));
@@ -439,19 +355,8 @@ fn diff_list(
 }
 
 /// A list of plain values, compared as a set.
-fn diff_set(
-    name: &str,
-    old: Option<&Value>,
-    new: Option<&Value>,
-    contextual: bool,
-) -> Option<ObjectDiff> {
-    let texts = |v: Option<&Value>| -> BTreeSet<String> {
-        v.and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(text)
-            .collect()
-    };
+fn diff_set(name: &str, old: Option<&Value>, new: Option<&Value>, contextual: bool) -> Option<ObjectDiff> {
+    let texts = |v: Option<&Value>| -> BTreeSet<String> { v.and_then(Value::as_array).into_iter().flatten().map(text).collect() };
     let (a, b) = (texts(old), texts(new));
     if a == b {
         return None;
@@ -469,27 +374,15 @@ fn diff_set(
     };
     let fields = a.union(&b).filter_map(field).collect();
     let kind = kind(!a.is_empty(), !b.is_empty(), true);
-    Some(ObjectDiff {
-        kind,
-        name: name.to_owned(),
-        fields,
-        objects: Vec::new(),
-    })
+    Some(ObjectDiff { kind, name: name.to_owned(), fields, objects: Vec::new() })
 }
 
-fn diff_fields(
-    old: &BTreeMap<String, String>,
-    new: &BTreeMap<String, String>,
-    contextual: bool,
-) -> Vec<FieldDiff> {
+fn diff_fields(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>, contextual: bool) -> Vec<FieldDiff> {
     let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     names
         .into_iter()
         .filter_map(|name| {
-            let (a, b) = (
-                old.get(name).cloned().unwrap_or_default(),
-                new.get(name).cloned().unwrap_or_default(),
-            );
+            let (a, b) = (old.get(name).cloned().unwrap_or_default(), new.get(name).cloned().unwrap_or_default());
             let kind = match (a.is_empty(), b.is_empty()) {
                 _ if a == b => DiffType::None,
                 (true, _) => DiffType::Added,
@@ -498,13 +391,7 @@ fn diff_fields(
             };
             // A value that is empty on both sides says nothing.
             let shown = kind != DiffType::None || (contextual && !a.is_empty());
-            shown.then(|| FieldDiff {
-                kind,
-                name: name.clone(),
-                old: a,
-                new: b,
-                annotations: Vec::new(),
-            })
+            shown.then(|| FieldDiff { kind, name: name.clone(), old: a, new: b, annotations: Vec::new() })
         })
         .collect()
 }
@@ -520,21 +407,12 @@ fn text(v: &Value) -> String {
 /// Leaves by their path: `a`, `a[key]`, `a[0][key]`.
 fn flatten(path: &str, value: Option<&Value>, out: &mut BTreeMap<String, String>) {
     let join = |key: &str| {
-        if path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{path}[{key}]")
-        }
+        if path.is_empty() { key.to_owned() } else { format!("{path}[{key}]") }
     };
     match value {
         None | Some(Value::Null) => {}
-        Some(Value::Object(map)) => map
-            .iter()
-            .for_each(|(k, v)| flatten(&join(k), Some(v), out)),
-        Some(Value::Array(list)) => list
-            .iter()
-            .enumerate()
-            .for_each(|(i, v)| flatten(&join(&i.to_string()), Some(v), out)),
+        Some(Value::Object(map)) => map.iter().for_each(|(k, v)| flatten(&join(k), Some(v), out)),
+        Some(Value::Array(list)) => list.iter().enumerate().for_each(|(i, v)| flatten(&join(&i.to_string()), Some(v), out)),
         Some(leaf) => {
             out.insert(path.to_owned(), text(leaf));
         }
@@ -553,23 +431,9 @@ pub fn annotate(
             group.updates = update_counts(u);
         }
         let (parent, name) = (group.kind, group.name.clone());
-        for field in group
-            .fields
-            .iter_mut()
-            .filter(|f| f.name == "Count" && f.kind != DiffType::None)
-        {
-            let (before, after): (i64, i64) = (
-                field.old.parse().unwrap_or(0),
-                field.new.parse().unwrap_or(0),
-            );
-            field.annotations.push(
-                if after > before {
-                    annotation::CREATE
-                } else {
-                    annotation::DESTROY
-                }
-                .to_owned(),
-            );
+        for field in group.fields.iter_mut().filter(|f| f.name == "Count" && f.kind != DiffType::None) {
+            let (before, after): (i64, i64) = (field.old.parse().unwrap_or(0), field.new.parse().unwrap_or(0));
+            field.annotations.push(if after > before { annotation::CREATE } else { annotation::DESTROY }.to_owned());
         }
         for task in &mut group.tasks {
             let forced = match (parent, task.kind) {

@@ -174,9 +174,6 @@ impl Evaluation {
     /// The job's full name.
     #[must_use]
     pub fn job_key(&self) -> JobKey {
-        JobKey {
-            namespace: self.namespace.clone(),
-            id: self.job_id.clone(),
-        }
+        JobKey { namespace: self.namespace.clone(), id: self.job_id.clone() }
     }
 }

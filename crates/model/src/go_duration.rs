@@ -11,9 +11,7 @@ pub struct GoDuration(pub i64);
 
 /// Why a text is not a Go duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid duration {0:?}: expected a number with a unit such as \"30s\", \"5m\" or \"1h30m\""
-)]
+#[error("invalid duration {0:?}: expected a number with a unit such as \"30s\", \"5m\" or \"1h30m\"")]
 pub struct InvalidDuration(pub String);
 
 const UNITS: [(&str, i64); 8] = [
@@ -76,28 +74,17 @@ impl FromStr for GoDuration {
         }
         let mut total: i128 = 0;
         while !rest.is_empty() {
-            let end = rest
-                .find(|c: char| !c.is_ascii_digit() && c != '.')
-                .ok_or_else(bad)?;
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
             let (number, tail) = rest.split_at(end);
             let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
             if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
                 return Err(bad());
             }
-            let unit_end = tail
-                .find(|c: char| c.is_ascii_digit() || c == '.')
-                .unwrap_or(tail.len());
+            let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
             let (unit, after) = tail.split_at(unit_end);
             let scale = i128::from(UNITS.iter().find(|(n, _)| *n == unit).ok_or_else(bad)?.1);
-            let whole: i128 = if whole.is_empty() {
-                0
-            } else {
-                whole.parse().map_err(|_| bad())?
-            };
-            total = whole
-                .checked_mul(scale)
-                .and_then(|v| v.checked_add(total))
-                .ok_or_else(bad)?;
+            let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| bad())? };
+            total = whole.checked_mul(scale).and_then(|v| v.checked_add(total)).ok_or_else(bad)?;
             // Digits beyond a nanosecond of the largest unit have no weight.
             let mut weight = scale;
             for digit in fraction.bytes().take(18) {
@@ -164,22 +151,15 @@ impl<'de> Deserialize<'de> for GoDuration {
                 Ok(GoDuration(v))
             }
             fn visit_u64<E: serde::de::Error>(self, v: u64) -> Result<GoDuration, E> {
-                i64::try_from(v)
-                    .map(GoDuration)
-                    .map_err(|_| E::custom("duration is too long"))
+                i64::try_from(v).map(GoDuration).map_err(|_| E::custom("duration is too long"))
             }
             fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<GoDuration, E> {
                 // Some clients write integers in exponent form.
                 if v.fract() == 0.0 && v.abs() < 9.2e18 {
-                    #[allow(
-                        clippy::cast_possible_truncation,
-                        reason = "checked on the line above"
-                    )]
+                    #[allow(clippy::cast_possible_truncation, reason = "checked on the line above")]
                     return Ok(GoDuration(v as i64));
                 }
-                Err(E::custom(
-                    "a duration must be a whole number of nanoseconds",
-                ))
+                Err(E::custom("a duration must be a whole number of nanoseconds"))
             }
             fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<GoDuration, E> {
                 v.parse().map_err(E::custom)
@@ -209,17 +189,7 @@ mod tests {
             assert_eq!(d.nanos(), nanos, "{text}");
             assert_eq!(d.to_string(), shown, "{text}");
         }
-        for text in [
-            "",
-            "s",
-            "1",
-            "1x",
-            "-",
-            "1..5s",
-            "99999999999h",
-            "1h-2m",
-            "٣s",
-        ] {
+        for text in ["", "s", "1", "1x", "-", "1..5s", "99999999999h", "1h-2m", "٣s"] {
             assert!(text.parse::<GoDuration>().is_err(), "{text}");
         }
     }

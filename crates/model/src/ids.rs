@@ -169,10 +169,7 @@ pub struct JobKey {
 impl JobKey {
     /// Joins the two parts.
     pub fn new(namespace: impl Into<Namespace>, id: impl Into<JobId>) -> Self {
-        Self {
-            namespace: namespace.into(),
-            id: id.into(),
-        }
+        Self { namespace: namespace.into(), id: id.into() }
     }
 }
 
@@ -203,21 +200,14 @@ impl SlotKey {
     /// The job of the slot.
     #[must_use]
     pub fn job(&self) -> JobKey {
-        JobKey {
-            namespace: self.namespace.clone(),
-            id: self.job_id.clone(),
-        }
+        JobKey { namespace: self.namespace.clone(), id: self.job_id.clone() }
     }
 }
 
 impl fmt::Display for SlotKey {
     /// `namespace/job.group[index]/task`, the form used on the wire and for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}/{}.{}[{}]/{}",
-            self.namespace, self.job_id, self.group, self.index, self.task
-        )
+        write!(f, "{}/{}.{}[{}]/{}", self.namespace, self.job_id, self.group, self.index, self.task)
     }
 }
 

@@ -133,10 +133,7 @@ impl Job {
     /// The job's full name.
     #[must_use]
     pub fn key(&self) -> JobKey {
-        JobKey {
-            namespace: self.namespace.clone(),
-            id: self.id.clone(),
-        }
+        JobKey { namespace: self.namespace.clone(), id: self.id.clone() }
     }
     /// The group of that name.
     #[must_use]
@@ -299,11 +296,7 @@ pub struct EphemeralDisk {
 
 impl Default for EphemeralDisk {
     fn default() -> Self {
-        Self {
-            sticky: Some(false),
-            migrate: Some(false),
-            size_mb: Some(300),
-        }
+        Self { sticky: Some(false), migrate: Some(false), size_mb: Some(300) }
     }
 }
 

@@ -31,8 +31,8 @@ pub mod updates;
 pub mod validate;
 
 pub use alloc::{
-    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus,
-    DesiredTransition, TaskEvent, TaskRunState, TaskState,
+    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, TaskEvent, TaskRunState,
+    TaskState,
 };
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
@@ -40,8 +40,7 @@ pub use diff::{JobDiff, diff};
 pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
 pub use ids::{
-    AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId,
-    SlotKey, StoreIndex, TimestampNs,
+    AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex, TimestampNs,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
 pub use metrics::AllocMetric;
@@ -49,10 +48,7 @@ pub use network::{Network, Port};
 pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStatus};
 pub use plan::{Plan, PlanResult};
 pub use policy::{Disconnect, Migrate, Reschedule, Restart, Update};
-pub use remote::{
-    DesiredRemote, Observed, RemoteExit, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask,
-    RemoteVerdict, RemoteWanted,
-};
+pub use remote::{DesiredRemote, Observed, RemoteExit, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted};
 pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
 pub use scheduler_config::SchedulerConfig;
 pub use service::{Check, Service};

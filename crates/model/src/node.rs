@@ -125,9 +125,7 @@ impl Node {
     /// True when the scheduler may place on it.
     #[must_use]
     pub fn ready(&self) -> bool {
-        self.status == NodeStatus::Ready
-            && self.drain.is_none()
-            && self.eligibility == Eligibility::Eligible
+        self.status == NodeStatus::Ready && self.drain.is_none() && self.eligibility == Eligibility::Eligible
     }
 }
 

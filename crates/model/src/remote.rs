@@ -71,9 +71,7 @@ impl RemoteTask {
     /// Ended, counted, and the provider has let it go: the slot is free for what follows.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.observed.ended()
-            && self.exit_acknowledged
-            && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
+        self.observed.ended() && self.exit_acknowledged && (self.forgotten || (self.observed == Observed::Gone && self.manager.is_none()))
     }
     /// True when a later manager must look for an existing instance before it creates.
     #[must_use]
@@ -95,20 +93,9 @@ impl Observed {
     #[must_use]
     pub fn exit(&self, now: TimestampNs) -> Option<RemoteExit> {
         match self {
-            Self::Exited {
-                code,
-                signal,
-                oom_killed,
-                reason,
-                at,
-            } => Some(RemoteExit {
-                code: *code,
-                signal: *signal,
-                oom_killed: *oom_killed,
-                reason: reason.clone(),
-                at: *at,
-                vanished: false,
-            }),
+            Self::Exited { code, signal, oom_killed, reason, at } => {
+                Some(RemoteExit { code: *code, signal: *signal, oom_killed: *oom_killed, reason: reason.clone(), at: *at, vanished: false })
+            }
             Self::Gone => Some(RemoteExit {
                 reason: "the provider has no such instance any more and no result of it".to_owned(),
                 at: now,
@@ -148,14 +135,9 @@ mod hex_bytes {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(d)?;
         if text.len() % 2 != 0 || !text.is_ascii() {
-            return Err(D::Error::custom(
-                "a handle must be an even number of hexadecimal digits",
-            ));
+            return Err(D::Error::custom("a handle must be an even number of hexadecimal digits"));
         }
-        (0..text.len())
-            .step_by(2)
-            .map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom))
-            .collect()
+        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom)).collect()
     }
 }
 
@@ -236,15 +218,12 @@ impl RemotePolicy {
     /// The policy of a task.
     #[must_use]
     pub fn of(job: &crate::job::Job, task: &crate::task::Task) -> Self {
-        let batch =
-            job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
+        let batch = job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
         Self {
             batch,
             restart: task.restart.clone().unwrap_or_default(),
             kill_signal: task.kill_signal.clone(),
-            kill_timeout: task
-                .kill_timeout
-                .unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
+            kill_timeout: task.kill_timeout.unwrap_or(crate::go_duration::GoDuration::from_secs(5)),
         }
     }
 }
@@ -273,9 +252,7 @@ pub struct RemoteWanted {
 }
 
 /// Who may act on an incarnation, and until when.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Manager {
     /// Node.

@@ -264,10 +264,7 @@ impl AllocatedResources {
     /// What the allocation takes from its node (remote tasks take nothing).
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let mut u = Usage {
-            disk_mb: self.shared.disk_mb,
-            ..Usage::default()
-        };
+        let mut u = Usage { disk_mb: self.shared.disk_mb, ..Usage::default() };
         for t in self.tasks.values().filter(|t| !t.remote) {
             u.cpu += t.cpu.cpu_shares;
             u.memory_mb += t.memory.memory_mb;

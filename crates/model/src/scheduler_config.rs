@@ -28,10 +28,7 @@ impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
             scheduler_algorithm: "binpack".into(),
-            preemption_config: PreemptionConfig {
-                system_scheduler_enabled: true,
-                ..PreemptionConfig::default()
-            },
+            preemption_config: PreemptionConfig { system_scheduler_enabled: true, ..PreemptionConfig::default() },
             memory_oversubscription_enabled: false,
             reject_job_registration: false,
             pause_eval_broker: false,

@@ -102,12 +102,7 @@ pub struct LogConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self {
-            max_files: Some(10),
-            max_file_size_mb: Some(10),
-            disabled: Some(false),
-            enabled: None,
-        }
+        Self { max_files: Some(10), max_file_size_mb: Some(10), disabled: Some(false), enabled: None }
     }
 }
 

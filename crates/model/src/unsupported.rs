@@ -22,8 +22,10 @@ pub(crate) struct Refused<T> {
 const NO_CANARIES: &str = "canaries and their promotion or reversal are not run yet; use max_parallel to roll out step by step";
 const NO_VAULT: &str = "there is no secrets integration yet";
 const NO_CONSUL: &str = "there is no Consul integration";
-const NO_SERVICES: &str = "there is no service registry yet, so the service would never be found; give the group a network with a static port instead";
-const USE_NO_DISCONNECT: &str = "allocations of an unreachable node are replaced after its lease, remote tasks are adopted; no other behaviour can be chosen yet";
+const NO_SERVICES: &str =
+    "there is no service registry yet, so the service would never be found; give the group a network with a static port instead";
+const USE_NO_DISCONNECT: &str =
+    "allocations of an unreachable node are replaced after its lease, remote tasks are adopted; no other behaviour can be chosen yet";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
     Refused {
@@ -51,71 +53,31 @@ pub(crate) const JOB: &[Refused<Job>] = &[
         reason: "it is an enterprise feature of the system whose job files are read here",
         used: |j| j.multiregion.is_some(),
     },
-    Refused {
-        feature: "consul_token",
-        reason: NO_CONSUL,
-        used: |j| !j.consul_token.is_empty(),
-    },
-    Refused {
-        feature: "vault_token",
-        reason: NO_VAULT,
-        used: |j| !j.vault_token.is_empty(),
-    },
+    Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
+    Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },
 ];
 
 pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
-    Refused {
-        feature: "update.canary",
-        reason: NO_CANARIES,
-        used: |g| g.update.as_ref().is_some_and(|u| u.canary() > 0),
-    },
-    Refused {
-        feature: "update.auto_promote",
-        reason: NO_CANARIES,
-        used: |g| g.update.as_ref().is_some_and(|u| u.auto_promote()),
-    },
+    Refused { feature: "update.canary", reason: NO_CANARIES, used: |g| g.update.as_ref().is_some_and(|u| u.canary() > 0) },
+    Refused { feature: "update.auto_promote", reason: NO_CANARIES, used: |g| g.update.as_ref().is_some_and(|u| u.auto_promote()) },
     Refused {
         feature: "update.auto_revert",
         reason: "a failed deployment stays as it is until somebody acts; revert to a version by hand",
         used: |g| g.update.as_ref().is_some_and(|u| u.auto_revert()),
     },
-    Refused {
-        feature: "disconnect",
-        reason: USE_NO_DISCONNECT,
-        used: |g| g.disconnect.is_some(),
-    },
-    Refused {
-        feature: "max_client_disconnect",
-        reason: USE_NO_DISCONNECT,
-        used: |g| g.max_client_disconnect.is_some(),
-    },
-    Refused {
-        feature: "stop_after_client_disconnect",
-        reason: USE_NO_DISCONNECT,
-        used: |g| g.stop_after_client_disconnect.is_some(),
-    },
-    Refused {
-        feature: "prevent_reschedule_on_lost",
-        reason: USE_NO_DISCONNECT,
-        used: |g| g.prevent_reschedule_on_lost == Some(true),
-    },
+    Refused { feature: "disconnect", reason: USE_NO_DISCONNECT, used: |g| g.disconnect.is_some() },
+    Refused { feature: "max_client_disconnect", reason: USE_NO_DISCONNECT, used: |g| g.max_client_disconnect.is_some() },
+    Refused { feature: "stop_after_client_disconnect", reason: USE_NO_DISCONNECT, used: |g| g.stop_after_client_disconnect.is_some() },
+    Refused { feature: "prevent_reschedule_on_lost", reason: USE_NO_DISCONNECT, used: |g| g.prevent_reschedule_on_lost == Some(true) },
     Refused {
         feature: "network.mode other than \"host\"",
         reason: "nodes do not set up network namespaces yet; use mode \"host\"",
-        used: |g| {
-            g.networks
-                .iter()
-                .any(|n| !matches!(n.mode.as_str(), "" | "host"))
-        },
+        used: |g| g.networks.iter().any(|n| !matches!(n.mode.as_str(), "" | "host")),
     },
     Refused {
         feature: "network.dns, network.hostname and network.cni",
         reason: "they need a network namespace, which nodes do not set up yet",
-        used: |g| {
-            g.networks
-                .iter()
-                .any(|n| n.dns.is_some() || !n.hostname.is_empty() || n.cni.is_some())
-        },
+        used: |g| g.networks.iter().any(|n| n.dns.is_some() || !n.hostname.is_empty() || n.cni.is_some()),
     },
     Refused {
         feature: "volume of type \"csi\"",
@@ -130,27 +92,15 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
     Refused {
         feature: "ephemeral_disk.sticky and ephemeral_disk.migrate",
         reason: "data of an allocation is not carried over to the next one yet",
-        used: |g| {
-            g.ephemeral_disk
-                .as_ref()
-                .is_some_and(|d| d.sticky == Some(true) || d.migrate == Some(true))
-        },
+        used: |g| g.ephemeral_disk.as_ref().is_some_and(|d| d.sticky == Some(true) || d.migrate == Some(true)),
     },
-    Refused {
-        feature: "service with provider \"nomad\"",
-        reason: NO_SERVICES,
-        used: |g| g.services.iter().any(|s| s.provider == "nomad"),
-    },
+    Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |g| g.services.iter().any(|s| s.provider == "nomad") },
     Refused {
         feature: "service with provider \"consul\" (the default), connect included",
         reason: NO_CONSUL,
         used: |g| g.services.iter().any(|s| s.provider != "nomad"),
     },
-    Refused {
-        feature: "consul",
-        reason: NO_CONSUL,
-        used: |g| g.consul.is_some(),
-    },
+    Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.is_some() },
 ];
 
 pub(crate) const TASK: &[Refused<Task>] = &[
@@ -164,36 +114,12 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "nodes do not render templates yet; pass values through env or write the file in a prestart task",
         used: |t| !t.templates.is_empty(),
     },
-    Refused {
-        feature: "vault",
-        reason: NO_VAULT,
-        used: |t| t.vault.is_some(),
-    },
-    Refused {
-        feature: "consul",
-        reason: NO_CONSUL,
-        used: |t| t.consul.is_some(),
-    },
-    Refused {
-        feature: "csi_plugin",
-        reason: "CSI volumes are not attached yet",
-        used: |t| t.csi_plugin.is_some(),
-    },
-    Refused {
-        feature: "dispatch_payload",
-        reason: "dispatch is not implemented yet",
-        used: |t| t.dispatch_payload.is_some(),
-    },
-    Refused {
-        feature: "volume_mount",
-        reason: "nodes do not mount volumes yet",
-        used: |t| !t.volume_mounts.is_empty(),
-    },
-    Refused {
-        feature: "service with provider \"nomad\"",
-        reason: NO_SERVICES,
-        used: |t| t.services.iter().any(|s| s.provider == "nomad"),
-    },
+    Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
+    Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
+    Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
+    Refused { feature: "dispatch_payload", reason: "dispatch is not implemented yet", used: |t| t.dispatch_payload.is_some() },
+    Refused { feature: "volume_mount", reason: "nodes do not mount volumes yet", used: |t| !t.volume_mounts.is_empty() },
+    Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |t| t.services.iter().any(|s| s.provider == "nomad") },
     Refused {
         feature: "service with provider \"consul\" (the default), connect included",
         reason: NO_CONSUL,
@@ -209,11 +135,7 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "tasks are not given identity tokens yet",
         used: |t| !t.identities.is_empty(),
     },
-    Refused {
-        feature: "kind",
-        reason: "Connect is not supported",
-        used: |t| !t.kind.is_empty(),
-    },
+    Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
     Refused {
         feature: "schedule",
         reason: "it is an enterprise feature of the system whose job files are read here",
@@ -229,20 +151,11 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "memory oversubscription is not implemented yet; use resources.memory",
         used: |t| t.resources.memory_max_mb.is_some_and(|m| m > 0),
     },
-    Refused {
-        feature: "resources.device",
-        reason: "devices are not scheduled yet",
-        used: |t| !t.resources.devices.is_empty(),
-    },
+    Refused { feature: "resources.device", reason: "devices are not scheduled yet", used: |t| !t.resources.devices.is_empty() },
     Refused {
         feature: "resources.numa",
         reason: "NUMA placement is not implemented",
-        used: |t| {
-            t.resources
-                .numa
-                .as_ref()
-                .is_some_and(|n| n.affinity != "none")
-        },
+        used: |t| t.resources.numa.as_ref().is_some_and(|n| n.affinity != "none"),
     },
     Refused {
         feature: "resources.secrets",
@@ -258,11 +171,7 @@ pub(crate) const TASK: &[Refused<Task>] = &[
 
 /// One message for each refused feature that the thing uses.
 pub(crate) fn refusals<T>(table: &[Refused<T>], thing: &T) -> Vec<String> {
-    table
-        .iter()
-        .filter(|r| (r.used)(thing))
-        .map(|r| format!("{} is not supported: {}", r.feature, r.reason))
-        .collect()
+    table.iter().filter(|r| (r.used)(thing)).map(|r| format!("{} is not supported: {}", r.feature, r.reason)).collect()
 }
 
 /// Every refused feature with its reason, for documentation: (where, feature, reason).

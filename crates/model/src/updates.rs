@@ -54,24 +54,12 @@ fn group_updated(old: &Job, a: &TaskGroup, new: &Job, b: &TaskGroup) -> Option<S
         (tasks.len() != b.tasks.len(), "number of tasks"),
         (*ephemeral_disk != b.ephemeral_disk, "ephemeral_disk"),
         (!networks_equal(networks, &b.networks), "network"),
-        (
-            *affinities != b.affinities || old.affinities != new.affinities,
-            "affinity",
-        ),
-        (
-            *spreads != b.spreads || old.spreads != new.spreads,
-            "spread",
-        ),
+        (*affinities != b.affinities || old.affinities != new.affinities, "affinity"),
+        (*spreads != b.spreads || old.spreads != new.spreads, "spread"),
         (*volumes != b.volumes, "volume"),
         (*consul != b.consul, "consul"),
-        (
-            connect(services).ne(connect(&b.services)),
-            "connect service",
-        ),
-        (
-            render_templates(restart.as_ref()) != render_templates(b.restart.as_ref()),
-            "restart.render_templates",
-        ),
+        (connect(services).ne(connect(&b.services)), "connect service"),
+        (render_templates(restart.as_ref()) != render_templates(b.restart.as_ref()), "restart.render_templates"),
     ];
     if let Some((_, what)) = changed.into_iter().find(|(differs, _)| *differs) {
         return Some(format!("{what} of the group differs"));
@@ -143,28 +131,14 @@ pub fn task_updated(
         scaling_policies: _,
         schedule: _,
     } = a;
-    let Resources {
-        cpu,
-        cores,
-        memory_mb,
-        memory_max_mb,
-        disk_mb: _,
-        iops: _,
-        networks,
-        devices,
-        numa,
-        secrets_mb,
-    } = resources;
+    let Resources { cpu, cores, memory_mb, memory_max_mb, disk_mb: _, iops: _, networks, devices, numa, secrets_mb } = resources;
     let r = &b.resources;
     let changed = [
         (*driver != b.driver, "driver"),
         (*user != b.user, "user"),
         (*config != b.config, "config"),
         (*env != b.env, "env"),
-        (
-            merged_meta(old_job, old_group, a) != merged_meta(new_job, new_group, b),
-            "meta",
-        ),
+        (merged_meta(old_job, old_group, a) != merged_meta(new_job, new_group, b), "meta"),
         (*artifacts != b.artifacts, "artifact"),
         (*vault != b.vault, "vault"),
         (*consul != b.consul, "consul"),
@@ -172,15 +146,9 @@ pub fn task_updated(
         (*dispatch_payload != b.dispatch_payload, "dispatch_payload"),
         (*csi_plugin != b.csi_plugin, "csi_plugin"),
         (*volume_mounts != b.volume_mounts, "volume_mount"),
-        (
-            *identity != b.identity || *identities != b.identities,
-            "identity",
-        ),
+        (*identity != b.identity || *identities != b.identities, "identity"),
         (*affinities != b.affinities, "affinity"),
-        (
-            connect(services).ne(connect(&b.services)),
-            "connect service",
-        ),
+        (connect(services).ne(connect(&b.services)), "connect service"),
         (*cpu != r.cpu, "resources.cpu"),
         (*cores != r.cores, "resources.cores"),
         (*memory_mb != r.memory_mb, "resources.memory"),
@@ -189,19 +157,10 @@ pub fn task_updated(
         (*devices != r.devices, "resources.device"),
         (*numa != r.numa, "resources.numa"),
         (*secrets_mb != r.secrets_mb, "resources.secrets"),
-        (
-            logs_disabled(logs.as_ref()) != logs_disabled(b.logs.as_ref()),
-            "logs.disabled",
-        ),
-        (
-            render_templates(restart.as_ref()) != render_templates(b.restart.as_ref()),
-            "restart.render_templates",
-        ),
+        (logs_disabled(logs.as_ref()) != logs_disabled(b.logs.as_ref()), "logs.disabled"),
+        (render_templates(restart.as_ref()) != render_templates(b.restart.as_ref()), "restart.render_templates"),
     ];
-    changed
-        .into_iter()
-        .find(|(differs, _)| *differs)
-        .map(|(_, what)| what)
+    changed.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
 }
 
 fn logs_disabled(logs: Option<&LogConfig>) -> bool {
@@ -247,18 +206,7 @@ pub fn spec_hash(job: &Job, group: &TaskGroup, task: &Task) -> String {
         scaling_policies: _,
         schedule: _,
     } = task;
-    let Resources {
-        cpu,
-        cores,
-        memory_mb,
-        memory_max_mb,
-        disk_mb: _,
-        iops: _,
-        networks,
-        devices,
-        numa,
-        secrets_mb: _,
-    } = resources;
+    let Resources { cpu, cores, memory_mb, memory_max_mb, disk_mb: _, iops: _, networks, devices, numa, secrets_mb: _ } = resources;
     let seen = serde_json::json!([
         1,
         [&*group.name, &**name],
@@ -285,14 +233,11 @@ pub fn spec_hash(job: &Job, group: &TaskGroup, task: &Task) -> String {
     write_sorted(&seen, &mut text);
     let digest = Sha256::digest(text.as_bytes());
     // 128 bits are plenty to tell specifications of one slot apart, and half as long to read.
-    digest
-        .iter()
-        .take(16)
-        .fold(String::with_capacity(32), |mut text, byte| {
-            text.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or('0'));
-            text.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or('0'));
-            text
-        })
+    digest.iter().take(16).fold(String::with_capacity(32), |mut text, byte| {
+        text.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or('0'));
+        text.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or('0'));
+        text
+    })
 }
 
 /// JSON with the keys of every object sorted: the same text for the same value, whatever order the map type keeps.

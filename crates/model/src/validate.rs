@@ -78,10 +78,7 @@ impl ValidationErrors {
     }
     fn part(&mut self, prefix: impl Into<String>, errors: Self) {
         if !errors.0.is_empty() {
-            self.0.push(Problem::In {
-                prefix: prefix.into(),
-                errors,
-            });
+            self.0.push(Problem::In { prefix: prefix.into(), errors });
         }
     }
     fn refusals(&mut self, texts: Vec<String>) {
@@ -94,11 +91,7 @@ impl ValidationErrors {
             .iter()
             .flat_map(|p| match p {
                 Problem::Text(text) => vec![text.clone()],
-                Problem::In { prefix, errors } => errors
-                    .flat()
-                    .into_iter()
-                    .map(|e| format!("{prefix}: {e}"))
-                    .collect(),
+                Problem::In { prefix, errors } => errors.flat().into_iter().map(|e| format!("{prefix}: {e}")).collect(),
             })
             .collect()
     }
@@ -129,17 +122,10 @@ pub fn validate(job: &Job) -> Result<Warnings, ValidationErrors> {
     for group in &job.task_groups {
         let mut inner = ValidationErrors::default();
         check_group(job, group, &mut inner);
-        errors.part(
-            format!("Task group {} validation failed", group.name),
-            inner,
-        );
+        errors.part(format!("Task group {} validation failed", group.name), inner);
         collect_warnings(group, &mut warnings);
     }
-    if errors.0.is_empty() {
-        Ok(warnings)
-    } else {
-        Err(errors)
-    }
+    if errors.0.is_empty() { Ok(warnings) } else { Err(errors) }
 }
 
 fn check_job(job: &Job, e: &mut ValidationErrors) {
@@ -147,55 +133,32 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
     if job.id.is_empty() {
         e.text("Missing job ID");
     } else {
-        e.when(job.id.as_str().contains(' '), || {
-            "Job ID contains a space".to_owned()
-        });
-        e.when(job.id.as_str().contains('\0'), || {
-            "Job ID contains a null character".to_owned()
-        });
+        e.when(job.id.as_str().contains(' '), || "Job ID contains a space".to_owned());
+        e.when(job.id.as_str().contains('\0'), || "Job ID contains a null character".to_owned());
     }
     if job.name.is_empty() {
         e.text("Missing job name");
     } else {
-        e.when(job.name.contains('\0'), || {
-            "Job Name contains a null character".to_owned()
-        });
+        e.when(job.name.contains('\0'), || "Job Name contains a null character".to_owned());
     }
-    e.when(job.namespace.is_empty(), || {
-        "Job must be in a namespace".to_owned()
-    });
+    e.when(job.namespace.is_empty(), || "Job must be in a namespace".to_owned());
     match job.kind.as_str() {
         job_type::SERVICE | job_type::BATCH | job_type::SYSTEM | job_type::SYSBATCH => {}
         "" => e.text("Missing job type"),
         other => e.text(format!("Invalid job type: {other:?}")),
     }
-    e.when(!(1..=MAX_PRIORITY).contains(&job.priority), || {
-        format!("Job priority must be between [1, {MAX_PRIORITY}]")
-    });
-    e.when(job.datacenters.is_empty(), || {
-        "Missing job datacenters".to_owned()
-    });
-    e.when(job.datacenters.iter().any(String::is_empty), || {
-        "Job datacenter must be non-empty string".to_owned()
-    });
-    e.when(job.node_pool == "all", || {
-        "Job node pool \"all\" cannot be used: it exists for queries only".to_owned()
-    });
-    e.when(job.task_groups.is_empty(), || {
-        "Missing job task groups".to_owned()
-    });
+    e.when(!(1..=MAX_PRIORITY).contains(&job.priority), || format!("Job priority must be between [1, {MAX_PRIORITY}]"));
+    e.when(job.datacenters.is_empty(), || "Missing job datacenters".to_owned());
+    e.when(job.datacenters.iter().any(String::is_empty), || "Job datacenter must be non-empty string".to_owned());
+    e.when(job.node_pool == "all", || "Job node pool \"all\" cannot be used: it exists for queries only".to_owned());
+    e.when(job.task_groups.is_empty(), || "Missing job task groups".to_owned());
     check_placement(&job.constraints, &job.affinities, &job.spreads, e);
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, group) in job.task_groups.iter().enumerate() {
         if group.name.is_empty() {
             e.text(format!("Job task group {} missing name", i + 1));
         } else if let Some(first) = seen.get(&*group.name) {
-            e.text(format!(
-                "Job task group {} redefines '{}' from group {}",
-                i + 1,
-                group.name,
-                first + 1
-            ));
+            e.text(format!("Job task group {} redefines '{}' from group {}", i + 1, group.name, first + 1));
         } else {
             seen.insert(&group.name, i);
         }
@@ -203,12 +166,7 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
     e.refusals(unsupported::refusals(unsupported::JOB, job));
 }
 
-fn check_placement(
-    constraints: &[Constraint],
-    affinities: &[Affinity],
-    spreads: &[Spread],
-    e: &mut ValidationErrors,
-) {
+fn check_placement(constraints: &[Constraint], affinities: &[Affinity], spreads: &[Spread], e: &mut ValidationErrors) {
     for (i, c) in constraints.iter().enumerate() {
         let mut inner = ValidationErrors::default();
         check_constraint(c, &mut inner);
@@ -227,131 +185,69 @@ fn check_placement(
 }
 
 fn check_constraint(c: &Constraint, e: &mut ValidationErrors) {
-    let Constraint {
-        left,
-        right,
-        operator,
-    } = c;
+    let Constraint { left, right, operator } = c;
     if operator == "distinct_hosts" {
-        e.when(!matches!(right.as_str(), "" | "true" | "false"), || {
-            format!("distinct_hosts takes \"true\" or \"false\", not {right:?}")
-        });
+        e.when(!matches!(right.as_str(), "" | "true" | "false"), || format!("distinct_hosts takes \"true\" or \"false\", not {right:?}"));
         return;
     }
     if operator == DISTINCT_PROPERTY {
-        e.when(left.is_empty(), || {
-            "No LTarget provided but is required by constraint".to_owned()
+        e.when(left.is_empty(), || "No LTarget provided but is required by constraint".to_owned());
+        e.when(!right.is_empty() && !right.parse::<u64>().is_ok_and(|n| n >= 1), || {
+            format!("distinct_property takes a count of at least 1, not {right:?}")
         });
-        e.when(
-            !right.is_empty() && !right.parse::<u64>().is_ok_and(|n| n >= 1),
-            || format!("distinct_property takes a count of at least 1, not {right:?}"),
-        );
         return;
     }
     if !OPERATORS.contains(&operator.as_str()) {
         return e.text(format!("Unknown constraint type {operator:?}"));
     }
-    e.when(left.is_empty(), || {
-        "No LTarget provided but is required by constraint".to_owned()
-    });
+    e.when(left.is_empty(), || "No LTarget provided but is required by constraint".to_owned());
     let presence = matches!(operator.as_str(), "is_set" | "is_not_set");
-    e.when(presence && !right.is_empty(), || {
-        format!("Operator {operator:?} does not support an RTarget")
-    });
+    e.when(presence && !right.is_empty(), || format!("Operator {operator:?} does not support an RTarget"));
     let needs_right = matches!(
         operator.as_str(),
-        "regexp"
-            | "set_contains"
-            | "set_contains_all"
-            | "set_contains_any"
-            | "version"
-            | "semver"
-            | "<"
-            | "<="
-            | ">"
-            | ">="
+        "regexp" | "set_contains" | "set_contains_all" | "set_contains_any" | "version" | "semver" | "<" | "<=" | ">" | ">="
     );
-    e.when(needs_right && right.is_empty(), || {
-        format!("Operator {operator:?} requires an RTarget")
-    });
+    e.when(needs_right && right.is_empty(), || format!("Operator {operator:?} requires an RTarget"));
 }
 
 fn check_affinity(a: &Affinity, e: &mut ValidationErrors) {
-    let Affinity {
-        left,
-        right,
-        operator,
-        weight,
-    } = a;
+    let Affinity { left, right, operator, weight } = a;
     if !OPERATORS.contains(&operator.as_str()) || operator == "distinct_hosts" {
         e.text(format!("Unknown affinity operator {operator:?}"));
     } else {
-        e.when(left.is_empty(), || {
-            "No LTarget provided but is required".to_owned()
-        });
+        e.when(left.is_empty(), || "No LTarget provided but is required".to_owned());
         let presence = matches!(operator.as_str(), "is_set" | "is_not_set");
-        e.when(
-            !presence
-                && right.is_empty()
-                && !matches!(operator.as_str(), "=" | "==" | "is" | "!=" | "not"),
-            || format!("Operator {operator:?} requires an RTarget"),
-        );
+        e.when(!presence && right.is_empty() && !matches!(operator.as_str(), "=" | "==" | "is" | "!=" | "not"), || {
+            format!("Operator {operator:?} requires an RTarget")
+        });
     }
     e.when(*weight == 0, || "Affinity weight cannot be zero".to_owned());
-    e.when(!(-100..=100).contains(weight), || {
-        format!("Affinity weight must be within the range [-100,100], not {weight}")
-    });
+    e.when(!(-100..=100).contains(weight), || format!("Affinity weight must be within the range [-100,100], not {weight}"));
 }
 
 fn check_spread(s: &Spread, e: &mut ValidationErrors) {
-    let Spread {
-        attribute,
-        weight,
-        targets,
-    } = s;
-    e.when(attribute.is_empty(), || {
-        "Missing spread attribute".to_owned()
-    });
-    e.when(!(1..=100).contains(weight), || {
-        format!("Spread block must have a positive weight from 0 to 100, not {weight}")
-    });
+    let Spread { attribute, weight, targets } = s;
+    e.when(attribute.is_empty(), || "Missing spread attribute".to_owned());
+    e.when(!(1..=100).contains(weight), || format!("Spread block must have a positive weight from 0 to 100, not {weight}"));
     let mut seen = std::collections::BTreeSet::new();
     let mut sum = 0u32;
     for t in targets {
-        e.when(!seen.insert(&t.value), || {
-            format!("Spread target value {:?} already defined", t.value)
-        });
-        e.when(t.percent > 100, || {
-            format!(
-                "Spread target percentage for value {:?} must be between 0 and 100",
-                t.value
-            )
-        });
+        e.when(!seen.insert(&t.value), || format!("Spread target value {:?} already defined", t.value));
+        e.when(t.percent > 100, || format!("Spread target percentage for value {:?} must be between 0 and 100", t.value));
         sum += u32::from(t.percent);
     }
-    e.when(sum > 100, || {
-        format!("Sum of spread target percentages must not be greater than 100%; got {sum}%")
-    });
+    e.when(sum > 100, || format!("Sum of spread target percentages must not be greater than 100%; got {sum}%"));
 }
 
 fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     e.when(g.name.is_empty(), || "Missing task group name".to_owned());
-    e.when(g.name.contains('\0'), || {
-        "Task group name contains null character".to_owned()
-    });
-    e.when(g.count.is_some_and(|c| c < 0), || {
-        "Task group count can't be negative".to_owned()
-    });
-    e.when(g.tasks.is_empty(), || {
-        "Missing tasks for task group".to_owned()
-    });
+    e.when(g.name.contains('\0'), || "Task group name contains null character".to_owned());
+    e.when(g.count.is_some_and(|c| c < 0), || "Task group count can't be negative".to_owned());
+    e.when(g.tasks.is_empty(), || "Missing tasks for task group".to_owned());
     check_placement(&g.constraints, &g.affinities, &g.spreads, e);
     match &g.restart {
         Some(p) => check_restart(p, e),
-        None => e.text(format!(
-            "Task Group {} should have a restart policy",
-            g.name
-        )),
+        None => e.text(format!("Task Group {} should have a restart policy", g.name)),
     }
     if let Some(p) = &g.reschedule {
         if job.kind == job_type::SYSTEM || job.kind == job_type::SYSBATCH {
@@ -366,40 +262,27 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
             check_update(u, &mut inner);
             e.0.append(&mut inner.0);
         } else {
-            e.text(format!(
-                "Job type \"{}\" does not allow update block",
-                job.kind
-            ));
+            e.text(format!("Job type \"{}\" does not allow update block", job.kind));
         }
     }
     if let Some(m) = &g.migrate {
         if job.kind == job_type::SERVICE {
             check_migrate(m, e);
         } else {
-            e.text(format!(
-                "Job type \"{}\" does not allow migrate block",
-                job.kind
-            ));
+            e.text(format!("Job type \"{}\" does not allow migrate block", job.kind));
         }
     }
     check_networks(&g.networks, e);
     if let Some(disk) = &g.ephemeral_disk {
         e.when(disk.size_mb.is_some_and(|s| s < 10), || {
-            format!(
-                "minimum ephemeral disk size is 10 MB; requested {}",
-                disk.size_mb.unwrap_or_default()
-            )
+            format!("minimum ephemeral disk size is 10 MB; requested {}", disk.size_mb.unwrap_or_default())
         });
     }
     if let Some(s) = &g.scaling {
         let (min, max) = (s.min.unwrap_or(0), s.max);
         let count = i64::from(g.count.unwrap_or(1));
-        e.when(max.is_none(), || {
-            "Scaling policy invalid: missing maximum count".to_owned()
-        });
-        e.when(max.is_some_and(|m| m < min), || {
-            "Scaling policy invalid: maximum count must not be less than minimum count".to_owned()
-        });
+        e.when(max.is_none(), || "Scaling policy invalid: missing maximum count".to_owned());
+        e.when(max.is_some_and(|m| m < min), || "Scaling policy invalid: maximum count must not be less than minimum count".to_owned());
         e.when(count < min, || {
             format!("Scaling policy invalid: task group count must not be less than minimum count in scaling policy ({count} < {min})")
         });
@@ -407,10 +290,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
             "Scaling policy invalid: task group count must not be greater than maximum count in scaling policy".to_owned()
         });
     }
-    e.when(
-        g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO),
-        || "ShutdownDelay must be a positive value".to_owned(),
-    );
+    e.when(g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO), || "ShutdownDelay must be a positive value".to_owned());
     e.when(g.disconnect.is_some() && (g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some()), || {
         "disconnect cannot be used together with max_client_disconnect or stop_after_client_disconnect, which it replaces".to_owned()
     });
@@ -420,23 +300,15 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         if task.name.is_empty() {
             e.text(format!("Task {} missing name", i + 1));
         } else if let Some(first) = seen.get(&*task.name) {
-            e.text(format!(
-                "Task {} redefines '{}' from task {}",
-                i + 1,
-                task.name,
-                first + 1
-            ));
+            e.text(format!("Task {} redefines '{}' from task {}", i + 1, task.name, first + 1));
         } else {
             seen.insert(&task.name, i);
         }
     }
-    e.when(g.tasks.iter().filter(|t| t.leader).count() > 1, || {
-        "Only one task may be marked as leader".to_owned()
+    e.when(g.tasks.iter().filter(|t| t.leader).count() > 1, || "Only one task may be marked as leader".to_owned());
+    e.when(!g.tasks.is_empty() && g.tasks.iter().all(|t| t.lifecycle.is_some()), || {
+        "Task group has no main task: every task has a lifecycle block".to_owned()
     });
-    e.when(
-        !g.tasks.is_empty() && g.tasks.iter().all(|t| t.lifecycle.is_some()),
-        || "Task group has no main task: every task has a lifecycle block".to_owned(),
-    );
     e.refusals(unsupported::refusals(unsupported::GROUP, g));
     for task in &g.tasks {
         let mut inner = ValidationErrors::default();
@@ -450,18 +322,10 @@ fn check_restart(p: &Restart, e: &mut ValidationErrors) {
     if mode != "fail" && mode != "delay" {
         return e.text(format!("Unsupported restart mode: {mode:?}"));
     }
-    e.when(attempts < 0, || {
-        format!("Restart attempts can't be negative, not {attempts}")
-    });
-    e.when(attempts == 0 && mode != "fail", || {
-        format!("Restart policy {mode:?} with {attempts} attempts is ambiguous")
-    });
-    e.when(interval < MIN_INTERVAL, || {
-        format!("Interval can not be less than {MIN_INTERVAL} (got {interval})")
-    });
-    e.when(delay < GoDuration::ZERO, || {
-        format!("Delay can not be negative (got {delay})")
-    });
+    e.when(attempts < 0, || format!("Restart attempts can't be negative, not {attempts}"));
+    e.when(attempts == 0 && mode != "fail", || format!("Restart policy {mode:?} with {attempts} attempts is ambiguous"));
+    e.when(interval < MIN_INTERVAL, || format!("Interval can not be less than {MIN_INTERVAL} (got {interval})"));
+    e.when(delay < GoDuration::ZERO, || format!("Delay can not be negative (got {delay})"));
     let total = i128::from(attempts) * i128::from(delay.nanos());
     e.when(total > i128::from(interval.nanos()), || {
         format!("The tasks of the group can't be restarted {attempts} times in an interval of {interval} with a delay of {delay}")
@@ -469,8 +333,7 @@ fn check_restart(p: &Restart, e: &mut ValidationErrors) {
 }
 
 fn check_reschedule(p: &Reschedule, e: &mut ValidationErrors) {
-    let (attempts, interval, delay, max_delay) =
-        (p.attempts(), p.interval(), p.delay(), p.max_delay());
+    let (attempts, interval, delay, max_delay) = (p.attempts(), p.interval(), p.delay(), p.max_delay());
     let (function, unlimited) = (p.delay_function(), p.unlimited());
     if attempts <= 0 && !unlimited {
         return;
@@ -478,23 +341,15 @@ fn check_reschedule(p: &Reschedule, e: &mut ValidationErrors) {
     e.when(attempts > 0 && unlimited, || {
         format!("Reschedule Policy with Attempts = {attempts}, Interval = {interval}, and Unlimited = true is ambiguous")
     });
-    e.when(delay < MIN_INTERVAL, || {
-        format!("Delay cannot be less than {MIN_INTERVAL} (got {delay})")
-    });
+    e.when(delay < MIN_INTERVAL, || format!("Delay cannot be less than {MIN_INTERVAL} (got {delay})"));
     if !matches!(function.as_str(), "constant" | "exponential" | "fibonacci") {
         e.text(format!("Invalid delay function {function:?}, must be one of [\"constant\" \"exponential\" \"fibonacci\"]"));
     } else if function != "constant" {
-        e.when(max_delay < MIN_INTERVAL, || {
-            format!("Max Delay cannot be less than {MIN_INTERVAL} (got {max_delay})")
-        });
-        e.when(max_delay < delay, || {
-            format!("Max Delay cannot be less than Delay {delay} (got {max_delay})")
-        });
+        e.when(max_delay < MIN_INTERVAL, || format!("Max Delay cannot be less than {MIN_INTERVAL} (got {max_delay})"));
+        e.when(max_delay < delay, || format!("Max Delay cannot be less than Delay {delay} (got {max_delay})"));
     }
     if !unlimited {
-        e.when(interval <= GoDuration::ZERO, || {
-            "Interval must be a non zero value if Attempts > 0".to_owned()
-        });
+        e.when(interval <= GoDuration::ZERO, || "Interval must be a non zero value if Attempts > 0".to_owned());
         let total = i128::from(attempts) * i128::from(delay.nanos());
         e.when(function == "constant" && total > i128::from(interval.nanos()), || {
             format!("{attempts} attempts with a delay of {delay} do not fit into the interval of {interval}")
@@ -504,110 +359,55 @@ fn check_reschedule(p: &Reschedule, e: &mut ValidationErrors) {
 
 fn check_update(u: &Update, e: &mut ValidationErrors) {
     let (max_parallel, canary) = (u.max_parallel(), u.canary());
-    let (min_healthy, healthy, progress) = (
-        u.min_healthy_time(),
-        u.healthy_deadline(),
-        u.progress_deadline(),
-    );
+    let (min_healthy, healthy, progress) = (u.min_healthy_time(), u.healthy_deadline(), u.progress_deadline());
     let check = u.health_check();
     e.when(!matches!(check.as_str(), "checks" | "task_states" | "manual"), || {
         format!("Invalid health check given {check:?}: must be \"checks\", \"task_states\" or \"manual\"")
     });
-    e.when(max_parallel < 0, || {
-        format!("Max parallel can not be less than zero: {max_parallel} < 0")
-    });
-    e.when(canary < 0, || {
-        format!("Canary count can not be less than zero: {canary} < 0")
-    });
-    e.when(canary == 0 && u.auto_promote(), || {
-        "Auto Promote requires a Canary count greater than zero".to_owned()
-    });
-    e.when(min_healthy < GoDuration::ZERO, || {
-        format!("Minimum healthy time may not be less than zero: {min_healthy}")
-    });
-    e.when(healthy <= GoDuration::ZERO, || {
-        format!("Healthy deadline must be greater than zero: {healthy}")
-    });
-    e.when(progress < GoDuration::ZERO, || {
-        format!("Progress deadline must be zero or greater: {progress}")
-    });
-    e.when(min_healthy >= healthy, || {
-        format!(
-            "Minimum healthy time must be less than healthy deadline: {min_healthy} > {healthy}"
-        )
-    });
+    e.when(max_parallel < 0, || format!("Max parallel can not be less than zero: {max_parallel} < 0"));
+    e.when(canary < 0, || format!("Canary count can not be less than zero: {canary} < 0"));
+    e.when(canary == 0 && u.auto_promote(), || "Auto Promote requires a Canary count greater than zero".to_owned());
+    e.when(min_healthy < GoDuration::ZERO, || format!("Minimum healthy time may not be less than zero: {min_healthy}"));
+    e.when(healthy <= GoDuration::ZERO, || format!("Healthy deadline must be greater than zero: {healthy}"));
+    e.when(progress < GoDuration::ZERO, || format!("Progress deadline must be zero or greater: {progress}"));
+    e.when(min_healthy >= healthy, || format!("Minimum healthy time must be less than healthy deadline: {min_healthy} > {healthy}"));
     e.when(progress != GoDuration::ZERO && healthy >= progress, || {
         format!("Healthy deadline must be less than progress deadline: {healthy} > {progress}")
     });
-    e.when(u.stagger() <= GoDuration::ZERO, || {
-        format!("Stagger must be greater than zero: {}", u.stagger())
-    });
+    e.when(u.stagger() <= GoDuration::ZERO, || format!("Stagger must be greater than zero: {}", u.stagger()));
 }
 
 fn check_migrate(m: &Migrate, e: &mut ValidationErrors) {
     let (parallel, check) = (m.max_parallel(), m.health_check());
     let (min_healthy, healthy) = (m.min_healthy_time(), m.healthy_deadline());
-    e.when(parallel < 0, || {
-        format!("MaxParallel must be >= 0 but found {parallel}")
-    });
+    e.when(parallel < 0, || format!("MaxParallel must be >= 0 but found {parallel}"));
     e.when(!matches!(check.as_str(), "checks" | "task_states"), || {
         format!("Invalid HealthCheck: {check:?} (must be \"checks\" or \"task_states\")")
     });
-    e.when(min_healthy < GoDuration::ZERO, || {
-        format!("MinHealthyTime is {min_healthy} and must be >= 0")
-    });
-    e.when(healthy < GoDuration::ZERO, || {
-        format!("HealthyDeadline is {healthy} and must be >= 0")
-    });
-    e.when(min_healthy > healthy, || {
-        "MinHealthyTime must be less than HealthyDeadline".to_owned()
-    });
+    e.when(min_healthy < GoDuration::ZERO, || format!("MinHealthyTime is {min_healthy} and must be >= 0"));
+    e.when(healthy < GoDuration::ZERO, || format!("HealthyDeadline is {healthy} and must be >= 0"));
+    e.when(min_healthy > healthy, || "MinHealthyTime must be less than HealthyDeadline".to_owned());
 }
 
 fn check_networks(networks: &[Network], e: &mut ValidationErrors) {
-    e.when(networks.len() > 1, || {
-        format!(
-            "only one network block can be specified in a group, found {}",
-            networks.len()
-        )
-    });
+    e.when(networks.len() > 1, || format!("only one network block can be specified in a group, found {}", networks.len()));
     let mut labels: BTreeMap<&str, ()> = BTreeMap::new();
     let mut statics: BTreeMap<(i32, &str), &str> = BTreeMap::new();
     for n in networks {
         for port in n.reserved_ports.iter().chain(&n.dynamic_ports) {
-            e.when(port.label.is_empty(), || {
-                "Port label must not be empty".to_owned()
-            });
-            e.when(labels.insert(&port.label, ()).is_some(), || {
-                format!("Port label {} already in use by network", port.label)
-            });
-            e.when(port.to < -1, || {
-                format!(
-                    "Port {:?} cannot be mapped to negative value {}",
-                    port.label, port.to
-                )
-            });
-            e.when(port.to > 65_535, || {
-                format!(
-                    "Port {:?} cannot be mapped to a port ({}) greater than 65535",
-                    port.label, port.to
-                )
-            });
+            e.when(port.label.is_empty(), || "Port label must not be empty".to_owned());
+            e.when(labels.insert(&port.label, ()).is_some(), || format!("Port label {} already in use by network", port.label));
+            e.when(port.to < -1, || format!("Port {:?} cannot be mapped to negative value {}", port.label, port.to));
+            e.when(port.to > 65_535, || format!("Port {:?} cannot be mapped to a port ({}) greater than 65535", port.label, port.to));
             let static_port = n.reserved_ports.iter().any(|p| std::ptr::eq(p, port));
             e.when(static_port && !(1..=65_535).contains(&port.value), || {
-                format!(
-                    "Port {:?} cannot be statically {}: it must be between 1 and 65535",
-                    port.label, port.value
-                )
+                format!("Port {:?} cannot be statically {}: it must be between 1 and 65535", port.label, port.value)
             });
         }
         for port in n.reserved_ports.iter().filter(|p| !p.ignore_collision) {
             let host = port.host_network.as_str();
             if let Some(other) = statics.insert((port.value, host), &port.label) {
-                e.text(format!(
-                    "Static port {} already reserved by {other}",
-                    port.value
-                ));
+                e.text(format!("Static port {} already reserved by {other}", port.value));
             }
         }
     }
@@ -617,59 +417,29 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     if t.name.is_empty() {
         e.text("Missing task name");
     }
-    e.when(t.name.contains(['/', '\\']), || {
-        "Task name cannot include slashes".to_owned()
-    });
-    e.when(t.name.contains('\0'), || {
-        "Task name cannot include null characters".to_owned()
-    });
+    e.when(t.name.contains(['/', '\\']), || "Task name cannot include slashes".to_owned());
+    e.when(t.name.contains('\0'), || "Task name cannot include null characters".to_owned());
     // Names become directories of the allocation.
-    e.when(matches!(&*t.name, "." | ".." | "alloc" | "tmp"), || {
-        format!("Task name cannot be {:?}: the name is taken", &*t.name)
-    });
+    e.when(matches!(&*t.name, "." | ".." | "alloc" | "tmp"), || format!("Task name cannot be {:?}: the name is taken", &*t.name));
     e.when(t.driver.is_empty(), || "Missing task driver".to_owned());
-    e.when(t.kill_timeout.is_some_and(|k| k < GoDuration::ZERO), || {
-        "KillTimeout must be a positive value".to_owned()
-    });
-    e.when(t.shutdown_delay < GoDuration::ZERO, || {
-        "ShutdownDelay must be a positive value".to_owned()
-    });
+    e.when(t.kill_timeout.is_some_and(|k| k < GoDuration::ZERO), || "KillTimeout must be a positive value".to_owned());
+    e.when(t.shutdown_delay < GoDuration::ZERO, || "ShutdownDelay must be a positive value".to_owned());
     check_resources(t, e);
     if let Some(logs) = &t.logs {
-        let (files, size) = (
-            logs.max_files.unwrap_or(10),
-            logs.max_file_size_mb.unwrap_or(10),
-        );
-        let disk = g
-            .ephemeral_disk
-            .as_ref()
-            .and_then(|d| d.size_mb)
-            .unwrap_or(300);
-        e.when(files < 1, || {
-            format!("minimum number of files is 1; got {files}")
-        });
-        e.when(size < MIN_LOG_MB, || {
-            format!("minimum file size is {MIN_LOG_MB}MB; got {size}")
-        });
+        let (files, size) = (logs.max_files.unwrap_or(10), logs.max_file_size_mb.unwrap_or(10));
+        let disk = g.ephemeral_disk.as_ref().and_then(|d| d.size_mb).unwrap_or(300);
+        e.when(files < 1, || format!("minimum number of files is 1; got {files}"));
+        e.when(size < MIN_LOG_MB, || format!("minimum file size is {MIN_LOG_MB}MB; got {size}"));
         let total = files.saturating_mul(size);
         e.when(logs.disabled != Some(true) && disk <= total, || {
-            format!(
-                "log storage ({total} MB) must be less than requested disk capacity ({disk} MB)"
-            )
+            format!("log storage ({total} MB) must be less than requested disk capacity ({disk} MB)")
         });
     }
     check_placement(&t.constraints, &t.affinities, &[], e);
     for (i, c) in t.constraints.iter().enumerate() {
-        e.when(
-            matches!(c.operator.as_str(), "distinct_hosts" | DISTINCT_PROPERTY),
-            || {
-                format!(
-                    "Constraint {} has disallowed Operand at task level: {}",
-                    i + 1,
-                    c.operator
-                )
-            },
-        );
+        e.when(matches!(c.operator.as_str(), "distinct_hosts" | DISTINCT_PROPERTY), || {
+            format!("Constraint {} has disallowed Operand at task level: {}", i + 1, c.operator)
+        });
     }
     if let Some(p) = &t.restart {
         check_restart(p, e);
@@ -678,54 +448,30 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         let mut inner = ValidationErrors::default();
         match l.hook.as_str() {
             "prestart" | "poststart" => {}
-            "poststop" => inner.when(l.sidecar, || {
-                "sidecar cannot be used with the poststop hook".to_owned()
-            }),
+            "poststop" => inner.when(l.sidecar, || "sidecar cannot be used with the poststop hook".to_owned()),
             "" => inner.text("no lifecycle hook provided"),
             other => inner.text(format!("invalid hook: {other}")),
         }
-        inner.when(t.leader, || {
-            "a task with a lifecycle block cannot be the leader".to_owned()
-        });
+        inner.when(t.leader, || "a task with a lifecycle block cannot be the leader".to_owned());
         e.part("Lifecycle block validation failed", inner);
     }
-    let default_identities = t
-        .identities
-        .iter()
-        .filter(|i| i.name.is_empty() || i.name == crate::canonical::DEFAULT_IDENTITY)
-        .count();
-    e.when(default_identities > 0, || {
-        "only one identity block may be without a name or named \"default\"".to_owned()
-    });
+    let default_identities = t.identities.iter().filter(|i| i.name.is_empty() || i.name == crate::canonical::DEFAULT_IDENTITY).count();
+    e.when(default_identities > 0, || "only one identity block may be without a name or named \"default\"".to_owned());
     for action in &t.actions {
-        e.when(action.command.is_empty(), || {
-            format!("Action {:?} is missing its command", action.name)
-        });
+        e.when(action.command.is_empty(), || format!("Action {:?} is missing its command", action.name));
     }
     e.refusals(unsupported::refusals(unsupported::TASK, t));
 }
 
 fn check_resources(t: &Task, e: &mut ValidationErrors) {
     let r = &t.resources;
-    let (cpu, cores, memory) = (
-        r.cpu.unwrap_or(0),
-        r.cores.unwrap_or(0),
-        r.memory_mb.unwrap_or(0),
-    );
+    let (cpu, cores, memory) = (r.cpu.unwrap_or(0), r.cores.unwrap_or(0), r.memory_mb.unwrap_or(0));
     let mut inner = ValidationErrors::default();
-    inner.when(cores > 0 && cpu > 0, || {
-        "Task can only ask for 'cpu' or 'cores' resource, not both.".to_owned()
-    });
-    inner.when(cores == 0 && cpu < MIN_CPU, || {
-        format!("minimum CPU value is {MIN_CPU}; got {cpu}")
-    });
-    inner.when(memory < MIN_MEMORY_MB, || {
-        format!("minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}")
-    });
+    inner.when(cores > 0 && cpu > 0, || "Task can only ask for 'cpu' or 'cores' resource, not both.".to_owned());
+    inner.when(cores == 0 && cpu < MIN_CPU, || format!("minimum CPU value is {MIN_CPU}; got {cpu}"));
+    inner.when(memory < MIN_MEMORY_MB, || format!("minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}"));
     if let Some(max) = r.memory_max_mb.filter(|m| *m > 0) {
-        inner.when(max < memory, || {
-            format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})")
-        });
+        inner.when(max < memory, || format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})"));
     }
     e.0.append(&mut inner.0);
 }
@@ -736,15 +482,15 @@ fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
             w.0.push(format!("Group {:?} has warnings: mbits is deprecated and has no effect; remove it from the network block", &*g.name));
         }
         if !n.device.is_empty() || !n.cidr.is_empty() || !n.ip.is_empty() {
-            w.0.push(format!("Group {:?} has warnings: device, cidr and ip of the network block are deprecated and have no effect", &*g.name));
+            w.0.push(format!(
+                "Group {:?} has warnings: device, cidr and ip of the network block are deprecated and have no effect",
+                &*g.name
+            ));
         }
     }
     for t in &g.tasks {
         if t.resources.iops.is_some_and(|i| i > 0) {
-            w.0.push(format!(
-                "Task {:?} has warnings: iops has been deprecated and has no effect; remove it",
-                &*t.name
-            ));
+            w.0.push(format!("Task {:?} has warnings: iops has been deprecated and has no effect; remove it", &*t.name));
         }
         if t.resources.disk_mb.is_some_and(|d| d > 0) {
             w.0.push(format!("Task {:?} has warnings: resources.disk has been deprecated and has no effect; use ephemeral_disk", &*t.name));

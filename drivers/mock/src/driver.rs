@@ -8,9 +8,9 @@ use driver_sdk::config::{self, Config};
 use driver_sdk::exec::{ExecInput, ExecIo};
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, CpuUsage, Driver, Error, ExecOutput, Fingerprint,
-    FsIsolation, Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask,
-    TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage, async_trait, handle,
+    AgentConfig, Capabilities, Context, CpuUsage, Driver, Error, ExecOutput, Fingerprint, FsIsolation, Inspection, MemoryUsage,
+    NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage, async_trait,
+    handle,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -32,12 +32,7 @@ pub struct Mock {
 
 impl Default for Mock {
     fn default() -> Self {
-        Self {
-            tasks: Mutex::default(),
-            options: Mutex::default(),
-            context: OnceLock::new(),
-            began: Instant::now(),
-        }
+        Self { tasks: Mutex::default(), options: Mutex::default(), context: OnceLock::new(), began: Instant::now() }
     }
 }
 
@@ -57,10 +52,7 @@ async fn misbehave(options: &TaskOptions, call: &str) {
 
 impl Mock {
     fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
-        locked(&self.tasks)
-            .get(id)
-            .cloned()
-            .ok_or(Error::TaskNotFound)
+        locked(&self.tasks).get(id).cloned().ok_or(Error::TaskNotFound)
     }
 
     fn options(&self) -> PluginOptions {
@@ -114,25 +106,13 @@ async fn write_log(path: String, text: String, repeat: u64, pause: Duration) {
 }
 
 fn spawn_logs(config: &TaskConfig, options: &TaskOptions, task: &Arc<Task>) {
-    let logs = [
-        (
-            &config.stdout_path,
-            &options.stdout_string,
-            options.stdout_repeat,
-        ),
-        (&config.stderr_path, &options.stderr_string, 0),
-    ];
+    let logs = [(&config.stdout_path, &options.stdout_string, options.stdout_repeat), (&config.stderr_path, &options.stderr_string, 0)];
     for (path, text, repeat) in logs {
         if path.is_empty() || path == "/dev/null" {
             continue;
         }
         // Both are opened even when there is nothing to say: their reader waits for that.
-        let write = write_log(
-            path.clone(),
-            text.clone(),
-            repeat,
-            options.stdout_repeat_duration,
-        );
+        let write = write_log(path.clone(), text.clone(), repeat, options.stdout_repeat_duration);
         let task = task.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -160,14 +140,9 @@ impl Driver for Mock {
 
     async fn set_config(&self, config: Config, _agent: Option<AgentConfig>) -> Result<(), Error> {
         let options: PluginOptions = config.decode()?;
-        if !matches!(
-            options.fs_isolation.as_str(),
-            "" | "none" | "chroot" | "image" | "unveil"
-        ) {
+        if !matches!(options.fs_isolation.as_str(), "" | "none" | "chroot" | "image" | "unveil") {
             let given = &options.fs_isolation;
-            return Err(Error::invalid(format!(
-                "fs_isolation {given:?} is not none, chroot, image or unveil"
-            )));
+            return Err(Error::invalid(format!("fs_isolation {given:?} is not none, chroot, image or unveil")));
         }
         *locked(&self.options) = options;
         Ok(())
@@ -184,20 +159,11 @@ impl Driver for Mock {
             "unveil" => FsIsolation::Unveil,
             _ => FsIsolation::None,
         };
-        Capabilities {
-            send_signals: true,
-            exec: true,
-            fs_isolation,
-            ..Capabilities::default()
-        }
+        Capabilities { send_signals: true, exec: true, fs_isolation, ..Capabilities::default() }
     }
 
     async fn fingerprint(&self) -> Fingerprint {
-        let PluginOptions {
-            shutdown_periodic_after: after,
-            shutdown_periodic_duration: down,
-            ..
-        } = self.options();
+        let PluginOptions { shutdown_periodic_after: after, shutdown_periodic_duration: down, .. } = self.options();
         let period = after + down;
         if !after.is_zero() && !period.is_zero() {
             let phase = self.began.elapsed().as_nanos() % period.as_nanos();
@@ -219,27 +185,17 @@ impl Driver for Mock {
         let options: TaskOptions = config::decode(&config.msgpack_driver_config)?;
         misbehave(&options, "start").await;
         if locked(&self.tasks).contains_key(&config.id) {
-            return Err(Error::failed(format!(
-                "task {:?} exists already",
-                config.id
-            )));
+            return Err(Error::failed(format!("task {:?} exists already", config.id)));
         }
         tokio::time::sleep(options.start_block_for).await;
         if !options.start_error.is_empty() {
             let text = options.start_error;
-            return Err(if options.start_error_recoverable {
-                Error::Recoverable(text)
-            } else {
-                Error::Failed(text)
-            });
+            return Err(if options.start_error_recoverable { Error::Recoverable(text) } else { Error::Failed(text) });
         }
         for n in 1..=options.log_lines {
             tracing::info!(n, task = config.id, "a log line that the job asked for");
         }
-        let state = StateV1 {
-            config: config.msgpack_driver_config.clone(),
-            started_at: SystemTime::now(),
-        };
+        let state = StateV1 { config: config.msgpack_driver_config.clone(), started_at: SystemTime::now() };
         let driver_state = handle::encode(&state)?;
         let task = self.manage(&config, Task::new(&config, &state)?);
         spawn_logs(&config, &options, &task);
@@ -256,11 +212,7 @@ impl Driver for Mock {
             address: options.driver_ip.clone(),
             auto_advertise: options.driver_advertise,
         });
-        Ok(Started {
-            driver_state,
-            version: VERSION,
-            network,
-        })
+        Ok(Started { driver_state, version: VERSION, network })
     }
 
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
@@ -269,10 +221,7 @@ impl Driver for Mock {
             return Ok(());
         }
         if task.version != i32::from(VERSION) {
-            return Err(handle::unknown_version(
-                task.version,
-                1..=i32::from(VERSION),
-            ));
+            return Err(handle::unknown_version(task.version, 1..=i32::from(VERSION)));
         }
         let state: StateV1 = handle::decode(&task.driver_state)?;
         let known = Task::new(&config, &state)?;
@@ -294,11 +243,7 @@ impl Driver for Mock {
         let task = self.task(id)?;
         misbehave(&task.options, "stop").await;
         let kill_after = task.options.kill_after;
-        let exit = if kill_after > stop.timeout {
-            TaskExit::signal(SIGKILL)
-        } else {
-            task.natural_exit()
-        };
+        let exit = if kill_after > stop.timeout { TaskExit::signal(SIGKILL) } else { task.natural_exit() };
         tokio::select! {
             () = tokio::time::sleep(kill_after.min(stop.timeout)) => task.end(exit, SystemTime::now()),
             _ = task.ended() => {}
@@ -312,9 +257,7 @@ impl Driver for Mock {
         };
         misbehave(&task.options, "destroy").await;
         if !force && *task.life.borrow() == Life::Running {
-            return Err(Error::failed(
-                "cannot destroy running task; stop it first or use force",
-            ));
+            return Err(Error::failed("cannot destroy running task; stop it first or use force"));
         }
         locked(&self.tasks).remove(id);
         task.life.send_replace(Life::Destroyed);
@@ -344,20 +287,10 @@ impl Driver for Mock {
     async fn task_stats(&self, id: &str) -> Result<Option<TaskUsage>, Error> {
         let task = self.task(id)?;
         misbehave(&task.options, "stats").await;
-        let cpu = CpuUsage {
-            percent: Some(task.options.cpu_percent),
-            ..CpuUsage::default()
-        };
+        let cpu = CpuUsage { percent: Some(task.options.cpu_percent), ..CpuUsage::default() };
         let bytes = task.options.memory_mb.saturating_mul(1 << 20);
-        let memory = MemoryUsage {
-            rss: Some(bytes),
-            usage: Some(bytes),
-            ..MemoryUsage::default()
-        };
-        Ok(Some(TaskUsage {
-            total: Usage { cpu, memory },
-            ..TaskUsage::default()
-        }))
+        let memory = MemoryUsage { rss: Some(bytes), usage: Some(bytes), ..MemoryUsage::default() };
+        Ok(Some(TaskUsage { total: Usage { cpu, memory }, ..TaskUsage::default() }))
     }
 
     async fn signal_task(&self, id: &str, _signal: &str) -> Result<(), Error> {
@@ -369,27 +302,14 @@ impl Driver for Mock {
         }
     }
 
-    async fn exec_task(
-        &self,
-        id: &str,
-        command: Vec<String>,
-        timeout: Duration,
-    ) -> Result<ExecOutput, Error> {
+    async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecOutput, Error> {
         let task = self.task(id)?;
         misbehave(&task.options, "exec").await;
-        let plan = task
-            .options
-            .exec_command
-            .clone()
-            .unwrap_or_else(|| ExecOptions {
-                stdout_string: command.join(" "),
-                ..ExecOptions::default()
-            });
+        let plan =
+            task.options.exec_command.clone().unwrap_or_else(|| ExecOptions { stdout_string: command.join(" "), ..ExecOptions::default() });
         if plan.run_for > timeout {
             tokio::time::sleep(timeout).await;
-            return Err(Error::failed(format!(
-                "the command did not end within {timeout:?}"
-            )));
+            return Err(Error::failed(format!("the command did not end within {timeout:?}")));
         }
         tokio::time::sleep(plan.run_for).await;
         Ok(ExecOutput {
@@ -399,25 +319,13 @@ impl Driver for Mock {
         })
     }
 
-    async fn exec_streaming(
-        &self,
-        id: &str,
-        _command: Vec<String>,
-        _tty: bool,
-        mut io: ExecIo,
-    ) -> Result<TaskExit, Error> {
+    async fn exec_streaming(&self, id: &str, _command: Vec<String>, _tty: bool, mut io: ExecIo) -> Result<TaskExit, Error> {
         let task = self.task(id)?;
         misbehave(&task.options, "exec").await;
         let gone = |_| Error::failed("the client has gone");
         if let Some(plan) = &task.options.exec_command {
-            io.output
-                .stdout(plan.stdout_string.clone().into_bytes())
-                .await
-                .map_err(gone)?;
-            io.output
-                .stderr(plan.stderr_string.clone().into_bytes())
-                .await
-                .map_err(gone)?;
+            io.output.stdout(plan.stdout_string.clone().into_bytes()).await.map_err(gone)?;
+            io.output.stderr(plan.stderr_string.clone().into_bytes()).await.map_err(gone)?;
             tokio::time::sleep(plan.run_for).await;
             return Ok(TaskExit::code(plan.exit_code));
         }
@@ -425,10 +333,7 @@ impl Driver for Mock {
             match input {
                 ExecInput::Stdin(data) => io.output.stdout(data).await.map_err(gone)?,
                 ExecInput::Resize { width, height } => {
-                    io.output
-                        .stdout(format!("[{width}x{height}]").into_bytes())
-                        .await
-                        .map_err(gone)?;
+                    io.output.stdout(format!("[{width}x{height}]").into_bytes()).await.map_err(gone)?;
                 }
                 ExecInput::StdinClosed => break,
             }

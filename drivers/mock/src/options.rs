@@ -89,10 +89,7 @@ impl TaskOptions {
             let (label, port) = text.split_once(':')?;
             Some((label.to_owned(), port.parse().ok()?))
         };
-        self.driver_port_map
-            .split_whitespace()
-            .filter_map(pair)
-            .collect()
+        self.driver_port_map.split_whitespace().filter_map(pair).collect()
     }
 }
 
@@ -125,12 +122,7 @@ pub fn task_schema() -> Spec {
         ("driver_port_map", string()),
         (
             "exec_command",
-            block(object([
-                ("run_for", string()),
-                ("exit_code", number()),
-                ("stdout_string", string()),
-                ("stderr_string", string()),
-            ])),
+            block(object([("run_for", string()), ("exit_code", number()), ("stdout_string", string()), ("stderr_string", string())])),
         ),
     ])
 }

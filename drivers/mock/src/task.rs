@@ -53,17 +53,9 @@ impl Task {
     /// How it ends when nobody interferes.
     pub(crate) fn natural_exit(&self) -> TaskExit {
         let options = &self.options;
-        let base = if options.exit_signal != 0 {
-            TaskExit::signal(options.exit_signal)
-        } else {
-            TaskExit::code(options.exit_code)
-        };
+        let base = if options.exit_signal != 0 { TaskExit::signal(options.exit_signal) } else { TaskExit::code(options.exit_code) };
         let error = (!options.exit_err_msg.is_empty()).then(|| options.exit_err_msg.clone());
-        TaskExit {
-            oom_killed: options.exit_oom,
-            error,
-            ..base
-        }
+        TaskExit { oom_killed: options.exit_oom, error, ..base }
     }
 
     /// What is left of its time; a clock that was set back gives the whole.
@@ -116,51 +108,28 @@ mod tests {
     use super::*;
 
     fn task(options: TaskOptions, started_at: SystemTime) -> Task {
-        let blank = StateV1 {
-            config: Vec::new(),
-            started_at,
-        };
-        Task {
-            options,
-            ..Task::new(&TaskConfig::default(), &blank).expect("an empty configuration fits")
-        }
+        let blank = StateV1 { config: Vec::new(), started_at };
+        Task { options, ..Task::new(&TaskConfig::default(), &blank).expect("an empty configuration fits") }
     }
 
     #[test]
     fn a_recovered_task_ends_when_it_would_have_ended() {
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
-        let options = TaskOptions {
-            run_for: Duration::from_secs(10),
-            ..TaskOptions::default()
-        };
+        let options = TaskOptions { run_for: Duration::from_secs(10), ..TaskOptions::default() };
         let task = task(options, start);
         for (later, left) in [(0, 10), (3, 7), (10, 0), (99, 0)] {
-            assert_eq!(
-                task.remaining(start + Duration::from_secs(later)),
-                Duration::from_secs(left)
-            );
+            assert_eq!(task.remaining(start + Duration::from_secs(later)), Duration::from_secs(left));
         }
-        assert_eq!(
-            task.remaining(start - Duration::from_secs(5)),
-            Duration::from_secs(10)
-        );
+        assert_eq!(task.remaining(start - Duration::from_secs(5)), Duration::from_secs(10));
     }
 
     #[test]
     fn the_end_is_what_was_asked_for_and_happens_once() {
-        let options = TaskOptions {
-            exit_signal: 9,
-            exit_oom: true,
-            exit_err_msg: "x".into(),
-            ..TaskOptions::default()
-        };
+        let options = TaskOptions { exit_signal: 9, exit_oom: true, exit_err_msg: "x".into(), ..TaskOptions::default() };
         let now = SystemTime::UNIX_EPOCH;
         let task = task(options, now);
         let exit = task.natural_exit();
-        assert_eq!(
-            (exit.exit_code, exit.signal, exit.oom_killed),
-            (137, 9, true)
-        );
+        assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (137, 9, true));
         assert_eq!(exit.error.as_deref(), Some("x"));
         task.end(exit.clone(), now);
         task.end(TaskExit::code(1), now);

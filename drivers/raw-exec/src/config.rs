@@ -50,30 +50,21 @@ impl PluginConfig {
         let uids = ranges("denied_host_uids", &self.denied_host_uids)?;
         let denied_gids = ranges("denied_host_gids", &self.denied_host_gids)?;
         if uids.iter().any(|r| r.contains(&uid)) {
-            return Ok(Some(format!(
-                "user id {uid} is among the plugin's denied_host_uids"
-            )));
+            return Ok(Some(format!("user id {uid} is among the plugin's denied_host_uids")));
         }
-        let gid = gids
-            .iter()
-            .find(|gid| denied_gids.iter().any(|r| r.contains(gid)));
+        let gid = gids.iter().find(|gid| denied_gids.iter().any(|r| r.contains(gid)));
         Ok(gid.map(|gid| format!("group id {gid} is among the plugin's denied_host_gids")))
     }
 }
 
 /// `"0,1000-1999"`.
 fn ranges(name: &str, text: &str) -> Result<Vec<std::ops::RangeInclusive<u32>>, Error> {
-    let parts = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let range = |part: &str| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         match (low.trim().parse(), high.trim().parse()) {
             (Ok(low), Ok(high)) if low <= high => Ok(low..=high),
-            _ => Err(Error::invalid(format!(
-                "{name}: {part:?} is neither an id nor a range such as \"1000-1999\""
-            ))),
+            _ => Err(Error::invalid(format!("{name}: {part:?} is neither an id nor a range such as \"1000-1999\""))),
         }
     };
     parts.map(range).collect()
@@ -118,16 +109,10 @@ impl TaskOptions {
             ));
         }
         if !(0..=1000).contains(&options.oom_score_adj) {
-            return Err(Error::invalid(format!(
-                "config.oom_score_adj is {}, it must be between 0 and 1000",
-                options.oom_score_adj
-            )));
+            return Err(Error::invalid(format!("config.oom_score_adj is {}, it must be between 0 and 1000", options.oom_score_adj)));
         }
         if !options.work_dir.is_empty() && !options.work_dir.starts_with('/') {
-            return Err(Error::invalid(format!(
-                "config.work_dir {:?} is not an absolute path",
-                options.work_dir
-            )));
+            return Err(Error::invalid(format!("config.work_dir {:?} is not an absolute path", options.work_dir)));
         }
         Ok(options)
     }
@@ -135,15 +120,13 @@ impl TaskOptions {
 
 /// Whether a variable's name fits a pattern that may begin or end with `*`.
 pub(crate) fn is_denied(name: &str, patterns: &[String]) -> bool {
-    patterns.iter().any(
-        |pattern| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
-            (Some(""), _) => true,
-            (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
-            (Some(end), None) => name.ends_with(end),
-            (None, Some(start)) => name.starts_with(start),
-            (None, None) => name == pattern,
-        },
-    )
+    patterns.iter().any(|pattern| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(""), _) => true,
+        (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
+        (Some(end), None) => name.ends_with(end),
+        (None, Some(start)) => name.starts_with(start),
+        (None, None) => name == pattern,
+    })
 }
 
 #[cfg(test)]
@@ -157,47 +140,23 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused_by_name() {
-        for (field, value) in [
-            ("command", ""),
-            ("cgroup_v2_override", "x.slice"),
-            ("work_dir", "relative"),
-            ("oom_score_adj", "-5"),
-        ] {
+        for (field, value) in [("command", ""), ("cgroup_v2_override", "x.slice"), ("work_dir", "relative"), ("oom_score_adj", "-5")] {
             let error = decode(&[("command", "x"), (field, value)]).unwrap_err();
             assert!(error.to_string().contains(field), "{field}: {error}");
         }
-        assert_eq!(
-            decode(&[("command", "x"), ("oom_score_adj", "7")])
-                .unwrap()
-                .oom_score_adj,
-            7
-        );
+        assert_eq!(decode(&[("command", "x"), ("oom_score_adj", "7")]).unwrap().oom_score_adj, 7);
     }
 
     #[test]
     fn id_ranges() {
-        let config = PluginConfig {
-            denied_host_uids: "0, 1000-1999".into(),
-            denied_host_gids: "5".into(),
-            ..Default::default()
-        };
+        let config = PluginConfig { denied_host_uids: "0, 1000-1999".into(), denied_host_gids: "5".into(), ..Default::default() };
         assert!(config.denies(0, &[]).unwrap().is_some());
         assert!(config.denies(1500, &[]).unwrap().is_some());
         assert!(config.denies(2000, &[4, 5]).unwrap().is_some());
         assert_eq!(config.denies(2000, &[4]).unwrap(), None);
         for wrong in ["a", "5-1", "1-", "-"] {
-            let config = PluginConfig {
-                denied_host_uids: wrong.into(),
-                ..Default::default()
-            };
-            assert!(
-                config
-                    .validate()
-                    .unwrap_err()
-                    .to_string()
-                    .contains("denied_host_uids"),
-                "{wrong}"
-            );
+            let config = PluginConfig { denied_host_uids: wrong.into(), ..Default::default() };
+            assert!(config.validate().unwrap_err().to_string().contains("denied_host_uids"), "{wrong}");
         }
     }
 

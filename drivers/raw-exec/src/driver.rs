@@ -8,9 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, Fingerprint, Inspection, PluginInfo,
-    Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage,
-    async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskConfig,
+    TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
 };
 use executor_client::{CgroupHost, Executor, ExitResult, Launcher, Meter, destroy, signal_number};
 use serde::{Deserialize, Serialize};
@@ -75,9 +74,7 @@ fn task_exit(result: &ExitResult) -> TaskExit {
 fn start_error(error: executor_client::Error) -> Error {
     match error {
         // Nothing about the task is wrong; the node may be short of something for a while.
-        e @ (executor_client::Error::Io { .. } | executor_client::Error::Unresponsive { .. }) => {
-            Error::recoverable(e)
-        }
+        e @ (executor_client::Error::Io { .. } | executor_client::Error::Unresponsive { .. }) => Error::recoverable(e),
         e => Error::failed(e),
     }
 }
@@ -89,15 +86,15 @@ impl Driver {
     }
 
     fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
-        lock(&self.tasks)
-            .get(id)
-            .cloned()
-            .ok_or(Error::TaskNotFound)
+        lock(&self.tasks).get(id).cloned().ok_or(Error::TaskNotFound)
     }
 
     fn executor(&self, id: &str) -> Result<(Arc<Task>, Executor), Error> {
         let task = self.task(id)?;
-        let executor = task.executor.clone().ok_or_else(|| Error::failed("the task's executor did not answer when the task was recovered; it can only be destroyed"))?;
+        let executor = task
+            .executor
+            .clone()
+            .ok_or_else(|| Error::failed("the task's executor did not answer when the task was recovered; it can only be destroyed"))?;
         Ok((task, executor))
     }
 
@@ -174,12 +171,7 @@ impl driver_sdk::Driver for Driver {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            send_signals: true,
-            no_mounts: true,
-            disable_log_collection: true,
-            ..Capabilities::default()
-        }
+        Capabilities { send_signals: true, no_mounts: true, disable_log_collection: true, ..Capabilities::default() }
     }
 
     async fn fingerprint(&self) -> Fingerprint {
@@ -187,11 +179,7 @@ impl driver_sdk::Driver for Driver {
         if !config.enabled {
             return Fingerprint::undetected("disabled by the plugin's configuration");
         }
-        let host = if config.no_cgroups {
-            CgroupHost::off()
-        } else {
-            CgroupHost::detect()
-        };
+        let host = if config.no_cgroups { CgroupHost::off() } else { CgroupHost::detect() };
         Fingerprint::healthy()
             .with("driver.raw_exec.cgroups", host.mode().name())
             .with("driver.raw_exec.limits.memory", host.enforces("memory"))
@@ -200,48 +188,28 @@ impl driver_sdk::Driver for Driver {
 
     async fn start_task(&self, config: TaskConfig) -> Result<Started, Error> {
         if lock(&self.tasks).contains_key(&config.id) {
-            return Err(Error::failed(format!(
-                "task {} is already running here",
-                config.id
-            )));
+            return Err(Error::failed(format!("task {} is already running here", config.id)));
         }
         let plugin = lock(&self.config).clone();
         if !plugin.enabled {
-            return Err(Error::failed(
-                "raw_exec is disabled by the plugin's configuration on this node",
-            ));
+            return Err(Error::failed("raw_exec is disabled by the plugin's configuration on this node"));
         }
         let spec = launch_spec(&config, &plugin).await?;
         let launcher = self.launcher(Path::new(&config.alloc_dir))?;
         let state_dir = state_dir(&config);
-        let driver_state = handle::encode(&State {
-            state_dir: state_dir.clone(),
-        })?;
-        let launched = launcher
-            .launch(&state_dir, spec)
-            .await
-            .map_err(start_error)?;
+        let driver_state = handle::encode(&State { state_dir: state_dir.clone() })?;
+        let launched = launcher.launch(&state_dir, spec).await.map_err(start_error)?;
         self.manage(&config, state_dir, Some(launched.executor));
-        Ok(Started {
-            driver_state,
-            version: VERSION,
-            network: None,
-        })
+        Ok(Started { driver_state, version: VERSION, network: None })
     }
 
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
         let config = task.config.unwrap_or_default();
-        if lock(&self.tasks)
-            .get(&config.id)
-            .is_some_and(|t| t.executor.is_some())
-        {
+        if lock(&self.tasks).get(&config.id).is_some_and(|t| t.executor.is_some()) {
             return Ok(());
         }
         if task.version != i32::from(VERSION) {
-            return Err(handle::unknown_version(
-                task.version,
-                i32::from(VERSION)..=i32::from(VERSION),
-            ));
+            return Err(handle::unknown_version(task.version, i32::from(VERSION)..=i32::from(VERSION)));
         }
         let State { state_dir } = handle::decode(&task.driver_state)?;
         match Executor::attach(&state_dir).await {
@@ -282,23 +250,13 @@ impl driver_sdk::Driver for Driver {
         if stop.signal == DETACH_SIGNAL {
             return Err(Error::unsupported("detaching: its tasks live on this node"));
         }
-        let name = if stop.signal.is_empty() {
-            DEFAULT_STOP_SIGNAL
-        } else {
-            &stop.signal
-        };
+        let name = if stop.signal.is_empty() { DEFAULT_STOP_SIGNAL } else { &stop.signal };
         // A stop must stop: with a name that nobody knows the task still ends.
         let signal = signal_number(name).or_else(|| {
-            tracing::warn!(
-                signal = name,
-                "unknown kill signal, using {DEFAULT_STOP_SIGNAL}"
-            );
+            tracing::warn!(signal = name, "unknown kill signal, using {DEFAULT_STOP_SIGNAL}");
             signal_number(DEFAULT_STOP_SIGNAL)
         });
-        executor
-            .stop(signal.unwrap_or(0), stop.timeout)
-            .await
-            .map_err(Error::failed)?;
+        executor.stop(signal.unwrap_or(0), stop.timeout).await.map_err(Error::failed)?;
         Ok(())
     }
 
@@ -308,9 +266,7 @@ impl driver_sdk::Driver for Driver {
         };
         let running = task.executor.as_ref().is_none_or(|e| e.ended().is_none());
         if running && !force {
-            return Err(Error::failed(
-                "cannot destroy running task; stop it first or use force",
-            ));
+            return Err(Error::failed("cannot destroy running task; stop it first or use force"));
         }
         match &task.executor {
             Some(executor) => executor.destroy().await.map_err(Error::failed)?,
@@ -331,22 +287,12 @@ impl driver_sdk::Driver for Driver {
         Ok(Inspection {
             id: task.id.clone(),
             name: task.name.clone(),
-            status: if ended.is_some() {
-                TaskStatus::Exited
-            } else {
-                TaskStatus::Running
-            },
+            status: if ended.is_some() { TaskStatus::Exited } else { TaskStatus::Running },
             started_at: Some(time(executor.started_at_ns())),
             completed_at: ended.as_ref().map(|r| time(r.finished_at_ns)),
             exit: ended.as_ref().map(task_exit),
-            attributes: [
-                ("pid".to_owned(), executor.pid().to_string()),
-                (
-                    "executor_pid".to_owned(),
-                    executor.executor_pid().to_string(),
-                ),
-            ]
-            .into(),
+            attributes: [("pid".to_owned(), executor.pid().to_string()), ("executor_pid".to_owned(), executor.executor_pid().to_string())]
+                .into(),
             network: None,
         })
     }
@@ -364,11 +310,8 @@ impl driver_sdk::Driver for Driver {
 
     async fn signal_task(&self, id: &str, signal: &str) -> Result<(), Error> {
         let (_, executor) = self.executor(id)?;
-        let number = signal_number(signal).ok_or_else(|| {
-            Error::invalid(format!(
-                "{signal:?} is not the name of a signal; use one such as SIGHUP or SIGUSR1"
-            ))
-        })?;
+        let number = signal_number(signal)
+            .ok_or_else(|| Error::invalid(format!("{signal:?} is not the name of a signal; use one such as SIGHUP or SIGUSR1")))?;
         executor.signal(number).await.map_err(Error::failed)
     }
 }

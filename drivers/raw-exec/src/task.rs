@@ -21,37 +21,16 @@ pub(crate) fn task_dir(task: &TaskConfig) -> PathBuf {
 /// Where the executor of this start lives: found again by a repeated start of the same id.
 pub(crate) fn state_dir(task: &TaskConfig) -> PathBuf {
     let start = task.id.rsplit('/').next().unwrap_or_default();
-    let start: String = start
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    task_dir(task)
-        .join("private")
-        .join("executor")
-        .join(if start.is_empty() {
-            "task".into()
-        } else {
-            start
-        })
+    let start: String = start.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    task_dir(task).join("private").join("executor").join(if start.is_empty() { "task".into() } else { start })
 }
 
 /// Everything that the executor needs.
-pub(crate) async fn launch_spec(
-    task: &TaskConfig,
-    plugin: &PluginConfig,
-) -> Result<LaunchSpec, Error> {
+pub(crate) async fn launch_spec(task: &TaskConfig, plugin: &PluginConfig) -> Result<LaunchSpec, Error> {
     let options = TaskOptions::decode(&task.msgpack_driver_config)?;
     refuse_what_needs_isolation(task)?;
     let dir = task_dir(task);
-    let denied = |name: &str| {
-        is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars)
-    };
+    let denied = |name: &str| is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars);
     let env: Vec<(OsString, OsString)> = task
         .env
         .iter()
@@ -59,11 +38,7 @@ pub(crate) async fn launch_spec(
         .filter(|(name, _)| !denied(name))
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    let search_path = env
-        .iter()
-        .rev()
-        .find(|(name, _)| name == "PATH")
-        .map(|(_, value)| value.as_os_str());
+    let search_path = env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let command = find_program(&dir, &options.command, search_path).map_err(Error::failed)?;
     let user = match task.user.as_str() {
         "" => None,
@@ -72,9 +47,7 @@ pub(crate) async fn launch_spec(
             let mut gids = user.groups.clone();
             gids.push(user.gid);
             if let Some(why) = plugin.denies(user.uid, &gids)? {
-                return Err(Error::failed(format!(
-                    "running as user {name:?} is not allowed: {why}"
-                )));
+                return Err(Error::failed(format!("running as user {name:?} is not allowed: {why}")));
             }
             Some(user)
         }
@@ -84,11 +57,7 @@ pub(crate) async fn launch_spec(
         command,
         args: options.args.iter().map(OsString::from).collect(),
         env,
-        cwd: if options.work_dir.is_empty() {
-            dir
-        } else {
-            options.work_dir.into()
-        },
+        cwd: if options.work_dir.is_empty() { dir } else { options.work_dir.into() },
         user,
         log: log_policy(task)?,
         cgroup: Some(cgroup_policy(task)),
@@ -100,11 +69,7 @@ pub(crate) async fn launch_spec(
 
 fn refuse_what_needs_isolation(task: &TaskConfig) -> Result<(), Error> {
     use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
-    let refuse = |what: &str| {
-        Err(Error::invalid(format!(
-            "raw_exec runs without isolation and cannot offer {what}"
-        )))
-    };
+    let refuse = |what: &str| Err(Error::invalid(format!("raw_exec runs without isolation and cannot offer {what}")));
     if let Some(spec) = &task.network_isolation_spec
         && spec.mode() != NetworkIsolationMode::Host
     {
@@ -116,10 +81,7 @@ fn refuse_what_needs_isolation(task: &TaskConfig) -> Result<(), Error> {
     if !task.devices.is_empty() {
         return refuse("devices");
     }
-    let linux = task
-        .resources
-        .as_ref()
-        .and_then(|r| r.linux_resources.as_ref());
+    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
     if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
         return refuse("reserved cores; use `cpu` instead of `cores`");
     }
@@ -141,31 +103,15 @@ fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
         return Ok(None);
     }
     let name = |path: &str| {
-        let file = Path::new(path)
-            .file_name()
-            .and_then(|f| f.to_str())
-            .unwrap_or_default();
-        file.trim_start_matches('.')
-            .trim_end_matches(".fifo")
-            .to_owned()
+        let file = Path::new(path).file_name().and_then(|f| f.to_str()).unwrap_or_default();
+        file.trim_start_matches('.').trim_end_matches(".fifo").to_owned()
     };
-    let dir = Path::new(&task.stdout_path)
-        .parent()
-        .filter(|d| d.is_absolute());
-    let dir = dir.ok_or_else(|| {
-        Error::invalid(format!(
-            "stdout_path {:?} is not an absolute path",
-            task.stdout_path
-        ))
-    })?;
+    let dir = Path::new(&task.stdout_path).parent().filter(|d| d.is_absolute());
+    let dir = dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
     let (stdout_name, stderr_name) = (name(&task.stdout_path), name(&task.stderr_path));
     Ok(Some(LogPolicy {
         dir: dir.to_owned(),
-        stderr_name: if stderr_name.is_empty() {
-            format!("{}.stderr", task.name)
-        } else {
-            stderr_name
-        },
+        stderr_name: if stderr_name.is_empty() { format!("{}.stderr", task.name) } else { stderr_name },
         stdout_name,
         max_files: DEFAULT_FILES,
         max_file_bytes: DEFAULT_FILE_BYTES,
@@ -173,15 +119,8 @@ fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
 }
 
 fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
-    let (cpu_shares, memory_max, memory_reservation) =
-        task.resources.as_ref().map(limits).unwrap_or_default();
-    let name = task.id.chars().map(|c| {
-        if c.is_ascii_alphanumeric() || "-_.".contains(c) {
-            c
-        } else {
-            '.'
-        }
-    });
+    let (cpu_shares, memory_max, memory_reservation) = task.resources.as_ref().map(limits).unwrap_or_default();
+    let name = task.id.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' });
     CgroupPolicy {
         // A leading dot could make it special.
         name: format!("task-{}", name.collect::<String>()),
@@ -196,19 +135,10 @@ fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
 fn limits(resources: &Resources) -> (Option<u64>, Option<u64>, Option<u64>) {
     let positive = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0);
     let linux = resources.linux_resources.as_ref();
-    let memory = resources
-        .allocated_resources
-        .as_ref()
-        .and_then(|a| a.memory.as_ref());
+    let memory = resources.allocated_resources.as_ref().and_then(|a| a.memory.as_ref());
     let hard = linux.and_then(|l| positive(l.memory_limit_bytes));
-    let reserved = memory
-        .and_then(|m| positive(m.memory_mb))
-        .map(|mib| mib << 20);
-    (
-        linux.and_then(|l| positive(l.cpu_shares)),
-        hard,
-        reserved.filter(|reserved| hard.is_some_and(|hard| *reserved < hard)),
-    )
+    let reserved = memory.and_then(|m| positive(m.memory_mb)).map(|mib| mib << 20);
+    (linux.and_then(|l| positive(l.cpu_shares)), hard, reserved.filter(|reserved| hard.is_some_and(|hard| *reserved < hard)))
 }
 
 #[cfg(test)]
@@ -228,42 +158,24 @@ mod tests {
 
     #[test]
     fn logs_follow_from_fifo_names_when_the_host_says_nothing_else() {
-        let fifos = task(
-            "/a/0a1b/alloc/logs/.web.stdout.fifo",
-            "/a/0a1b/alloc/logs/.web.stderr.fifo",
-        );
+        let fifos = task("/a/0a1b/alloc/logs/.web.stdout.fifo", "/a/0a1b/alloc/logs/.web.stderr.fifo");
         let policy = log_policy(&fifos).unwrap().unwrap();
         assert_eq!(policy.dir, Path::new("/a/0a1b/alloc/logs"));
-        assert_eq!(
-            (policy.stdout_name.as_str(), policy.stderr_name.as_str()),
-            ("web.stdout", "web.stderr")
-        );
+        assert_eq!((policy.stdout_name.as_str(), policy.stderr_name.as_str()), ("web.stdout", "web.stderr"));
         assert_eq!(log_policy(&task("/dev/null", "/dev/null")).unwrap(), None);
         assert!(log_policy(&task("relative", "")).is_err());
         let mut disabled = fifos;
-        disabled.drover_log = Some(driver_sdk::LogPolicy {
-            disabled: true,
-            ..Default::default()
-        });
+        disabled.drover_log = Some(driver_sdk::LogPolicy { disabled: true, ..Default::default() });
         assert_eq!(log_policy(&disabled).unwrap(), None);
     }
 
     #[test]
     fn each_start_has_its_own_directory() {
-        assert_eq!(
-            state_dir(&task("", "")),
-            Path::new("/a/0a1b/web/private/executor/c0ffee")
-        );
+        assert_eq!(state_dir(&task("", "")), Path::new("/a/0a1b/web/private/executor/c0ffee"));
         let mut odd = task("", "");
         odd.id = "../../etc".into();
-        assert_eq!(
-            state_dir(&odd),
-            Path::new("/a/0a1b/web/private/executor/etc")
-        );
+        assert_eq!(state_dir(&odd), Path::new("/a/0a1b/web/private/executor/etc"));
         odd.id = "a/..".into();
-        assert_eq!(
-            state_dir(&odd),
-            Path::new("/a/0a1b/web/private/executor/__")
-        );
+        assert_eq!(state_dir(&odd), Path::new("/a/0a1b/web/private/executor/__"));
     }
 }

@@ -17,18 +17,9 @@ pub(crate) fn usage(stats: &Stats, meter: &Meter, core_mhz: f64) -> TaskUsage {
         ..CpuUsage::default()
     };
     let by_pid = stats.pids.iter().filter_map(|p| {
-        let memory = MemoryUsage {
-            rss: Some(p.rss),
-            ..MemoryUsage::default()
-        };
+        let memory = MemoryUsage { rss: Some(p.rss), ..MemoryUsage::default() };
         let rate = rates.by_pid.get(&p.pid).copied().unwrap_or_default();
-        Some((
-            u32::try_from(p.pid).ok()?,
-            Usage {
-                cpu: cpu(rate),
-                memory,
-            },
-        ))
+        Some((u32::try_from(p.pid).ok()?, Usage { cpu: cpu(rate), memory }))
     });
     TaskUsage {
         at: Some(UNIX_EPOCH + Duration::from_nanos(stats.at_ns)),
@@ -56,21 +47,13 @@ pub(crate) fn core_mhz(topology: Option<&ClientTopology>) -> f64 {
     let speeds: Vec<u64> = topology
         .iter()
         .flat_map(|t| &t.cores)
-        .map(|c| {
-            [c.base_speed, c.max_speed, c.guess_speed]
-                .into_iter()
-                .find(|s| *s > 0)
-                .unwrap_or(0)
-        })
+        .map(|c| [c.base_speed, c.max_speed, c.guess_speed].into_iter().find(|s| *s > 0).unwrap_or(0))
         .filter(|speed| *speed > 0)
         .collect();
     if !speeds.is_empty() {
         return speeds.iter().sum::<u64>() as f64 / speeds.len() as f64;
     }
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mhz = cpuinfo
-        .lines()
-        .find(|l| l.starts_with("cpu MHz"))
-        .and_then(|l| l.split(':').nth(1)?.trim().parse().ok());
+    let mhz = cpuinfo.lines().find(|l| l.starts_with("cpu MHz")).and_then(|l| l.split(':').nth(1)?.trim().parse().ok());
     mhz.unwrap_or(1000.0)
 }

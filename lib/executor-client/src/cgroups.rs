@@ -73,16 +73,8 @@ impl CgroupHost {
         host.unified_controllers = host
             .unified
             .iter()
-            .flat_map(|dir| {
-                dir.ancestors()
-                    .skip(1)
-                    .find_map(|a| std::fs::read_to_string(a.join("cgroup.controllers")).ok())
-            })
-            .flat_map(|list| {
-                list.split_ascii_whitespace()
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|dir| dir.ancestors().skip(1).find_map(|a| std::fs::read_to_string(a.join("cgroup.controllers")).ok()))
+            .flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>())
             .collect();
         let usable = |dir: &PathBuf| {
             static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -126,38 +118,24 @@ impl CgroupHost {
             let Some((mount, filesystem)) = line.split_once(" - ") else {
                 continue;
             };
-            let (mount, filesystem): (Vec<&str>, Vec<&str>) =
-                (mount.split(' ').collect(), filesystem.split(' ').collect());
-            let (Some(root), Some(point), Some(kind)) =
-                (mount.get(3), mount.get(4), filesystem.first())
-            else {
+            let (mount, filesystem): (Vec<&str>, Vec<&str>) = (mount.split(' ').collect(), filesystem.split(' ').collect());
+            let (Some(root), Some(point), Some(kind)) = (mount.get(3), mount.get(4), filesystem.first()) else {
                 continue;
             };
             match *kind {
-                "cgroup2" if host.unified.is_none() => {
-                    host.unified = Some(Path::new(point).join(PARENT))
-                }
+                "cgroup2" if host.unified.is_none() => host.unified = Some(Path::new(point).join(PARENT)),
                 "cgroup" => {
                     let options = filesystem.get(2).copied().unwrap_or_default();
                     for controller in V1_CONTROLLERS {
-                        if !options.split(',').any(|o| o == controller)
-                            || host.v1.contains_key(controller)
-                        {
+                        if !options.split(',').any(|o| o == controller) || host.v1.contains_key(controller) {
                             continue;
                         }
                         let path = own_path(controller).unwrap_or("/");
                         // Inside a container the mount may show a part of the hierarchy only.
-                        let path = path
-                            .strip_prefix(root.trim_end_matches('/'))
-                            .unwrap_or(path);
+                        let path = path.strip_prefix(root.trim_end_matches('/')).unwrap_or(path);
                         let mut dir = PathBuf::from(point);
                         // An agent may itself run below a directory of ours: workloads are siblings, not children.
-                        dir.extend(
-                            Path::new(path)
-                                .iter()
-                                .skip(1)
-                                .take_while(|part| *part != PARENT),
-                        );
+                        dir.extend(Path::new(path).iter().skip(1).take_while(|part| *part != PARENT));
                         host.v1.insert(controller.to_owned(), dir.join(PARENT));
                     }
                 }
@@ -192,15 +170,9 @@ impl CgroupHost {
         if self.mode() == CgroupMode::Off {
             return None;
         }
-        let limit = |controller: &str, value: Option<u64>| {
-            value.filter(|_| self.enforces(controller)).unwrap_or(0)
-        };
+        let limit = |controller: &str, value: Option<u64>| value.filter(|_| self.enforces(controller)).unwrap_or(0);
         let mut cgroup = Cgroup {
-            unified: self
-                .unified
-                .as_ref()
-                .map(|dir| bytes(&dir.join(&policy.name)))
-                .unwrap_or_default(),
+            unified: self.unified.as_ref().map(|dir| bytes(&dir.join(&policy.name))).unwrap_or_default(),
             v1: Vec::new(),
             memory_max: limit("memory", policy.memory_max),
             memory_reservation: limit("memory", policy.memory_reservation),
@@ -217,12 +189,7 @@ impl CgroupHost {
             _ => self.unified.is_none(),
         };
         let v1 = self.v1.iter().filter(|(controller, _)| needed(controller));
-        cgroup.v1 = v1
-            .map(|(controller, dir)| CgroupV1 {
-                controller: controller.clone(),
-                path: bytes(&dir.join(&policy.name)),
-            })
-            .collect();
+        cgroup.v1 = v1.map(|(controller, dir)| CgroupV1 { controller: controller.clone(), path: bytes(&dir.join(&policy.name)) }).collect();
         Some(cgroup)
     }
 }
@@ -244,85 +211,41 @@ mod tests {
 
     #[test]
     fn hybrid_hosts_kill_by_v2_and_limit_by_v1() {
-        let host = CgroupHost::parse(
-            HYBRID,
-            "4:memory:/service/x\n2:cpu,cpuacct:/\n0::/service\n",
-        );
+        let host = CgroupHost::parse(HYBRID, "4:memory:/service/x\n2:cpu,cpuacct:/\n0::/service\n");
         assert_eq!(host.mode(), CgroupMode::Hybrid);
         assert!(host.enforces("memory") && host.enforces("cpu") && !host.enforces("pids"));
-        let policy = CgroupPolicy {
-            name: "t".into(),
-            memory_max: Some(1 << 20),
-            pids_max: Some(5),
-            ..Default::default()
-        };
+        let policy = CgroupPolicy { name: "t".into(), memory_max: Some(1 << 20), pids_max: Some(5), ..Default::default() };
         let cgroup = host.place(&policy).unwrap();
         assert_eq!(cgroup.unified, b"/sys/fs/cgroup/unified/drover/t");
-        let v1: Vec<_> = cgroup
-            .v1
-            .iter()
-            .map(|v| (v.controller.as_str(), v.path.as_slice()))
-            .collect();
-        assert_eq!(
-            v1,
-            [("memory", &b"/sys/fs/cgroup/memory/service/x/drover/t"[..])]
-        );
+        let v1: Vec<_> = cgroup.v1.iter().map(|v| (v.controller.as_str(), v.path.as_slice())).collect();
+        assert_eq!(v1, [("memory", &b"/sys/fs/cgroup/memory/service/x/drover/t"[..])]);
         assert_eq!((cgroup.memory_max, cgroup.pids_max), (1 << 20, 0));
     }
 
     #[test]
     fn an_agent_below_our_own_directory_does_not_nest() {
         let host = CgroupHost::parse(HYBRID, "4:memory:/a/drover/plugins\n");
-        assert_eq!(
-            host.v1["memory"],
-            Path::new("/sys/fs/cgroup/memory/a/drover")
-        );
+        assert_eq!(host.v1["memory"], Path::new("/sys/fs/cgroup/memory/a/drover"));
     }
 
     #[test]
     fn a_container_sees_a_part_of_the_hierarchy() {
         let mounts = "25 24 0:23 /docker/abc /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer";
         let host = CgroupHost::parse(mounts, "4:freezer:/docker/abc/inner\n");
-        assert_eq!(
-            host.v1["freezer"],
-            Path::new("/sys/fs/cgroup/freezer/inner/drover")
-        );
+        assert_eq!(host.v1["freezer"], Path::new("/sys/fs/cgroup/freezer/inner/drover"));
         assert_eq!(host.mode(), CgroupMode::V1);
-        assert!(
-            host.place(&CgroupPolicy {
-                name: "t".into(),
-                ..Default::default()
-            })
-            .unwrap()
-            .unified
-            .is_empty()
-        );
+        assert!(host.place(&CgroupPolicy { name: "t".into(), ..Default::default() }).unwrap().unified.is_empty());
     }
 
     #[test]
     fn v2_alone() {
-        let mut host = CgroupHost::parse(
-            "28 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
-            "0::/user.slice\n",
-        );
+        let mut host = CgroupHost::parse("28 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw", "0::/user.slice\n");
         host.unified_controllers = vec!["memory".into()];
         assert_eq!(host.mode(), CgroupMode::V2);
         assert!(host.enforces("memory") && !host.enforces("cpu"));
-        let policy = CgroupPolicy {
-            name: "t".into(),
-            memory_max: Some(9),
-            cpu_shares: Some(9),
-            ..Default::default()
-        };
+        let policy = CgroupPolicy { name: "t".into(), memory_max: Some(9), cpu_shares: Some(9), ..Default::default() };
         let cgroup = host.place(&policy).unwrap();
-        assert_eq!(
-            (
-                cgroup.unified.as_slice(),
-                cgroup.memory_max,
-                cgroup.cpu_shares
-            ),
-            (&b"/sys/fs/cgroup/drover/t"[..], 9, 0)
-        );
+        assert_eq!((cgroup.unified.as_slice(), cgroup.memory_max, cgroup.cpu_shares), (&b"/sys/fs/cgroup/drover/t"[..], 9, 0));
         assert_eq!(CgroupHost::off().place(&policy), None);
     }
 }

@@ -32,19 +32,9 @@ pub struct LogCollector {
 impl LogCollector {
     /// Starts the collector of `state_dir`, or finds the one that runs there. When this returns, a writer that opens a fifo finds
     /// a reader.
-    pub async fn start(
-        launcher: &Launcher,
-        state_dir: &Path,
-        spec: CollectSpec,
-    ) -> Result<LogCollector, Error> {
+    pub async fn start(launcher: &Launcher, state_dir: &Path, spec: CollectSpec) -> Result<LogCollector, Error> {
         for fifo in [&spec.stdout_fifo, &spec.stderr_fifo] {
-            match rustix::fs::mknodat(
-                rustix::fs::CWD,
-                fifo,
-                FileType::Fifo,
-                Mode::from_raw_mode(0o600),
-                0,
-            ) {
+            match rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(e) => return Err(Error::io("create the fifo", fifo)(e.into())),
             }
@@ -65,12 +55,8 @@ impl LogCollector {
             }),
             ..Spec::default()
         };
-        let launched = launcher
-            .start("collect", state_dir, launcher.binary(), wire, None)
-            .await?;
-        Ok(LogCollector {
-            executor: launched.executor,
-        })
+        let launched = launcher.start("collect", state_dir, launcher.binary(), wire, None).await?;
+        Ok(LogCollector { executor: launched.executor })
     }
 
     /// The running collector of `state_dir`; `None` when there is none.

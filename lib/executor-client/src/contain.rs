@@ -47,23 +47,16 @@ pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate
         (Ok(Some(record)), _) => record,
         (_, Some(known)) => known.clone(),
         (Ok(None), None) => {
-            return Err(Error::Absent {
-                state_dir: state_dir.to_owned(),
-            });
+            return Err(Error::Absent { state_dir: state_dir.to_owned() });
         }
         (Err(e), None) => return Err(e),
     };
-    let boot_id =
-        process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
+    let boot_id = process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
     let same_boot = boot_id == record.boot_id;
     if same_boot {
         kill_remains(state_dir, &record)?;
     }
-    let why = if same_boot {
-        "was killed"
-    } else {
-        "ended with a restart of the machine"
-    };
+    let why = if same_boot { "was killed" } else { "ended with a restart of the machine" };
     let result = ResultRecord {
         exit_code: -1,
         started_at_ns: record.started_at_ns,
@@ -87,9 +80,7 @@ pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate
 pub(crate) fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
     let dir = match File::open(state_dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::Absent {
-                state_dir: state_dir.to_owned(),
-            });
+            return Err(Error::Absent { state_dir: state_dir.to_owned() });
         }
         other => other.map_err(Error::io("open the state directory", state_dir))?,
     };
@@ -107,13 +98,8 @@ pub(crate) fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Erro
 
 /// Stores a result durably. The caller holds the lock.
 pub(crate) fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error> {
-    replace(
-        state_dir,
-        files::RESULT,
-        result.to_json().as_bytes(),
-        Durability::Durable,
-    )
-    .map_err(Error::io("store the result of the workload in", state_dir))
+    replace(state_dir, files::RESULT, result.to_json().as_bytes(), Durability::Durable)
+        .map_err(Error::io("store the result of the workload in", state_dir))
 }
 
 /// The record of the executor, when there is one.
@@ -123,12 +109,7 @@ pub(crate) fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|e| Error::Damaged {
-                path: path.to_owned(),
-                why: e.to_string(),
-            }),
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::Damaged { path: path.to_owned(), why: e.to_string() }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("read", path)(e)),
     }
@@ -141,10 +122,7 @@ fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
     let mut pause = Duration::from_millis(1);
     loop {
         cgroup::kill(&paths);
-        let all = process::all().map_err(Error::io(
-            "list processes to end the workload in",
-            state_dir,
-        ))?;
+        let all = process::all().map_err(Error::io("list processes to end the workload in", state_dir))?;
         let remains = remains(record, &paths, &all);
         if remains.is_empty() {
             return Ok(());
@@ -153,10 +131,7 @@ fn kill_remains(state_dir: &Path, record: &StateRecord) -> Result<(), Error> {
             let _ = kill_process(pid, Signal::KILL);
         }
         if Instant::now() > deadline {
-            return Err(Error::Uncontained {
-                state_dir: state_dir.to_owned(),
-                pids: remains,
-            });
+            return Err(Error::Uncontained { state_dir: state_dir.to_owned(), pids: remains });
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(100));
@@ -171,24 +146,12 @@ fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32>
     // time means that ours is empty and the number has been used again.
     let leader = all.iter().find(|p| p.pid == record.workload_pid);
     if record.workload_pid > 0 && leader.is_none_or(|l| l.start == record.workload_start) {
-        found.extend(
-            all.iter()
-                .filter(|p| p.session == record.workload_pid && p.is_alive())
-                .map(|p| p.pid),
-        );
+        found.extend(all.iter().filter(|p| p.session == record.workload_pid && p.is_alive()).map(|p| p.pid));
     }
     if paths.is_empty() && record.workload_pid > 0 {
         let marker = format!("{MARKER_VARIABLE}={}", record.id);
-        let young: Vec<ProcessStat> = all
-            .iter()
-            .filter(|p| p.start >= record.workload_start)
-            .copied()
-            .collect();
-        found.extend(
-            process::with_environment(marker.as_bytes(), &young)
-                .iter()
-                .map(|p| p.pid),
-        );
+        let young: Vec<ProcessStat> = all.iter().filter(|p| p.start >= record.workload_start).copied().collect();
+        found.extend(process::with_environment(marker.as_bytes(), &young).iter().map(|p| p.pid));
     }
     found.sort_unstable();
     found.dedup();
@@ -197,8 +160,7 @@ fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32>
 
 /// Sends a signal to the executor itself, if the recorded one still lives.
 pub(crate) fn signal_executor(record: &StateRecord, signal: Signal) {
-    let same =
-        ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start);
+    let same = ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start);
     let here = process::boot_id().is_ok_and(|boot| boot == record.boot_id);
     if let Some(pid) = Pid::from_raw(record.executor_pid).filter(|_| same && here) {
         let _ = kill_process(pid, signal);
@@ -218,10 +180,7 @@ pub(crate) fn ask_for_socket(state_dir: &Path) {
                 let args: Vec<&[u8]> = command.split(|b| *b == 0).collect();
                 matches!(args.as_slice(), [_, b"run" | b"collect", dir, ..] if *dir == state_dir.as_os_str().as_bytes())
             };
-            let pids = process::all()
-                .unwrap_or_default()
-                .into_iter()
-                .map(|p| p.pid);
+            let pids = process::all().unwrap_or_default().into_iter().map(|p| p.pid);
             for pid in pids.filter(of_dir).filter_map(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::HUP);
             }

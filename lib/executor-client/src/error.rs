@@ -113,32 +113,17 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(
-        doing: &'static str,
-        path: impl AsRef<Path>,
-    ) -> impl FnOnce(std::io::Error) -> Error {
+    pub(crate) fn io(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.as_ref().to_owned();
-        move |source| Error::Io {
-            doing,
-            path,
-            source,
-        }
+        move |source| Error::Io { doing, path, source }
     }
 
     pub(crate) fn refused(state_dir: &Path, given: Option<u64>, failure: Failure) -> Error {
         let state_dir = state_dir.to_owned();
         match failure.code() {
-            ErrorCode::StaleEpoch => Error::StaleEpoch {
-                state_dir,
-                given: given.unwrap_or(0),
-                current: failure.epoch,
-            },
+            ErrorCode::StaleEpoch => Error::StaleEpoch { state_dir, given: given.unwrap_or(0), current: failure.epoch },
             ErrorCode::NotRunning => Error::NotRunning { state_dir },
-            code => Error::Refused {
-                state_dir,
-                code,
-                message: failure.message,
-            },
+            code => Error::Refused { state_dir, code, message: failure.message },
         }
     }
 }

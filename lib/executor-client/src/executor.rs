@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use executor::epoch::{self, Verdict};
 use executor_proto::{
-    Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord,
-    StateRecord, StatsReply, Stop, Wait, encode_frame, files, reply, request, split_frame,
+    Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord, StateRecord, StatsReply, Stop, Wait, encode_frame,
+    files, reply, request, split_frame,
 };
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,10 +63,7 @@ struct Shared {
 
 impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Executor")
-            .field("state_dir", &self.inner.shared.state_dir)
-            .field("epoch", &self.epoch)
-            .finish()
+        f.debug_struct("Executor").field("state_dir", &self.inner.shared.state_dir).field("epoch", &self.epoch).finish()
     }
 }
 
@@ -97,13 +94,7 @@ impl Executor {
     }
 
     /// A handle on a live connection.
-    pub(crate) fn connected(
-        state_dir: &Path,
-        stream: UnixStream,
-        buffer: Vec<u8>,
-        hello: HelloReply,
-        epoch: Option<u64>,
-    ) -> Executor {
+    pub(crate) fn connected(state_dir: &Path, stream: UnixStream, buffer: Vec<u8>, hello: HelloReply, epoch: Option<u64>) -> Executor {
         let (read, write) = stream.into_split();
         let shared = Arc::new(Shared {
             state_dir: state_dir.to_owned(),
@@ -115,13 +106,7 @@ impl Executor {
             outcome: watch::Sender::new(None),
         });
         let reader = tokio::spawn(watch_over(shared.clone(), read, buffer)).abort_handle();
-        Executor {
-            inner: Arc::new(Inner {
-                shared,
-                reader: Some(reader),
-            }),
-            epoch,
-        }
+        Executor { inner: Arc::new(Inner { shared, reader: Some(reader) }), epoch }
     }
 
     fn finished(state_dir: &Path, result: ResultRecord) -> Executor {
@@ -142,21 +127,12 @@ impl Executor {
             next_id: AtomicU64::new(1),
             outcome: watch::Sender::new(Some(Ok(result))),
         });
-        Executor {
-            inner: Arc::new(Inner {
-                shared,
-                reader: None,
-            }),
-            epoch: None,
-        }
+        Executor { inner: Arc::new(Inner { shared, reader: None }), epoch: None }
     }
 
     /// The same workload, with calls that carry `epoch`.
     pub fn at_epoch(&self, epoch: u64) -> Executor {
-        Executor {
-            inner: self.inner.clone(),
-            epoch: Some(epoch),
-        }
+        Executor { inner: self.inner.clone(), epoch: Some(epoch) }
     }
 
     /// Its state directory.
@@ -186,12 +162,7 @@ impl Executor {
 
     /// The result, when the workload is known to have ended.
     pub fn ended(&self) -> Option<ExitResult> {
-        self.inner
-            .shared
-            .outcome
-            .borrow()
-            .as_ref()
-            .and_then(|o| o.as_ref().ok().cloned())
+        self.inner.shared.outcome.borrow().as_ref().and_then(|o| o.as_ref().ok().cloned())
     }
 
     /// Like [`Executor::ended`], but looks: an end that somebody else knows of is never missed.
@@ -222,17 +193,13 @@ impl Executor {
             Ok(Some(Ok(result))) => Ok(result),
             Ok(Some(Err(e))) => Err(Error::Fate(e)),
             // The sender lives in `inner`, which `self` holds; and the condition excludes `None`.
-            Ok(None) | Err(_) => Err(Error::Absent {
-                state_dir: self.inner.shared.state_dir.clone(),
-            }),
+            Ok(None) | Err(_) => Err(Error::Absent { state_dir: self.inner.shared.state_dir.clone() }),
         }
     }
 
     /// Sends a signal to the workload's first process.
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
-        self.ask(request::Op::Signal(executor_proto::Signal { signal }))
-            .await
-            .map(drop)
+        self.ask(request::Op::Signal(executor_proto::Signal { signal })).await.map(drop)
     }
 
     /// Records this handle's epoch, so that lower ones are refused from now on. Works on ended workloads, too.
@@ -258,10 +225,7 @@ impl Executor {
 
     /// Resource use of the whole tree now.
     pub async fn stats(&self) -> Result<StatsReply, Error> {
-        match self
-            .ask(request::Op::Stats(executor_proto::Stats {}))
-            .await?
-        {
+        match self.ask(request::Op::Stats(executor_proto::Stats {})).await? {
             reply::Body::Stats(stats) => Ok(stats),
             _ => Err(self.unexpected()),
         }
@@ -275,20 +239,16 @@ impl Executor {
             return self.wait().await;
         }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let asked = self
-            .send(request::Op::Stop(Stop { signal, grace_ms }))
-            .await;
+        let asked = self.send(request::Op::Stop(Stop { signal, grace_ms })).await;
         let deadline = grace.saturating_add(DEATH);
         let outcome = tokio::time::timeout(deadline, async {
             match asked {
                 Ok(answer) => match answer.await {
                     Ok(reply::Body::Exited(_)) | Err(_) => self.wait().await,
-                    Ok(reply::Body::Failure(failure)) => {
-                        match Error::refused(&self.inner.shared.state_dir, self.epoch, failure) {
-                            Error::NotRunning { .. } => self.wait().await,
-                            e => Err(e),
-                        }
-                    }
+                    Ok(reply::Body::Failure(failure)) => match Error::refused(&self.inner.shared.state_dir, self.epoch, failure) {
+                        Error::NotRunning { .. } => self.wait().await,
+                        e => Err(e),
+                    },
                     Ok(_) => Err(self.unexpected()),
                 },
                 Err(_) => self.wait().await,
@@ -305,10 +265,7 @@ impl Executor {
                 }
                 let state_dir = self.inner.shared.state_dir.clone();
                 let waited = tokio::time::timeout(DEATH, self.wait()).await;
-                waited.map_err(|_| Error::Unresponsive {
-                    state_dir,
-                    seconds: deadline.as_secs(),
-                })?
+                waited.map_err(|_| Error::Unresponsive { state_dir, seconds: deadline.as_secs() })?
             }
         }
     }
@@ -328,18 +285,11 @@ impl Executor {
         let state_dir = || self.inner.shared.state_dir.clone();
         let answer = self.send(op).await?;
         match tokio::time::timeout(ANSWER, answer).await {
-            Ok(Ok(reply::Body::Failure(failure))) => {
-                Err(Error::refused(&state_dir(), self.epoch, failure))
-            }
+            Ok(Ok(reply::Body::Failure(failure))) => Err(Error::refused(&state_dir(), self.epoch, failure)),
             Ok(Ok(body)) => Ok(body),
             // The connection has ended, hence the executor.
-            Ok(Err(_)) => Err(Error::NotRunning {
-                state_dir: state_dir(),
-            }),
-            Err(_) => Err(Error::Unresponsive {
-                state_dir: state_dir(),
-                seconds: ANSWER.as_secs(),
-            }),
+            Ok(Err(_)) => Err(Error::NotRunning { state_dir: state_dir() }),
+            Err(_) => Err(Error::Unresponsive { state_dir: state_dir(), seconds: ANSWER.as_secs() }),
         }
     }
 
@@ -374,11 +324,7 @@ pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
 
 /// Decides that nothing will ever be started in `state_dir`, where nothing has been started so far: a later launch finds
 /// the workload ended. Returns the result that stands there afterwards, or `None` when a workload runs.
-pub async fn retire(
-    state_dir: &Path,
-    epoch: Option<u64>,
-    reason: &str,
-) -> Result<Option<ExitResult>, Error> {
+pub async fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Option<ExitResult>, Error> {
     let Some(_lock) = contain::try_lock(state_dir)? else {
         return Ok(None);
     };
@@ -392,13 +338,8 @@ pub async fn retire(
         claim_record(state_dir, given)?;
     }
     let now = executor::process::now_ns();
-    let result = ResultRecord {
-        exit_code: -1,
-        started_at_ns: now,
-        finished_at_ns: now,
-        reason: reason.to_owned(),
-        ..ResultRecord::default()
-    };
+    let result =
+        ResultRecord { exit_code: -1, started_at_ns: now, finished_at_ns: now, reason: reason.to_owned(), ..ResultRecord::default() };
     contain::store_result(state_dir, &result)?;
     Ok(Some(result))
 }
@@ -406,11 +347,7 @@ pub async fn retire(
 /// Records an epoch in a directory whose lock the caller holds.
 fn claim_record(state_dir: &Path, given: u64) -> Result<(), Error> {
     match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
-        Verdict::Stale(current) => Err(Error::StaleEpoch {
-            state_dir: state_dir.to_owned(),
-            given,
-            current,
-        }),
+        Verdict::Stale(current) => Err(Error::StaleEpoch { state_dir: state_dir.to_owned(), given, current }),
         Verdict::Current | Verdict::Raise => Ok(()),
     }
 }
@@ -425,42 +362,24 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
         };
         if lock.is_some() {
             return match std::fs::remove_dir_all(state_dir) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::io("remove the state directory", state_dir)(e))
-                }
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the state directory", state_dir)(e)),
                 _ => Ok(()),
             };
         }
         if begun.elapsed() > ANSWER {
-            return Err(Error::Unresponsive {
-                state_dir: state_dir.to_owned(),
-                seconds: ANSWER.as_secs(),
-            });
+            return Err(Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() });
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 impl Shared {
-    async fn send(
-        &self,
-        epoch: Option<u64>,
-        op: request::Op,
-    ) -> Result<oneshot::Receiver<reply::Body>, Error> {
+    async fn send(&self, epoch: Option<u64>, op: request::Op) -> Result<oneshot::Receiver<reply::Body>, Error> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let mut frame = Vec::new();
-        encode_frame(
-            &Request {
-                id,
-                epoch,
-                op: Some(op),
-            },
-            &mut frame,
-        );
-        let gone = || Error::NotRunning {
-            state_dir: self.state_dir.clone(),
-        };
+        encode_frame(&Request { id, epoch, op: Some(op) }, &mut frame);
+        let gone = || Error::NotRunning { state_dir: self.state_dir.clone() };
         let begun = Instant::now();
         loop {
             let mut writer = self.writer.lock().await;
@@ -529,20 +448,13 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
 }
 
 /// Passes answers on until the connection ends; returns the result when it came over it.
-async fn serve(
-    shared: &Shared,
-    mut read: OwnedReadHalf,
-    mut buffer: Vec<u8>,
-) -> Option<ResultRecord> {
+async fn serve(shared: &Shared, mut read: OwnedReadHalf, mut buffer: Vec<u8>) -> Option<ResultRecord> {
     let waited = shared.send(None, request::Op::Wait(Wait {})).await;
     let mut result = None;
     if let Ok(mut waited) = waited {
         loop {
             match split_frame::<Reply>(&mut buffer) {
-                Ok(Some(Reply {
-                    id,
-                    body: Some(body),
-                })) => {
+                Ok(Some(Reply { id, body: Some(body) })) => {
                     let waiter = shared.pending().remove(&id);
                     if let Some(waiter) = waiter {
                         let _ = waiter.send(body);
@@ -581,8 +493,7 @@ async fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Err
     }
     let (dir, known) = (state_dir.to_owned(), known.cloned());
     let task = tokio::task::spawn_blocking(move || contain::fate(&dir, known.as_ref()));
-    task.await
-        .unwrap_or_else(|e| Err(Error::io("look into", state_dir)(std::io::Error::other(e))))
+    task.await.unwrap_or_else(|e| Err(Error::io("look into", state_dir)(std::io::Error::other(e))))
 }
 
 /// Connects and greets.
@@ -593,56 +504,26 @@ async fn connect(state_dir: &Path) -> Result<(UnixStream, Vec<u8>, HelloReply), 
     let address = format!("/proc/self/fd/{}/{}", dir.as_raw_fd(), files::SOCKET);
     let mut stream = UnixStream::connect(address).await.map_err(failed())?;
     let mut frame = Vec::new();
-    encode_frame(
-        &Request {
-            id: 0,
-            epoch: None,
-            op: Some(request::Op::Hello(Hello {
-                protocol: PROTOCOL_VERSION,
-            })),
-        },
-        &mut frame,
-    );
+    encode_frame(&Request { id: 0, epoch: None, op: Some(request::Op::Hello(Hello { protocol: PROTOCOL_VERSION })) }, &mut frame);
     stream.write_all(&frame).await.map_err(failed())?;
     let mut buffer = Vec::new();
     let reply = tokio::time::timeout(ANSWER, receive(&mut stream, &mut buffer, state_dir)).await;
-    let reply = reply.map_err(|_| Error::Unresponsive {
-        state_dir: state_dir.to_owned(),
-        seconds: ANSWER.as_secs(),
-    })??;
+    let reply = reply.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() })??;
     match reply {
-        Some(Reply {
-            body: Some(reply::Body::Hello(hello)),
-            ..
-        }) => Ok((stream, buffer, hello)),
-        Some(Reply {
-            body: Some(reply::Body::Failure(failure)),
-            ..
-        }) => Err(Error::refused(state_dir, None, failure)),
+        Some(Reply { body: Some(reply::Body::Hello(hello)), .. }) => Ok((stream, buffer, hello)),
+        Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => Err(Error::refused(state_dir, None, failure)),
         Some(_) | None => Err(failed()(std::io::ErrorKind::UnexpectedEof.into())),
     }
 }
 
 /// One reply; `None` at the end of the stream.
-pub(crate) async fn receive(
-    stream: &mut UnixStream,
-    buffer: &mut Vec<u8>,
-    state_dir: &Path,
-) -> Result<Option<Reply>, Error> {
+pub(crate) async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>, state_dir: &Path) -> Result<Option<Reply>, Error> {
     loop {
         let split = split_frame(buffer);
-        if let Some(reply) = split.map_err(|source| Error::Protocol {
-            state_dir: state_dir.to_owned(),
-            source,
-        })? {
+        if let Some(reply) = split.map_err(|source| Error::Protocol { state_dir: state_dir.to_owned(), source })? {
             return Ok(Some(reply));
         }
-        if stream
-            .read_buf(buffer)
-            .await
-            .map_err(Error::io("read from the executor in", state_dir))?
-            == 0
-        {
+        if stream.read_buf(buffer).await.map_err(Error::io("read from the executor in", state_dir))? == 0 {
             return Ok(None);
         }
     }

@@ -94,10 +94,7 @@ pub struct Launcher {
 impl Launcher {
     /// Installs the executor below `bin_dir` and looks at what the host offers.
     pub fn new(bin_dir: impl AsRef<Path>) -> Result<Launcher, Error> {
-        Ok(Launcher {
-            binary: install(bin_dir.as_ref())?,
-            cgroups: CgroupHost::detect(),
-        })
+        Ok(Launcher { binary: install(bin_dir.as_ref())?, cgroups: CgroupHost::detect() })
     }
 
     /// Uses other cgroups than the detected ones, or none.
@@ -120,10 +117,7 @@ impl Launcher {
     /// again leads to exactly one workload.
     pub async fn launch(&self, state_dir: &Path, spec: LaunchSpec) -> Result<Launched, Error> {
         let command = spec.command.clone();
-        let cgroup = spec
-            .cgroup
-            .as_ref()
-            .and_then(|policy| self.cgroups.place(policy));
+        let cgroup = spec.cgroup.as_ref().and_then(|policy| self.cgroups.place(policy));
         let mut env: Vec<Vec<u8>> = spec
             .env
             .into_iter()
@@ -151,8 +145,7 @@ impl Launcher {
             collect: None,
             listen: spec.listen,
         };
-        self.start("run", state_dir, &command, wire, spec.epoch)
-            .await
+        self.start("run", state_dir, &command, wire, spec.epoch).await
     }
 
     pub(crate) async fn start(
@@ -171,12 +164,9 @@ impl Launcher {
         if contain::read_result(state_dir)?.is_some() {
             return found(state_dir, epoch).await;
         }
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()
-            .map_err(Error::io("create a socket for", state_dir))?;
-        ours.set_nonblocking(true)
-            .map_err(Error::io("prepare the socket for", state_dir))?;
-        let mut ours =
-            UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(Error::io("create a socket for", state_dir))?;
+        ours.set_nonblocking(true).map_err(Error::io("prepare the socket for", state_dir))?;
+        let mut ours = UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
         let mut frame = Vec::new();
         encode_frame(&spec, &mut frame);
@@ -188,31 +178,15 @@ impl Launcher {
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
         // It has split itself in two; this half ends at once and must not stay a zombie.
         let _ = child.wait().await;
-        let failed = |message: &str| Error::Launch {
-            state_dir: state_dir.to_owned(),
-            message: message.into(),
-            errno: 0,
-        };
-        let reply = first.map_err(|_| Error::Unresponsive {
-            state_dir: state_dir.to_owned(),
-            seconds: START.as_secs(),
-        })??;
+        let failed = |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
+        let reply = first.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })??;
         match reply {
-            Some(Reply {
-                body: Some(reply::Body::Launched(launched)),
-                ..
-            }) => {
+            Some(Reply { body: Some(reply::Body::Launched(launched)), .. }) => {
                 let hello = launched.hello.unwrap_or_default();
                 let executor = Executor::connected(state_dir, ours, buffer, hello, epoch);
-                Ok(Launched {
-                    executor,
-                    created: true,
-                })
+                Ok(Launched { executor, created: true })
             }
-            Some(Reply {
-                body: Some(reply::Body::Failure(failure)),
-                ..
-            }) => {
+            Some(Reply { body: Some(reply::Body::Failure(failure)), .. }) => {
                 match failure.code() {
                     // Somebody was faster, now or in an earlier life of the caller.
                     ErrorCode::Held | ErrorCode::NotRunning => found(state_dir, epoch).await,
@@ -220,24 +194,15 @@ impl Launcher {
                 }
             }
             Some(_) => Err(failed("it answered out of turn")),
-            None => Err(failed(
-                "it ended without a word; the file executor.panic there may say why",
-            )),
+            None => Err(failed("it ended without a word; the file executor.panic there may say why")),
         }
     }
 
-    async fn spawn(
-        &self,
-        verb: &str,
-        state_dir: &Path,
-        control: OwnedFd,
-    ) -> Result<tokio::process::Child, Error> {
+    async fn spawn(&self, verb: &str, state_dir: &Path, control: OwnedFd) -> Result<tokio::process::Child, Error> {
         let begun = std::time::Instant::now();
         let mut reinstalled = false;
         loop {
-            let control = control
-                .try_clone()
-                .map_err(Error::io("copy the socket for", state_dir))?;
+            let control = control.try_clone().map_err(Error::io("copy the socket for", state_dir))?;
             let spawned = tokio::process::Command::new(&self.binary)
                 .arg(verb)
                 .arg(state_dir)
@@ -248,10 +213,7 @@ impl Launcher {
                 .spawn();
             match spawned {
                 // Just installed, and some process that is being started has inherited the descriptor of the writing.
-                Err(e)
-                    if e.kind() == std::io::ErrorKind::ExecutableFileBusy
-                        && begun.elapsed() < START =>
-                {
+                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy && begun.elapsed() < START => {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 // Somebody has tidied the file away.
@@ -275,24 +237,13 @@ async fn found(state_dir: &Path, epoch: Option<u64>) -> Result<Launched, Error> 
         }
         None => executor,
     };
-    Ok(Launched {
-        executor,
-        created: false,
-    })
+    Ok(Launched { executor, created: false })
 }
 
 fn start_failure(state_dir: &Path, command: &Path, epoch: Option<u64>, failure: Failure) -> Error {
     match failure.code() {
-        ErrorCode::Exec => Error::Exec {
-            command: command.to_owned(),
-            message: failure.message,
-            errno: failure.errno,
-        },
+        ErrorCode::Exec => Error::Exec { command: command.to_owned(), message: failure.message, errno: failure.errno },
         ErrorCode::StaleEpoch => Error::refused(state_dir, epoch, failure),
-        _ => Error::Launch {
-            state_dir: state_dir.to_owned(),
-            message: failure.message,
-            errno: failure.errno,
-        },
+        _ => Error::Launch { state_dir: state_dir.to_owned(), message: failure.message, errno: failure.errno },
     }
 }

@@ -29,6 +29,4 @@ pub use crate::meter::{CpuRate, Meter, Rates};
 pub use crate::program::{find_program, find_user};
 pub use crate::rotated::{Chunk, Follow, RotatedLog};
 pub use ::executor::rotate::Segment;
-pub use executor_proto::{
-    ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats,
-};
+pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};

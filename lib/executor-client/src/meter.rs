@@ -40,10 +40,7 @@ impl Meter {
     /// Rates since the previous call; zero on the first.
     pub fn rates(&self, now: &Stats) -> Rates {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let rates = last
-            .as_ref()
-            .map(|last| between(last, now))
-            .unwrap_or_default();
+        let rates = last.as_ref().map(|last| between(last, now)).unwrap_or_default();
         *last = Some(now.clone());
         rates
     }
@@ -56,24 +53,11 @@ fn between(last: &Stats, now: &Stats) -> Rates {
         _ => now.saturating_sub(then) as f64 * 100.0 / elapsed as f64,
     };
     let by_pid = now.pids.iter().map(|p| {
-        let then = last
-            .pids
-            .iter()
-            .find(|l| l.pid == p.pid)
-            .map_or((0, 0), |l| (l.user_ns, l.system_ns));
-        (
-            p.pid,
-            CpuRate {
-                user: percent(then.0, p.user_ns),
-                system: percent(then.1, p.system_ns),
-            },
-        )
+        let then = last.pids.iter().find(|l| l.pid == p.pid).map_or((0, 0), |l| (l.user_ns, l.system_ns));
+        (p.pid, CpuRate { user: percent(then.0, p.user_ns), system: percent(then.1, p.system_ns) })
     });
     Rates {
-        total: CpuRate {
-            user: percent(last.user_ns, now.user_ns),
-            system: percent(last.system_ns, now.system_ns),
-        },
+        total: CpuRate { user: percent(last.user_ns, now.user_ns), system: percent(last.system_ns, now.system_ns) },
         by_pid: by_pid.collect(),
     }
 }
@@ -89,29 +73,15 @@ mod tests {
             at_ns,
             user_ns,
             system_ns: user_ns / 2,
-            pids: pids
-                .iter()
-                .map(|(pid, user_ns)| PidStats {
-                    pid: *pid,
-                    user_ns: *user_ns,
-                    ..Default::default()
-                })
-                .collect(),
+            pids: pids.iter().map(|(pid, user_ns)| PidStats { pid: *pid, user_ns: *user_ns, ..Default::default() }).collect(),
             ..Default::default()
         };
         let meter = Meter::default();
-        assert_eq!(
-            meter.rates(&sample(1_000, 700, &[(1, 700)])),
-            Rates::default()
-        );
+        assert_eq!(meter.rates(&sample(1_000, 700, &[(1, 700)])), Rates::default());
         let rates = meter.rates(&sample(2_000, 1_200, &[(1, 900), (2, 300)]));
         assert_eq!((rates.total.user, rates.total.system), (50.0, 25.0));
         assert_eq!(rates.total.total(), 75.0);
         assert_eq!((rates.by_pid[&1].user, rates.by_pid[&2].user), (20.0, 30.0));
-        assert_eq!(
-            meter.rates(&sample(2_000, 9_000, &[])).total,
-            CpuRate::default(),
-            "no time, no rate"
-        );
+        assert_eq!(meter.rates(&sample(2_000, 9_000, &[])).total, CpuRate::default(), "no time, no rate");
     }
 }

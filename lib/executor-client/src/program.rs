@@ -8,51 +8,31 @@ use crate::{Error, User};
 
 /// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along `search_path`
 /// (a `PATH`). What lies in the task directory is made executable: downloads arrive without that bit.
-pub fn find_program(
-    task_dir: &Path,
-    command: &str,
-    search_path: Option<&OsStr>,
-) -> Result<PathBuf, Error> {
+pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>) -> Result<PathBuf, Error> {
     let relative = command.trim_start_matches('/');
     let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file());
-    let inside = [
-        task_dir.join("local").join(relative),
-        task_dir.join(relative),
-    ];
+    let inside = [task_dir.join("local").join(relative), task_dir.join(relative)];
     if let Some(path) = inside.into_iter().find(is_file) {
-        let mut permissions = std::fs::metadata(&path)
-            .map_err(Error::io("look at the program", &path))?
-            .permissions();
+        let mut permissions = std::fs::metadata(&path).map_err(Error::io("look at the program", &path))?.permissions();
         if permissions.mode() & 0o111 == 0 {
             permissions.set_mode(permissions.mode() | 0o111);
-            std::fs::set_permissions(&path, permissions)
-                .map_err(Error::io("make the program executable", &path))?;
+            std::fs::set_permissions(&path, permissions).map_err(Error::io("make the program executable", &path))?;
         }
         return Ok(path);
     }
     if Path::new(command).is_absolute() && is_file(&PathBuf::from(command)) {
         return Ok(command.into());
     }
-    let executable = |path: &PathBuf| {
-        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    let dirs = search_path
-        .filter(|_| !command.contains('/'))
-        .map(|p| std::env::split_paths(p).collect::<Vec<_>>());
-    let found = dirs
-        .into_iter()
-        .flatten()
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(command))
-        .find(executable);
+    let executable = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let dirs = search_path.filter(|_| !command.contains('/')).map(|p| std::env::split_paths(p).collect::<Vec<_>>());
+    let found = dirs.into_iter().flatten().filter(|dir| dir.is_absolute()).map(|dir| dir.join(command)).find(executable);
     found.ok_or_else(|| Error::Exec {
         command: command.into(),
         message: format!(
             "it is not in {}/local, not in {0}, no absolute path of a file{}",
             task_dir.display(),
             match search_path {
-                Some(path) if !command.contains('/') =>
-                    format!(" and not in the PATH {}", path.to_string_lossy()),
+                Some(path) if !command.contains('/') => format!(" and not in the PATH {}", path.to_string_lossy()),
                 _ => String::new(),
             }
         ),
@@ -70,22 +50,13 @@ pub async fn find_user(name: &str) -> Result<User, Error> {
     let entry = ask("getent", &["passwd", name]).await;
     if let Some(mut user) = user_from(name, &entry, "") {
         let ids = ask("id", &["-G", "--", name]).await;
-        user.groups.extend(
-            ids.split_ascii_whitespace()
-                .filter_map(|id| id.parse::<u32>().ok()),
-        );
+        user.groups.extend(ids.split_ascii_whitespace().filter_map(|id| id.parse::<u32>().ok()));
         return Ok(user);
     }
     // A bare number needs no account.
     match name.parse() {
-        Ok(uid) => Ok(User {
-            uid,
-            gid: uid,
-            groups: Vec::new(),
-        }),
-        Err(_) => Err(Error::NoSuchUser {
-            name: name.to_owned(),
-        }),
+        Ok(uid) => Ok(User { uid, gid: uid, groups: Vec::new() }),
+        Err(_) => Err(Error::NoSuchUser { name: name.to_owned() }),
     }
 }
 
@@ -104,19 +75,13 @@ fn user_from(name: &str, passwd: &str, groups: &str) -> Option<User> {
     all.push(gid);
     all.sort_unstable();
     all.dedup();
-    Some(User {
-        uid,
-        gid,
-        groups: all,
-    })
+    Some(User { uid, gid, groups: all })
 }
 
 /// Output of a tool, empty when it fails.
 async fn ask(tool: &str, args: &[&str]) -> String {
     match tokio::process::Command::new(tool).args(args).output().await {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        }
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
         _ => String::new(),
     }
 }
@@ -129,11 +94,7 @@ mod tests {
     fn users_by_name_and_number_with_their_groups() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:100::/home/ann:/bin/sh\nbroken\n";
         let groups = "root:x:0:\nusers:x:100:\naudio:x:29:bob,ann\nvideo:x:44:anna\n";
-        let ann = User {
-            uid: 1000,
-            gid: 100,
-            groups: vec![29, 100],
-        };
+        let ann = User { uid: 1000, gid: 100, groups: vec![29, 100] };
         assert_eq!(user_from("ann", passwd, groups), Some(ann.clone()));
         assert_eq!(user_from("1000", passwd, groups), Some(ann));
         assert_eq!(user_from("bob", passwd, groups), None);
@@ -141,10 +102,7 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_users_are_an_error_unknown_numbers_are_not() {
-        assert!(matches!(
-            find_user("no-such-user-here").await,
-            Err(Error::NoSuchUser { .. })
-        ));
+        assert!(matches!(find_user("no-such-user-here").await, Err(Error::NoSuchUser { .. })));
         assert_eq!(find_user("54321").await.unwrap().uid, 54321);
     }
 
@@ -164,26 +122,13 @@ mod tests {
         let error = find("tool").unwrap_err();
         assert!(matches!(error, Error::Exec { errno: 2, .. }), "{error}");
         file(&bin.join("tool"), 0o644);
-        assert!(
-            find("tool").is_err(),
-            "not executable and not ours to change"
-        );
+        assert!(find("tool").is_err(), "not executable and not ours to change");
         file(&bin.join("tool"), 0o755);
         assert_eq!(find("tool").unwrap(), bin.join("tool"));
-        assert_eq!(
-            find(bin.join("tool").to_str().unwrap()).unwrap(),
-            bin.join("tool")
-        );
+        assert_eq!(find(bin.join("tool").to_str().unwrap()).unwrap(), bin.join("tool"));
         file(&task.join("tool"), 0o644);
         assert_eq!(find("tool").unwrap(), task.join("tool"));
-        assert_eq!(
-            std::fs::metadata(task.join("tool"))
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o111,
-            0o111
-        );
+        assert_eq!(std::fs::metadata(task.join("tool")).unwrap().permissions().mode() & 0o111, 0o111);
         file(&task.join("local/tool"), 0o755);
         assert_eq!(find("tool").unwrap(), task.join("local/tool"));
         file(&task.join("bin/inner"), 0o755);

@@ -33,10 +33,7 @@ pub struct RotatedLog {
 impl RotatedLog {
     /// The stream `name` (such as `web.stdout`) in `dir`; nothing is opened yet.
     pub fn new(dir: impl Into<PathBuf>, name: impl Into<String>) -> RotatedLog {
-        RotatedLog {
-            dir: dir.into(),
-            name: name.into(),
-        }
+        RotatedLog { dir: dir.into(), name: name.into() }
     }
 
     /// The directory of the files.
@@ -65,36 +62,20 @@ impl RotatedLog {
         loop {
             let segments = self.segments()?;
             let Some(newest) = segments.last() else {
-                return Ok(Chunk {
-                    offset,
-                    data: Vec::new(),
-                    file: format!("{}.0", self.name),
-                });
+                return Ok(Chunk { offset, data: Vec::new(), file: format!("{}.0", self.name) });
             };
-            let found = segments
-                .iter()
-                .find(|s| offset < s.base + s.size)
-                .unwrap_or(newest);
+            let found = segments.iter().find(|s| offset < s.base + s.size).unwrap_or(newest);
             let at = offset.max(found.base);
             let file = format!("{}.{}", self.name, found.number);
             if at >= found.base + found.size {
-                return Ok(Chunk {
-                    offset,
-                    data: Vec::new(),
-                    file,
-                });
+                return Ok(Chunk { offset, data: Vec::new(), file });
             }
             let mut data = vec![0; max.min((found.base + found.size - at) as usize)];
-            let read = File::open(self.dir.join(&file))
-                .and_then(|f| f.read_at(&mut data, at - found.base));
+            let read = File::open(self.dir.join(&file)).and_then(|f| f.read_at(&mut data, at - found.base));
             match read {
                 Ok(n) => {
                     data.truncate(n);
-                    return Ok(Chunk {
-                        offset: at,
-                        data,
-                        file,
-                    });
+                    return Ok(Chunk { offset: at, data, file });
                 }
                 // Purged between listing and opening: the next round sees what is the oldest now.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
@@ -106,11 +87,7 @@ impl RotatedLog {
     /// Reads on as the stream grows, woken by the kernel.
     pub fn follow(&self, offset: u64) -> io::Result<Follow> {
         let watch = Watch::new(&self.dir, &self.name)?;
-        Ok(Follow {
-            log: self.clone(),
-            offset,
-            watch,
-        })
+        Ok(Follow { log: self.clone(), offset, watch })
     }
 }
 

@@ -43,10 +43,7 @@ struct Watcher {
 
 static WATCHER: LazyLock<Result<Arc<Watcher>, rustix::io::Errno>> = LazyLock::new(|| {
     let inotify = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-    let watcher = Arc::new(Watcher {
-        inotify,
-        table: Mutex::default(),
-    });
+    let watcher = Arc::new(Watcher { inotify, table: Mutex::default() });
     let reader = watcher.clone();
     std::thread::Builder::new()
         .name("log-watch".into())
@@ -59,22 +56,13 @@ static WATCHER: LazyLock<Result<Arc<Watcher>, rustix::io::Errno>> = LazyLock::ne
 impl Watch {
     pub(crate) fn new(dir: &Path, name: &str) -> io::Result<Watch> {
         let watcher = WATCHER.as_ref().map_err(|e| io::Error::from(*e))?;
-        let wake = Arc::new(Wake {
-            name: name.to_owned(),
-            notify: Notify::new(),
-        });
+        let wake = Arc::new(Wake { name: name.to_owned(), notify: Notify::new() });
         // The lock spans the system call: removing the last interest in a directory must not race with a new one.
         let mut table = watcher.lock();
-        let flags = inotify::WatchFlags::MODIFY
-            | inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::ONLYDIR;
+        let flags =
+            inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
         let descriptor = inotify::add_watch(&watcher.inotify, dir, flags)?;
-        table
-            .by_descriptor
-            .entry(descriptor)
-            .or_default()
-            .push(Arc::downgrade(&wake));
+        table.by_descriptor.entry(descriptor).or_default().push(Arc::downgrade(&wake));
         Ok(Watch { wake, descriptor })
     }
 
@@ -103,9 +91,7 @@ impl Drop for Watch {
 
 impl Watcher {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn run(&self) {
@@ -118,11 +104,7 @@ impl Watcher {
                 // Readers still get along on their bound of silence.
                 Err(_) => return,
             };
-            let name = event.file_name().map(|n| {
-                OsStr::from_bytes(n.to_bytes())
-                    .to_string_lossy()
-                    .into_owned()
-            });
+            let name = event.file_name().map(|n| OsStr::from_bytes(n.to_bytes()).to_string_lossy().into_owned());
             let table = self.lock();
             // An overflow names no directory: everybody looks.
             let everyone = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);

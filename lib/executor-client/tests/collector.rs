@@ -23,21 +23,10 @@ async fn output_of_any_number_of_writers_is_kept_once() {
         },
     };
     let state = dir.path().join("state");
-    let collector = LogCollector::start(&launcher, &state, spec.clone())
-        .await
-        .unwrap();
-    let again = LogCollector::start(&launcher, &state, spec.clone())
-        .await
-        .unwrap();
-    assert_eq!(
-        collector.pid(),
-        again.pid(),
-        "one collector for a directory"
-    );
-    assert_eq!(
-        LogCollector::attach(&state).await.unwrap().unwrap().pid(),
-        collector.pid()
-    );
+    let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
+    let again = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
+    assert_eq!(collector.pid(), again.pid(), "one collector for a directory");
+    assert_eq!(LogCollector::attach(&state).await.unwrap().unwrap().pid(), collector.pid());
 
     let mut expected = String::new();
     for round in 0..50 {
@@ -46,17 +35,9 @@ async fn output_of_any_number_of_writers_is_kept_once() {
         let fifo = spec.stdout_fifo.clone();
         // Opening blocks until there is a reader, so this would hang if the collector missed the end of a writer.
         let write = tokio::task::spawn_blocking(move || {
-            std::fs::OpenOptions::new()
-                .write(true)
-                .open(fifo)
-                .unwrap()
-                .write_all(text.as_bytes())
-                .unwrap();
+            std::fs::OpenOptions::new().write(true).open(fifo).unwrap().write_all(text.as_bytes()).unwrap();
         });
-        tokio::time::timeout(Duration::from_secs(10), write)
-            .await
-            .unwrap()
-            .unwrap();
+        tokio::time::timeout(Duration::from_secs(10), write).await.unwrap().unwrap();
     }
     collector.stop(Duration::from_secs(5)).await.unwrap();
     assert!(!state.exists());
@@ -73,22 +54,11 @@ async fn output_of_any_number_of_writers_is_kept_once() {
     assert!(LogCollector::attach(&state).await.unwrap().is_none());
 
     // Begins again where it ended, also after a violent death.
-    let collector = LogCollector::start(&launcher, &state, spec.clone())
-        .await
-        .unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(collector.pid()).unwrap(),
-        rustix::process::Signal::KILL,
-    )
-    .unwrap();
+    let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(collector.pid()).unwrap(), rustix::process::Signal::KILL).unwrap();
     collector.gone().await;
-    let collector = LogCollector::start(&launcher, &state, spec.clone())
-        .await
-        .unwrap();
-    let mut writer = std::fs::OpenOptions::new()
-        .write(true)
-        .open(&spec.stdout_fifo)
-        .unwrap();
+    let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
     writer.write_all(b"more\n").unwrap();
     // A writer that stays does not hold up a stop for longer than its patience, and nothing that it wrote is lost.
     collector.stop(Duration::from_millis(50)).await.unwrap();
@@ -114,17 +84,10 @@ async fn a_collector_that_nobody_can_find_ends() {
         },
     };
     let state = dir.path().join("state");
-    let collector = LogCollector::start(&launcher, &state, spec.clone())
-        .await
-        .unwrap();
+    let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
     std::fs::remove_dir_all(&state).unwrap();
     // Any event makes it look around; otherwise it does so by itself after a while.
-    let mut writer = std::fs::OpenOptions::new()
-        .write(true)
-        .open(&spec.stdout_fifo)
-        .unwrap();
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();
     writer.write_all(b"x").unwrap();
-    tokio::time::timeout(Duration::from_secs(10), collector.gone())
-        .await
-        .expect("it has gone");
+    tokio::time::timeout(Duration::from_secs(10), collector.gone()).await.expect("it has gone");
 }

@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use executor_client::{
-    CgroupHost, CgroupPolicy, Error, Executor, LaunchSpec, Launcher, LogPolicy, RotatedLog, destroy,
-};
+use executor_client::{CgroupHost, CgroupPolicy, Error, Executor, LaunchSpec, Launcher, LogPolicy, RotatedLog, destroy};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -17,12 +15,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let launcher =
-            Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
-        Bench {
-            dir: tempfile::tempdir().unwrap(),
-            launcher,
-        }
+        let launcher = Launcher::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("executors")).unwrap();
+        Bench { dir: tempfile::tempdir().unwrap(), launcher }
     }
 
     fn without_cgroups() -> Bench {
@@ -57,13 +51,7 @@ impl Bench {
     }
 
     fn spec(&self, name: &str, script: &str) -> LaunchSpec {
-        let unique = self
-            .dir
-            .path()
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .into_owned();
+        let unique = self.dir.path().file_name().unwrap().to_string_lossy().into_owned();
         LaunchSpec {
             id: format!("{unique}-{name}"),
             command: "/bin/sh".into(),
@@ -71,20 +59,13 @@ impl Bench {
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
             cwd: self.dir.path().to_owned(),
             log: Some(self.log_policy(name, 10, 10 << 20)),
-            cgroup: Some(CgroupPolicy {
-                name: format!("{unique}-{name}"),
-                ..CgroupPolicy::default()
-            }),
+            cgroup: Some(CgroupPolicy { name: format!("{unique}-{name}"), ..CgroupPolicy::default() }),
             ..LaunchSpec::default()
         }
     }
 
     async fn launch(&self, name: &str, script: &str) -> Executor {
-        self.launcher
-            .launch(&self.state(name), self.spec(name, script))
-            .await
-            .unwrap()
-            .executor
+        self.launcher.launch(&self.state(name), self.spec(name, script)).await.unwrap().executor
     }
 
     fn output(&self, name: &str) -> String {
@@ -98,17 +79,10 @@ impl Drop for Bench {
         let Ok(states) = std::fs::read_dir(self.dir.path().join("state")) else {
             return;
         };
-        for state in states
-            .flatten()
-            .filter(|s| !s.path().join("result.json").exists())
-        {
-            let text =
-                std::fs::read_to_string(state.path().join("executor.json")).unwrap_or_default();
+        for state in states.flatten().filter(|s| !s.path().join("result.json").exists()) {
+            let text = std::fs::read_to_string(state.path().join("executor.json")).unwrap_or_default();
             let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            if let Some(pid) = record["workload_pid"]
-                .as_i64()
-                .and_then(|pid| Pid::from_raw(pid as i32))
-            {
+            if let Some(pid) = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -117,17 +91,13 @@ impl Drop for Bench {
 
 fn exists(pid: i32) -> bool {
     let alive = |text: String| !text.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']);
-    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok()
-        && std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(alive)
+    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok() && std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(alive)
 }
 
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(10),
-            "waited 10 s until {what}"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(10), "waited 10 s until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -136,10 +106,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 async fn pid_in(path: &Path) -> i32 {
     let mut pid = None;
     until(&format!("{} holds a pid", path.display()), || {
-        pid = std::fs::read_to_string(path)
-            .ok()
-            .filter(|t| t.ends_with('\n'))
-            .and_then(|t| t.trim().parse().ok());
+        pid = std::fs::read_to_string(path).ok().filter(|t| t.ends_with('\n')).and_then(|t| t.trim().parse().ok());
         pid.is_some()
     })
     .await;
@@ -153,35 +120,18 @@ fn kill(pid: i32, signal: Signal) {
 #[tokio::test]
 async fn exit_codes_and_signals_are_exact() {
     let bench = Bench::new();
-    for (n, (script, code, signal)) in [
-        ("exit 0", 0, 0),
-        ("exit 3", 3, 0),
-        ("exit 255", 255, 0),
-        ("kill -9 $$", 137, 9),
-        ("kill -TERM $$", 143, 15),
-    ]
-    .into_iter()
-    .enumerate()
+    for (n, (script, code, signal)) in
+        [("exit 0", 0, 0), ("exit 3", 3, 0), ("exit 255", 255, 0), ("kill -9 $$", 137, 9), ("kill -TERM $$", 143, 15)]
+            .into_iter()
+            .enumerate()
     {
         let executor = bench.launch(&format!("t{n}"), script).await;
         let (first, second) = tokio::join!(executor.wait(), executor.wait());
         let result = first.unwrap();
-        assert_eq!(
-            (result.exit_code, result.signal, result.lost),
-            (code, signal, false),
-            "{script}"
-        );
+        assert_eq!((result.exit_code, result.signal, result.lost), (code, signal, false), "{script}");
         assert!(result.finished_at_ns >= result.started_at_ns);
         assert_eq!(second.unwrap(), result);
-        assert_eq!(
-            Executor::attach(executor.state_dir())
-                .await
-                .unwrap()
-                .wait()
-                .await
-                .unwrap(),
-            result
-        );
+        assert_eq!(Executor::attach(executor.state_dir()).await.unwrap().wait().await.unwrap(), result);
     }
 }
 
@@ -193,38 +143,18 @@ async fn the_workload_gets_what_the_spec_says() {
     spec.env.push(("A".into(), "b=c".into()));
     spec.oom_score_adj = Some(17);
     let root = rustix::process::geteuid().is_root();
-    spec.user = root.then(|| executor_client::User {
-        uid: 4321,
-        gid: 4322,
-        groups: vec![4323],
-    });
+    spec.user = root.then(|| executor_client::User { uid: 4321, gid: 4322, groups: vec![4323] });
     std::os::unix::fs::chown(bench.dir.path(), root.then_some(4321), None).unwrap();
-    let executor = bench
-        .launcher
-        .launch(&bench.state("t"), spec)
-        .await
-        .unwrap()
-        .executor;
-    assert_eq!(
-        executor.wait().await.unwrap().exit_code,
-        0,
-        "{}",
-        bench.output("t.stderr")
-    );
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
+    assert_eq!(executor.wait().await.unwrap().exit_code, 0, "{}", bench.output("t.stderr"));
     let output = bench.output("t.stdout");
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[..2], [bench.dir.path().to_str().unwrap(), "zero one"]);
-    assert!(
-        output.contains("\nA=b=c\n") && output.contains("\n17\n"),
-        "{output}"
-    );
+    assert!(output.contains("\nA=b=c\n") && output.contains("\n17\n"), "{output}");
     if root {
         assert!(output.contains("\n4321\n4322 4323\n"), "{output}");
     }
-    assert!(
-        !output.contains("DROVER_EXECUTOR_ID"),
-        "no marker is needed in a cgroup: {output}"
-    );
+    assert!(!output.contains("DROVER_EXECUTOR_ID"), "no marker is needed in a cgroup: {output}");
     assert_eq!(bench.output("t.stderr"), "e\n");
 }
 
@@ -234,15 +164,7 @@ async fn nobody_is_its_parent_and_nothing_of_it_dies_with_us() {
     let executor = bench.launch("t", "exec sleep 1000").await;
     let (pid, executor_pid) = (executor.pid(), executor.executor_pid());
     let status = std::fs::read_to_string(format!("/proc/{executor_pid}/stat")).unwrap();
-    let ppid: u32 = status
-        .rsplit_once(") ")
-        .unwrap()
-        .1
-        .split(' ')
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
+    let ppid: u32 = status.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
     assert_ne!(ppid, std::process::id());
     for signal in [Signal::TERM, Signal::INT, Signal::PIPE, Signal::QUIT] {
         kill(executor_pid, signal);
@@ -250,15 +172,9 @@ async fn nobody_is_its_parent_and_nothing_of_it_dies_with_us() {
     let state = executor.state_dir().to_owned();
     drop(executor);
     let again = Executor::attach(&state).await.unwrap();
-    assert_eq!(
-        (again.pid(), again.executor_pid(), again.ended()),
-        (pid, executor_pid, None)
-    );
+    assert_eq!((again.pid(), again.executor_pid(), again.ended()), (pid, executor_pid, None));
     assert!(exists(pid));
-    let spec = std::fs::read_dir(&state)
-        .unwrap()
-        .flatten()
-        .any(|f| f.file_name() == "spec");
+    let spec = std::fs::read_dir(&state).unwrap().flatten().any(|f| f.file_name() == "spec");
     assert!(!spec, "the spec may hold secrets");
     again.destroy().await.unwrap();
     assert!(!exists(pid) && !exists(executor_pid) && !state.exists());
@@ -267,25 +183,15 @@ async fn nobody_is_its_parent_and_nothing_of_it_dies_with_us() {
 #[tokio::test]
 async fn a_killed_executor_takes_its_tree_along() {
     for bench in Bench::both() {
-        let (daemon, child) = (
-            bench.dir.path().join("daemon"),
-            bench.dir.path().join("child"),
-        );
+        let (daemon, child) = (bench.dir.path().join("daemon"), bench.dir.path().join("child"));
         let script = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; sh -c 'echo $$ > child; exec sleep 1000' & sleep 1000";
         let executor = bench.launch("t", script).await;
         let pids = [pid_in(&daemon).await, pid_in(&child).await, executor.pid()];
         let begun = Instant::now();
         kill(executor.executor_pid(), Signal::KILL);
         let result = executor.wait().await.unwrap();
-        assert!(
-            begun.elapsed() < Duration::from_secs(2),
-            "took {:?}",
-            begun.elapsed()
-        );
-        assert!(
-            result.lost && result.exit_code == -1 && result.reason.contains("executor lost"),
-            "{result:?}"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(2), "took {:?}", begun.elapsed());
+        assert!(result.lost && result.exit_code == -1 && result.reason.contains("executor lost"), "{result:?}");
         assert_eq!(pids.map(exists), [false; 3]);
         let found = Executor::attach(executor.state_dir()).await.unwrap();
         assert_eq!(found.ended(), Some(result));
@@ -296,12 +202,7 @@ async fn a_killed_executor_takes_its_tree_along() {
 #[tokio::test]
 async fn what_a_killed_executor_left_is_ended_by_whoever_finds_it() {
     for bench in Bench::both() {
-        let executor = bench
-            .launch(
-                "t",
-                "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; exec sleep 1000",
-            )
-            .await;
+        let executor = bench.launch("t", "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) ; exec sleep 1000").await;
         let daemon = pid_in(&bench.dir.path().join("daemon")).await;
         let (state, pid) = (executor.state_dir().to_owned(), executor.executor_pid());
         drop(executor);
@@ -309,10 +210,7 @@ async fn what_a_killed_executor_left_is_ended_by_whoever_finds_it() {
         until("the executor is gone", || !exists(pid)).await;
         // Many find it at once, one does it, all say the same.
         let (a, b) = tokio::join!(Executor::attach(&state), Executor::attach(&state));
-        let (a, b) = (
-            a.unwrap().wait().await.unwrap(),
-            b.unwrap().wait().await.unwrap(),
-        );
+        let (a, b) = (a.unwrap().wait().await.unwrap(), b.unwrap().wait().await.unwrap());
         assert!(a.lost);
         assert_eq!(a, b);
         assert!(!exists(daemon));
@@ -338,28 +236,14 @@ async fn the_tree_ends_with_its_first_process() {
 #[tokio::test]
 async fn a_stop_is_a_signal_then_grace_then_death() {
     for bench in Bench::both() {
-        let polite = bench
-            .launch(
-                "polite",
-                "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done",
-            )
-            .await;
+        let polite = bench.launch("polite", "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done").await;
         until("it listens", || bench.output("polite.stdout") == "up\n").await;
         let result = polite.stop(15, Duration::from_secs(20)).await.unwrap();
         assert_eq!((result.exit_code, result.signal), (4, 0));
         assert_eq!(bench.output("polite.stdout"), "up\nbye\n");
-        assert_eq!(
-            polite.stop(15, Duration::ZERO).await.unwrap(),
-            result,
-            "a second stop finds it done"
-        );
+        assert_eq!(polite.stop(15, Duration::ZERO).await.unwrap(), result, "a second stop finds it done");
 
-        let deaf = bench
-            .launch(
-                "deaf",
-                "trap '' TERM; echo up; sh -c 'echo $$ > child; while :; do sleep 1; done'",
-            )
-            .await;
+        let deaf = bench.launch("deaf", "trap '' TERM; echo up; sh -c 'echo $$ > child; while :; do sleep 1; done'").await;
         until("it is deaf", || bench.output("deaf.stdout") == "up\n").await;
         let child = pid_in(&bench.dir.path().join("child")).await;
         let begun = Instant::now();
@@ -373,30 +257,13 @@ async fn a_stop_is_a_signal_then_grace_then_death() {
 #[tokio::test]
 async fn signals_arrive_and_nonsense_is_refused() {
     let bench = Bench::new();
-    let executor = bench
-        .launch(
-            "t",
-            "trap 'echo usr1' USR1; echo up; while :; do sleep 0.01; done",
-        )
-        .await;
+    let executor = bench.launch("t", "trap 'echo usr1' USR1; echo up; while :; do sleep 0.01; done").await;
     until("it listens", || bench.output("t.stdout") == "up\n").await;
-    executor
-        .signal(executor_client::signal_number("SIGUSR1").unwrap())
-        .await
-        .unwrap();
-    until("the signal is answered", || {
-        bench.output("t.stdout") == "up\nusr1\n"
-    })
-    .await;
-    assert!(matches!(
-        executor.signal(999).await,
-        Err(Error::Refused { .. })
-    ));
+    executor.signal(executor_client::signal_number("SIGUSR1").unwrap()).await.unwrap();
+    until("the signal is answered", || bench.output("t.stdout") == "up\nusr1\n").await;
+    assert!(matches!(executor.signal(999).await, Err(Error::Refused { .. })));
     executor.kill().await.unwrap();
-    assert!(matches!(
-        executor.signal(1).await,
-        Err(Error::NotRunning { .. })
-    ));
+    assert!(matches!(executor.signal(1).await, Err(Error::NotRunning { .. })));
 }
 
 #[tokio::test]
@@ -404,20 +271,12 @@ async fn every_byte_of_output_is_kept_once() {
     let bench = Bench::new();
     let mut spec = bench.spec("t", "seq 1 200000; seq 1 1000 >&2");
     spec.log = Some(bench.log_policy("t", 1000, 50_000));
-    let executor = bench
-        .launcher
-        .launch(&bench.state("t"), spec)
-        .await
-        .unwrap()
-        .executor;
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
     executor.wait().await.unwrap();
     let expected: String = (1..=200_000).map(|n| format!("{n}\n")).collect();
     let log = RotatedLog::new(bench.logs(), "t.stdout");
     let segments = log.segments().unwrap();
-    assert!(
-        segments.len() > 25 && segments.iter().all(|s| s.size <= 50_000),
-        "{segments:?}"
-    );
+    assert!(segments.len() > 25 && segments.iter().all(|s| s.size <= 50_000), "{segments:?}");
     let mut got = Vec::new();
     loop {
         let chunk = log.read(got.len() as u64, 7919).unwrap();
@@ -430,17 +289,9 @@ async fn every_byte_of_output_is_kept_once() {
     assert!(got == expected.as_bytes());
     for segment in &segments {
         let end = (segment.base + segment.size) as usize;
-        assert_eq!(
-            got[end - 1],
-            b'\n',
-            "file {} ends within a line",
-            segment.number
-        );
+        assert_eq!(got[end - 1], b'\n', "file {} ends within a line", segment.number);
     }
-    assert_eq!(
-        bench.output("t.stderr"),
-        (1..=1000).map(|n| format!("{n}\n")).collect::<String>()
-    );
+    assert_eq!(bench.output("t.stderr"), (1..=1000).map(|n| format!("{n}\n")).collect::<String>());
 }
 
 #[tokio::test]
@@ -448,44 +299,27 @@ async fn offsets_survive_the_purge_of_old_files() {
     let bench = Bench::new();
     let mut spec = bench.spec("t", "seq 1 300000");
     spec.log = Some(bench.log_policy("t", 3, 200_000));
-    let executor = bench
-        .launcher
-        .launch(&bench.state("t"), spec)
-        .await
-        .unwrap()
-        .executor;
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
     executor.wait().await.unwrap();
-    let expected: Vec<u8> = (1..=300_000)
-        .flat_map(|n| format!("{n}\n").into_bytes())
-        .collect();
+    let expected: Vec<u8> = (1..=300_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
     let log = RotatedLog::new(bench.logs(), "t.stdout");
     assert_eq!(log.segments().unwrap().len(), 3);
     assert_eq!(log.end().unwrap(), expected.len() as u64);
     let chunk = log.read(0, 1 << 20).unwrap();
     assert_eq!(chunk.offset, log.start().unwrap());
-    assert!(
-        chunk.offset > 0 && chunk.data == expected[chunk.offset as usize..][..chunk.data.len()]
-    );
+    assert!(chunk.offset > 0 && chunk.data == expected[chunk.offset as usize..][..chunk.data.len()]);
 }
 
 #[tokio::test]
 async fn followers_hear_at_once() {
     let bench = Bench::new();
-    let executor = bench
-        .launch("t", "for i in 1 2 3 4 5; do sleep 0.05; date +%s%N; done")
-        .await;
+    let executor = bench.launch("t", "for i in 1 2 3 4 5; do sleep 0.05; date +%s%N; done").await;
     let log = RotatedLog::new(bench.logs(), "t.stdout");
     let mut follow = log.follow(0).unwrap();
     let mut lags = Vec::new();
     while lags.len() < 5 {
-        let chunk = tokio::time::timeout(Duration::from_secs(10), follow.next(4096))
-            .await
-            .unwrap()
-            .unwrap();
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap()
-            .as_nanos();
+        let chunk = tokio::time::timeout(Duration::from_secs(10), follow.next(4096)).await.unwrap().unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
         let text = String::from_utf8(chunk.data).unwrap();
         lags.extend(text.lines().map(|l| now.saturating_sub(l.parse().unwrap())));
     }
@@ -499,72 +333,32 @@ async fn lower_epochs_change_nothing() {
     let bench = Bench::new();
     let mut spec = bench.spec("t", "exec sleep 1000");
     spec.epoch = Some(5);
-    let executor = bench
-        .launcher
-        .launch(&bench.state("t"), spec)
-        .await
-        .unwrap()
-        .executor;
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
     let old = executor.at_epoch(4);
     let new = executor.at_epoch(9);
-    for refused in [
-        old.signal(9).await.unwrap_err(),
-        old.kill().await.unwrap_err(),
-        old.claim().await.unwrap_err(),
-    ] {
-        assert!(
-            matches!(
-                refused,
-                Error::StaleEpoch {
-                    given: 4,
-                    current: 5,
-                    ..
-                }
-            ),
-            "{refused}"
-        );
+    for refused in [old.signal(9).await.unwrap_err(), old.kill().await.unwrap_err(), old.claim().await.unwrap_err()] {
+        assert!(matches!(refused, Error::StaleEpoch { given: 4, current: 5, .. }), "{refused}");
     }
     new.claim().await.unwrap();
-    assert!(matches!(
-        executor.at_epoch(5).kill().await,
-        Err(Error::StaleEpoch {
-            given: 5,
-            current: 9,
-            ..
-        })
-    ));
+    assert!(matches!(executor.at_epoch(5).kill().await, Err(Error::StaleEpoch { given: 5, current: 9, .. })));
     assert!(executor.ended().is_none());
     // It outlives the executor.
     new.kill().await.unwrap();
     let found = Executor::attach(executor.state_dir()).await.unwrap();
     assert_eq!(found.accepted_epoch().unwrap(), 9);
-    assert!(matches!(
-        found.at_epoch(8).claim().await,
-        Err(Error::StaleEpoch {
-            given: 8,
-            current: 9,
-            ..
-        })
-    ));
+    assert!(matches!(found.at_epoch(8).claim().await, Err(Error::StaleEpoch { given: 8, current: 9, .. })));
     found.at_epoch(10).claim().await.unwrap();
     assert_eq!(found.accepted_epoch().unwrap(), 10);
     let mut again = bench.spec("t", "exec sleep 1000");
     again.epoch = Some(7);
-    assert!(matches!(
-        bench.launcher.launch(&bench.state("t"), again).await,
-        Err(Error::StaleEpoch { .. })
-    ));
+    assert!(matches!(bench.launcher.launch(&bench.state("t"), again).await, Err(Error::StaleEpoch { .. })));
 }
 
 #[tokio::test]
 async fn a_directory_holds_one_workload_whoever_starts_it() {
     let bench = Bench::new();
     let state = bench.state("t");
-    let start = || {
-        bench
-            .launcher
-            .launch(&state, bench.spec("t", "echo x; exec sleep 1000"))
-    };
+    let start = || bench.launcher.launch(&state, bench.spec("t", "echo x; exec sleep 1000"));
     let (mut created, mut pids) = (0, Vec::new());
     let (a, b, c, d) = tokio::join!(start(), start(), start(), start());
     for launched in [a, b, c, d] {
@@ -576,15 +370,8 @@ async fn a_directory_holds_one_workload_whoever_starts_it() {
     assert_eq!((created, pids.len()), (1, 1));
     let executor = Executor::attach(&state).await.unwrap();
     executor.kill().await.unwrap();
-    let after = bench
-        .launcher
-        .launch(&state, bench.spec("t", "echo x; exit 0"))
-        .await
-        .unwrap();
-    assert!(
-        !after.created && after.executor.ended().unwrap().signal == 9,
-        "what has ended is not run again"
-    );
+    let after = bench.launcher.launch(&state, bench.spec("t", "echo x; exit 0")).await.unwrap();
+    assert!(!after.created && after.executor.ended().unwrap().signal == 9, "what has ended is not run again");
     assert_eq!(bench.output("t.stdout"), "x\n");
 }
 
@@ -593,52 +380,23 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let bench = Bench::new();
     let mut missing = bench.spec("missing", "");
     missing.command = "/nonexistent/program".into();
-    let error = bench
-        .launcher
-        .launch(&bench.state("missing"), missing)
-        .await
-        .unwrap_err();
+    let error = bench.launcher.launch(&bench.state("missing"), missing).await.unwrap_err();
     assert!(matches!(error, Error::Exec { errno: 2, .. }), "{error}");
     let mut wrong_dir = bench.spec("cwd", "");
     wrong_dir.cwd = "/nonexistent".into();
-    let error = bench
-        .launcher
-        .launch(&bench.state("cwd"), wrong_dir)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, Error::Launch { errno: 2, .. })
-            && error.to_string().contains("working directory"),
-        "{error}"
-    );
+    let error = bench.launcher.launch(&bench.state("cwd"), wrong_dir).await.unwrap_err();
+    assert!(matches!(error, Error::Launch { errno: 2, .. }) && error.to_string().contains("working directory"), "{error}");
     let mut no_logs = bench.spec("logs", "");
     no_logs.log.as_mut().unwrap().dir = "/nonexistent".into();
-    let error = bench
-        .launcher
-        .launch(&bench.state("logs"), no_logs)
-        .await
-        .unwrap_err();
+    let error = bench.launcher.launch(&bench.state("logs"), no_logs).await.unwrap_err();
     assert!(error.to_string().contains("/nonexistent"), "{error}");
     for name in ["missing", "cwd", "logs"] {
-        assert!(matches!(
-            Executor::attach(&bench.state(name)).await,
-            Err(Error::Absent { .. })
-        ));
+        assert!(matches!(Executor::attach(&bench.state(name)).await, Err(Error::Absent { .. })));
         destroy(&bench.state(name)).await.unwrap();
         assert!(!bench.state(name).exists());
         // The same directory is good for another try.
-        let again = bench
-            .launcher
-            .launch(&bench.state(name), bench.spec(name, "exit 6"))
-            .await
-            .unwrap();
-        assert_eq!(
-            (
-                again.created,
-                again.executor.wait().await.unwrap().exit_code
-            ),
-            (true, 6)
-        );
+        let again = bench.launcher.launch(&bench.state(name), bench.spec(name, "exit 6")).await.unwrap();
+        assert_eq!((again.created, again.executor.wait().await.unwrap().exit_code), (true, 6));
     }
 }
 
@@ -669,10 +427,7 @@ async fn a_damaged_record_costs_this_workload_only() {
     kill(executor.executor_pid(), Signal::KILL);
     assert!(executor.wait().await.unwrap().lost);
     std::fs::remove_file(state.join("result.json")).unwrap();
-    assert!(matches!(
-        Executor::attach(&state).await,
-        Err(Error::Damaged { .. })
-    ));
+    assert!(matches!(Executor::attach(&state).await, Err(Error::Damaged { .. })));
 }
 
 #[tokio::test]
@@ -706,14 +461,8 @@ async fn use_of_the_whole_tree_is_measured() {
         })
         .await;
         stats = executor.stats().await.unwrap();
-        assert!(
-            stats.pids.iter().any(|p| p.pid == executor.pid()),
-            "{stats:?}"
-        );
-        assert!(
-            stats.user_ns + stats.system_ns >= 10_000_000,
-            "the ended child counts: {stats:?}"
-        );
+        assert!(stats.pids.iter().any(|p| p.pid == executor.pid()), "{stats:?}");
+        assert!(stats.user_ns + stats.system_ns >= 10_000_000, "the ended child counts: {stats:?}");
         assert!(stats.rss > 500_000 && stats.rss == stats.pids.iter().map(|p| p.rss).sum::<u64>());
         executor.destroy().await.unwrap();
     }
@@ -725,17 +474,9 @@ async fn memory_limits_kill_and_are_reported() {
     if !bench.launcher.cgroups().enforces("memory") {
         return;
     }
-    let mut spec = bench.spec(
-        "t",
-        "sleep 0.2; head -c 200000000 /dev/zero | tail -n 1 >/dev/null",
-    );
+    let mut spec = bench.spec("t", "sleep 0.2; head -c 200000000 /dev/zero | tail -n 1 >/dev/null");
     spec.cgroup.as_mut().unwrap().memory_max = Some(16 << 20);
-    let executor = bench
-        .launcher
-        .launch(&bench.state("t"), spec)
-        .await
-        .unwrap()
-        .executor;
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
     let result = executor.wait().await.unwrap();
     assert!(result.oom_killed && result.exit_code == 137, "{result:?}");
     executor.destroy().await.unwrap();
@@ -748,11 +489,7 @@ async fn two_hundred_at_once_and_nothing_is_left() {
     let mut starts = tokio::task::JoinSet::new();
     for n in 0..200 {
         let name = format!("t{n}");
-        let (launcher, state, spec) = (
-            bench.launcher.clone(),
-            bench.state(&name),
-            bench.spec(&name, "exec sleep 1000"),
-        );
+        let (launcher, state, spec) = (bench.launcher.clone(), bench.state(&name), bench.spec(&name, "exec sleep 1000"));
         starts.spawn(async move { launcher.launch(&state, spec).await.unwrap().executor });
     }
     let executors = starts.join_all().await;
@@ -761,24 +498,14 @@ async fn two_hundred_at_once_and_nothing_is_left() {
         let of = |pid: i32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
             let line = text.lines().find(|l| l.starts_with(key)).unwrap();
-            line.split_ascii_whitespace()
-                .nth(1)
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
+            line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
         executors.iter().map(|e| of(e.executor_pid())).sum()
     };
-    let (pss, private) = (
-        sum("Pss:") / 200,
-        (sum("Private_Dirty:") + sum("Private_Clean:")) / 200,
-    );
+    let (pss, private) = (sum("Pss:") / 200, (sum("Private_Dirty:") + sum("Private_Clean:")) / 200);
     eprintln!("per executor: PSS {pss} KiB, private {private} KiB");
     assert!(pss <= 160, "PSS {pss} KiB");
-    let pids: Vec<i32> = executors
-        .iter()
-        .flat_map(|e| [e.pid(), e.executor_pid()])
-        .collect();
+    let pids: Vec<i32> = executors.iter().flat_map(|e| [e.pid(), e.executor_pid()]).collect();
     let states: Vec<PathBuf> = executors.iter().map(|e| e.state_dir().to_owned()).collect();
     // As when the process that held all of them has been killed.
     drop(executors);
@@ -795,33 +522,12 @@ async fn two_hundred_at_once_and_nothing_is_left() {
     }
     ends.join_all().await;
     assert!(!pids.into_iter().any(exists));
-    assert_eq!(
-        std::fs::read_dir(bench.dir.path().join("state"))
-            .unwrap()
-            .count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(bench.dir.path().join("state")).unwrap().count(), 0);
     let cgroups = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let unified = cgroups
-        .lines()
-        .find(|l| l.contains(" - cgroup2 "))
-        .map(|l| l.split(' ').nth(4).unwrap().to_owned());
+    let unified = cgroups.lines().find(|l| l.contains(" - cgroup2 ")).map(|l| l.split(' ').nth(4).unwrap().to_owned());
     if let Some(unified) = unified {
-        let unique = bench
-            .dir
-            .path()
-            .file_name()
-            .unwrap()
-            .to_string_lossy()
-            .into_owned();
-        let left = std::fs::read_dir(Path::new(&unified).join("drover"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        assert_eq!(
-            left.filter(|d| d.file_name().to_string_lossy().starts_with(&unique))
-                .count(),
-            0
-        );
+        let unique = bench.dir.path().file_name().unwrap().to_string_lossy().into_owned();
+        let left = std::fs::read_dir(Path::new(&unified).join("drover")).into_iter().flatten().flatten();
+        assert_eq!(left.filter(|d| d.file_name().to_string_lossy().starts_with(&unique)).count(), 0);
     }
 }

@@ -66,14 +66,7 @@ mod tests {
 
     #[test]
     fn frames_survive_any_cut() {
-        let message = Request {
-            id: 7,
-            epoch: Some(3),
-            op: Some(request::Op::Stop(Stop {
-                signal: 15,
-                grace_ms: 5000,
-            })),
-        };
+        let message = Request { id: 7, epoch: Some(3), op: Some(request::Op::Stop(Stop { signal: 15, grace_ms: 5000 })) };
         let mut wire = Vec::new();
         encode_frame(&message, &mut wire);
         encode_frame(&message, &mut wire);
@@ -93,13 +86,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_not_an_allocation() {
-        assert_eq!(
-            split_frame::<Request>(&mut vec![0xff; 16]),
-            Err(FrameError::TooLong(0xffff_ffff))
-        );
-        assert!(matches!(
-            split_frame::<Request>(&mut vec![1, 0, 0, 0, 0xff]),
-            Err(FrameError::Malformed(_))
-        ));
+        assert_eq!(split_frame::<Request>(&mut vec![0xff; 16]), Err(FrameError::TooLong(0xffff_ffff)));
+        assert!(matches!(split_frame::<Request>(&mut vec![1, 0, 0, 0, 0xff]), Err(FrameError::Malformed(_))));
     }
 }

@@ -12,9 +12,8 @@ mod record;
 
 pub use frame::{FrameError, MAX_FRAME_BYTES, encode_frame, split_frame};
 pub use message::{
-    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Failure, Hello, HelloReply, Launched,
-    LogPolicy, PidStats, Reply, Request, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply,
-    request,
+    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Failure, Hello, HelloReply, Launched, LogPolicy, PidStats, Reply, Request, Signal,
+    Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
 };
 pub use record::{ResultRecord, StateRecord, V1Path};
 

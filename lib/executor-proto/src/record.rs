@@ -122,9 +122,7 @@ struct Json {
 
 impl Json {
     fn open() -> Json {
-        Json {
-            text: String::from("{"),
-        }
+        Json { text: String::from("{") }
     }
 
     fn key(&mut self, key: &str) {
@@ -179,32 +177,12 @@ mod tests {
             protocol: 1,
             id: "a\"b\\c\n\u{1}ü".into(),
             executor_pid: -4,
-            cgroup_v1: vec![
-                V1Path {
-                    controller: "cpu".into(),
-                    path: "/x".into()
-                };
-                2
-            ],
+            cgroup_v1: vec![V1Path { controller: "cpu".into(), path: "/x".into() }; 2],
             ..Default::default()
         };
-        assert_eq!(
-            serde_json::from_str::<StateRecord>(&state.to_json()).unwrap(),
-            state
-        );
-        let result = ResultRecord {
-            exit_code: 137,
-            oom_killed: true,
-            reason: "x".into(),
-            ..Default::default()
-        };
-        assert_eq!(
-            serde_json::from_str::<ResultRecord>(&result.to_json()).unwrap(),
-            result
-        );
-        assert_eq!(
-            serde_json::from_str::<ResultRecord>("{\"later\":1}").unwrap(),
-            ResultRecord::default()
-        );
+        assert_eq!(serde_json::from_str::<StateRecord>(&state.to_json()).unwrap(), state);
+        let result = ResultRecord { exit_code: 137, oom_killed: true, reason: "x".into(), ..Default::default() };
+        assert_eq!(serde_json::from_str::<ResultRecord>(&result.to_json()).unwrap(), result);
+        assert_eq!(serde_json::from_str::<ResultRecord>("{\"later\":1}").unwrap(), ResultRecord::default());
     }
 }

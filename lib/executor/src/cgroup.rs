@@ -32,11 +32,7 @@ impl Paths {
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         Paths {
             unified: (!spec.unified.is_empty()).then(|| path(&spec.unified)),
-            v1: spec
-                .v1
-                .iter()
-                .map(|v1| (v1.controller.clone(), path(&v1.path)))
-                .collect(),
+            v1: spec.v1.iter().map(|v1| (v1.controller.clone(), path(&v1.path))).collect(),
         }
     }
 
@@ -44,25 +40,14 @@ impl Paths {
     pub fn of_record(record: &StateRecord) -> Paths {
         Paths {
             unified: (!record.cgroup.is_empty()).then(|| PathBuf::from(&record.cgroup)),
-            v1: record
-                .cgroup_v1
-                .iter()
-                .map(|v1| (v1.controller.clone(), PathBuf::from(&v1.path)))
-                .collect(),
+            v1: record.cgroup_v1.iter().map(|v1| (v1.controller.clone(), PathBuf::from(&v1.path))).collect(),
         }
     }
 
     /// For a record.
     pub fn to_record(&self) -> (String, Vec<V1Path>) {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let v1 = self
-            .v1
-            .iter()
-            .map(|(c, path)| V1Path {
-                controller: c.clone(),
-                path: text(path),
-            })
-            .collect();
+        let v1 = self.v1.iter().map(|(c, path)| V1Path { controller: c.clone(), path: text(path) }).collect();
         (self.unified.as_deref().map(text).unwrap_or_default(), v1)
     }
 
@@ -72,18 +57,12 @@ impl Paths {
     }
 
     fn v1(&self, controller: &str) -> Option<&Path> {
-        self.v1
-            .iter()
-            .find(|(c, _)| c == controller)
-            .map(|(_, path)| path.as_path())
+        self.v1.iter().find(|(c, _)| c == controller).map(|(_, path)| path.as_path())
     }
 
     /// Where membership is read and whom a kill reaches.
     fn boundary(&self) -> Option<&Path> {
-        self.unified
-            .as_deref()
-            .or_else(|| self.v1("freezer"))
-            .or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
+        self.unified.as_deref().or_else(|| self.v1("freezer")).or_else(|| self.v1.first().map(|(_, p)| p.as_path()))
     }
 }
 
@@ -126,19 +105,12 @@ pub fn make(dir: &Path) -> io::Result<()> {
             other => return other.map_err(|e| explain(e, "create cgroup", dir)),
         }
     }
-    Err(explain(
-        io::ErrorKind::NotFound.into(),
-        "create cgroup",
-        dir,
-    ))
+    Err(explain(io::ErrorKind::NotFound.into(), "create cgroup", dir))
 }
 
 /// Lets children of `parent` have controllers; each ancestor must pass them on.
 fn enable_controllers(parent: &Path) -> io::Result<()> {
-    let mut chain: Vec<&Path> = parent
-        .ancestors()
-        .take_while(|a| a.join("cgroup.subtree_control").exists())
-        .collect();
+    let mut chain: Vec<&Path> = parent.ancestors().take_while(|a| a.join("cgroup.subtree_control").exists()).collect();
     chain.reverse();
     for dir in chain {
         let file = dir.join("cgroup.subtree_control");
@@ -186,10 +158,7 @@ fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
                 files.push(("memory.limit_in_bytes", spec.memory_max.to_string()));
             }
             if spec.memory_reservation > 0 {
-                files.push((
-                    "memory.soft_limit_in_bytes",
-                    spec.memory_reservation.to_string(),
-                ));
+                files.push(("memory.soft_limit_in_bytes", spec.memory_reservation.to_string()));
             }
         }
         "cpu" => {
@@ -208,11 +177,7 @@ fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
 }
 
 fn period(spec: &Cgroup) -> u64 {
-    if spec.cpu_period_us == 0 {
-        100_000
-    } else {
-        spec.cpu_period_us
-    }
+    if spec.cpu_period_us == 0 { 100_000 } else { spec.cpu_period_us }
 }
 
 /// Version 2 weight (1…10000) of version 1 shares (2…262144).
@@ -222,11 +187,7 @@ fn weight(shares: u64) -> u64 {
 
 /// The version 2 directory, to be cloned into.
 pub fn open_unified(paths: &Paths) -> io::Result<Option<File>> {
-    paths
-        .unified
-        .as_deref()
-        .map(|dir| File::open(dir).map_err(|e| explain(e, "open cgroup", dir)))
-        .transpose()
+    paths.unified.as_deref().map(|dir| File::open(dir).map_err(|e| explain(e, "open cgroup", dir))).transpose()
 }
 
 /// The `cgroup.procs` files that a workload enters itself before its first instruction: all, where there is nothing to
@@ -236,10 +197,7 @@ pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
         return Ok(Vec::new());
     }
     let open = |(_, dir): &(String, PathBuf)| {
-        OpenOptions::new()
-            .write(true)
-            .open(dir.join("cgroup.procs"))
-            .map_err(|e| explain(e, "open cgroup", dir))
+        OpenOptions::new().write(true).open(dir.join("cgroup.procs")).map_err(|e| explain(e, "open cgroup", dir))
     };
     paths.v1.iter().map(open).collect()
 }
@@ -254,10 +212,7 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
         // What forks after its parent has moved is born inside, so this ends; a fork bomb is cut short by the bound,
         // and its remaining processes are still within the version 2 boundary.
         for _ in 0..100 {
-            let missing: Vec<i32> = read_pids(unified)?
-                .into_iter()
-                .filter(|pid| !moved.contains(pid))
-                .collect();
+            let missing: Vec<i32> = read_pids(unified)?.into_iter().filter(|pid| !moved.contains(pid)).collect();
             if missing.is_empty() {
                 break;
             }
@@ -282,9 +237,7 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
 pub fn members(paths: &Paths) -> Vec<i32> {
     let mut pids = Vec::new();
     if let Some(boundary) = paths.boundary() {
-        visit(boundary, &mut |dir| {
-            pids.extend(read_pids(dir).unwrap_or_default())
-        });
+        visit(boundary, &mut |dir| pids.extend(read_pids(dir).unwrap_or_default()));
     }
     pids
 }
@@ -299,11 +252,7 @@ fn read_pids(dir: &Path) -> io::Result<Vec<i32>> {
 
 /// Whether any process is inside.
 pub fn is_populated(paths: &Paths) -> bool {
-    match paths
-        .unified
-        .as_deref()
-        .map(|dir| std::fs::read_to_string(dir.join("cgroup.events")))
-    {
+    match paths.unified.as_deref().map(|dir| std::fs::read_to_string(dir.join("cgroup.events"))) {
         Some(Ok(events)) => keyed(&events, "populated") != Some(0),
         _ => !members(paths).is_empty(),
     }
@@ -321,11 +270,7 @@ pub fn kill(paths: &Paths) {
         if let Some(dir) = &paths.unified {
             let _ = write(dir, "cgroup.freeze", if frozen { "1" } else { "0" });
         } else if let Some(dir) = paths.v1("freezer") {
-            let _ = write(
-                dir,
-                "freezer.state",
-                if frozen { "FROZEN" } else { "THAWED" },
-            );
+            let _ = write(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" });
         }
     };
     hold(true);
@@ -339,19 +284,10 @@ pub fn kill(paths: &Paths) {
 
 /// How many processes the kernel has killed inside for want of memory.
 pub fn oom_kills(paths: &Paths) -> u64 {
-    let counted = |dir: &Path, file: &str| {
-        std::fs::read_to_string(dir.join(file))
-            .ok()
-            .and_then(|text| keyed(&text, "oom_kill"))
-            .unwrap_or(0)
-    };
-    let v2 = paths
-        .unified
-        .as_deref()
-        .map_or(0, |dir| counted(dir, "memory.events"));
-    v2 + paths
-        .v1("memory")
-        .map_or(0, |dir| counted(dir, "memory.oom_control"))
+    let counted =
+        |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).ok().and_then(|text| keyed(&text, "oom_kill")).unwrap_or(0);
+    let v2 = paths.unified.as_deref().map_or(0, |dir| counted(dir, "memory.events"));
+    v2 + paths.v1("memory").map_or(0, |dir| counted(dir, "memory.oom_control"))
 }
 
 /// Counters of the cgroups; what the host does not count is absent.
@@ -411,11 +347,7 @@ pub fn counters(paths: &Paths) -> Counters {
 /// else uses goes as well.
 pub fn remove(paths: &Paths) -> io::Result<()> {
     let mut result = Ok(());
-    for dir in paths
-        .unified
-        .iter()
-        .chain(paths.v1.iter().map(|(_, dir)| dir))
-    {
+    for dir in paths.unified.iter().chain(paths.v1.iter().map(|(_, dir)| dir)) {
         visit(dir, &mut |below| match std::fs::remove_dir(below) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 result = Err(explain(e, "remove cgroup", below));
@@ -441,13 +373,7 @@ fn visit(dir: &Path, f: &mut dyn FnMut(&Path)) {
 
 /// Value of `key` in lines of `key value`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        line.strip_prefix(key)?
-            .strip_prefix(' ')?
-            .trim()
-            .parse()
-            .ok()
-    })
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
@@ -476,29 +402,18 @@ fn explain(source: io::Error, doing: &str, path: &Path) -> io::Error {
             Some(&self.source)
         }
     }
-    io::Error::new(
-        source.kind(),
-        Explained {
-            text: format!("{doing} {}", path.display()),
-            source,
-        },
-    )
+    io::Error::new(source.kind(), Explained { text: format!("{doing} {}", path.display()), source })
 }
 
 /// The operating-system error number behind an error of this module.
 pub fn errno(error: &io::Error) -> Option<i32> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(e) = cause {
-        if let Some(number) = e
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::raw_os_error)
-        {
+        if let Some(number) = e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
             return Some(number);
         }
         cause = match e.downcast_ref::<io::Error>() {
-            Some(io) => io
-                .get_ref()
-                .map(|inner| inner as &(dyn std::error::Error + 'static)),
+            Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
             None => e.source(),
         };
     }
@@ -535,13 +450,7 @@ mod tests {
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         Cgroup {
             unified: unified.map(bytes).unwrap_or_default(),
-            v1: v1
-                .iter()
-                .map(|(c, path)| executor_proto::CgroupV1 {
-                    controller: (*c).into(),
-                    path: bytes(path),
-                })
-                .collect(),
+            v1: v1.iter().map(|(c, path)| executor_proto::CgroupV1 { controller: (*c).into(), path: bytes(path) }).collect(),
             memory_max: 64 << 20,
             memory_reservation: 32 << 20,
             cpu_shares: 1024,
@@ -551,14 +460,8 @@ mod tests {
         }
     }
 
-    const LIMITS_V2: [(&str, &str); 6] = [
-        ("memory.max", ""),
-        ("memory.oom.group", ""),
-        ("memory.low", ""),
-        ("cpu.weight", ""),
-        ("cpu.max", ""),
-        ("pids.max", ""),
-    ];
+    const LIMITS_V2: [(&str, &str); 6] =
+        [("memory.max", ""), ("memory.oom.group", ""), ("memory.low", ""), ("cpu.weight", ""), ("cpu.max", ""), ("pids.max", "")];
 
     #[test]
     fn limits_of_version_2() {
@@ -581,27 +484,12 @@ mod tests {
     #[test]
     fn controllers_are_passed_on_from_the_top() {
         let tree = Tree::new();
-        let top = tree.dir(
-            "",
-            &[
-                ("cgroup.controllers", "cpuset cpu memory pids"),
-                ("cgroup.subtree_control", "cpu"),
-            ],
-        );
-        tree.dir(
-            "drover",
-            &[
-                ("cgroup.controllers", "cpu memory pids"),
-                ("cgroup.subtree_control", "memory pids"),
-            ],
-        );
+        let top = tree.dir("", &[("cgroup.controllers", "cpuset cpu memory pids"), ("cgroup.subtree_control", "cpu")]);
+        tree.dir("drover", &[("cgroup.controllers", "cpu memory pids"), ("cgroup.subtree_control", "memory pids")]);
         // The plain files keep the last write only, which shows the last controller that was missing.
         enable_controllers(&top.join("drover")).unwrap();
         assert!(tree.read("cgroup.subtree_control").starts_with("+pids"));
-        assert!(
-            tree.read("drover/cgroup.subtree_control")
-                .starts_with("+cpu")
-        );
+        assert!(tree.read("drover/cgroup.subtree_control").starts_with("+cpu"));
     }
 
     #[test]
@@ -617,31 +505,12 @@ mod tests {
     fn hybrid_hosts_limit_in_version_1_only() {
         let tree = Tree::new();
         let unified = tree.dir("unified/drover/t", &[("cgroup.procs", "")]);
-        let memory = tree.dir(
-            "memory/drover/t",
-            &[
-                ("memory.limit_in_bytes", ""),
-                ("memory.soft_limit_in_bytes", ""),
-            ],
-        );
-        let cpu = tree.dir(
-            "cpu/drover/t",
-            &[
-                ("cpu.shares", ""),
-                ("cpu.cfs_period_us", ""),
-                ("cpu.cfs_quota_us", ""),
-            ],
-        );
+        let memory = tree.dir("memory/drover/t", &[("memory.limit_in_bytes", ""), ("memory.soft_limit_in_bytes", "")]);
+        let cpu = tree.dir("cpu/drover/t", &[("cpu.shares", ""), ("cpu.cfs_period_us", ""), ("cpu.cfs_quota_us", "")]);
         let spec = spec(Some(&unified), &[("memory", &memory), ("cpu", &cpu)]);
         create(&spec).unwrap();
-        assert_eq!(
-            tree.read("memory/drover/t/memory.limit_in_bytes"),
-            "67108864"
-        );
-        assert_eq!(
-            tree.read("memory/drover/t/memory.soft_limit_in_bytes"),
-            "33554432"
-        );
+        assert_eq!(tree.read("memory/drover/t/memory.limit_in_bytes"), "67108864");
+        assert_eq!(tree.read("memory/drover/t/memory.soft_limit_in_bytes"), "33554432");
         assert_eq!(tree.read("cpu/drover/t/cpu.shares"), "1024");
         assert_eq!(tree.read("cpu/drover/t/cpu.cfs_quota_us"), "50000");
         // Who is in the version 2 directory is brought into the others; who is there already is not moved again.
@@ -658,19 +527,9 @@ mod tests {
     #[test]
     fn members_population_and_kills() {
         let tree = Tree::new();
-        let dir = tree.dir(
-            "drover/t",
-            &[
-                ("cgroup.procs", "1\n2\n"),
-                ("cgroup.events", "populated 1\nfrozen 0\n"),
-                ("cgroup.kill", ""),
-            ],
-        );
+        let dir = tree.dir("drover/t", &[("cgroup.procs", "1\n2\n"), ("cgroup.events", "populated 1\nfrozen 0\n"), ("cgroup.kill", "")]);
         tree.dir("drover/t/below/deeper", &[("cgroup.procs", "3\n")]);
-        let paths = Paths {
-            unified: Some(dir.clone()),
-            v1: Vec::new(),
-        };
+        let paths = Paths { unified: Some(dir.clone()), v1: Vec::new() };
         let mut pids = members(&paths);
         pids.sort_unstable();
         assert_eq!(pids, [1, 2, 3]);
@@ -681,10 +540,7 @@ mod tests {
         assert!(!is_populated(&paths));
         std::fs::write(dir.join("memory.events"), "oom 3\noom_kill 2\n").unwrap();
         assert_eq!(oom_kills(&paths), 2);
-        let absent = Paths {
-            unified: Some(dir.join("nowhere")),
-            v1: Vec::new(),
-        };
+        let absent = Paths { unified: Some(dir.join("nowhere")), v1: Vec::new() };
         assert!(!is_populated(&absent) && members(&absent).is_empty() && remove(&absent).is_ok());
     }
 
@@ -700,37 +556,14 @@ mod tests {
                 ("memory.stat", "anon 1\nfile 50\n"),
             ],
         );
-        let seen = counters(&Paths {
-            unified: Some(v2.clone()),
-            v1: Vec::new(),
-        });
+        let seen = counters(&Paths { unified: Some(v2.clone()), v1: Vec::new() });
         assert_eq!((seen.user_ns, seen.system_ns), (Some(20_000), Some(10_000)));
         assert_eq!((seen.throttled_periods, seen.throttled_ns), (4, 7_000));
-        assert_eq!(
-            (
-                seen.memory_usage,
-                seen.memory_peak,
-                seen.memory_cache,
-                seen.memory_swap
-            ),
-            (Some(100), Some(200), Some(50), None)
-        );
-        let memory = tree.dir(
-            "memory",
-            &[
-                ("memory.usage_in_bytes", "7\n"),
-                ("memory.stat", "cache 1\ntotal_cache 3\n"),
-            ],
-        );
-        let hybrid = Paths {
-            unified: Some(v2),
-            v1: vec![("memory".into(), memory)],
-        };
+        assert_eq!((seen.memory_usage, seen.memory_peak, seen.memory_cache, seen.memory_swap), (Some(100), Some(200), Some(50), None));
+        let memory = tree.dir("memory", &[("memory.usage_in_bytes", "7\n"), ("memory.stat", "cache 1\ntotal_cache 3\n")]);
+        let hybrid = Paths { unified: Some(v2), v1: vec![("memory".into(), memory)] };
         let seen = counters(&hybrid);
-        assert_eq!(
-            (seen.memory_usage, seen.memory_cache, seen.user_ns),
-            (Some(7), Some(3), Some(20_000))
-        );
+        assert_eq!((seen.memory_usage, seen.memory_cache, seen.user_ns), (Some(7), Some(3), Some(20_000)));
         assert_eq!(counters(&Paths::default()), Counters::default());
     }
 
@@ -738,10 +571,7 @@ mod tests {
     fn removal_takes_what_is_below_and_an_unused_parent() {
         let tree = Tree::new();
         let (a, b) = (tree.dir("drover/a/below", &[]), tree.dir("drover/b", &[]));
-        let paths = |dir: &Path| Paths {
-            unified: Some(dir.to_owned()),
-            v1: Vec::new(),
-        };
+        let paths = |dir: &Path| Paths { unified: Some(dir.to_owned()), v1: Vec::new() };
         remove(&paths(a.parent().unwrap())).unwrap();
         assert!(!a.parent().unwrap().exists() && b.exists());
         remove(&paths(&b)).unwrap();
@@ -750,9 +580,6 @@ mod tests {
 
     #[test]
     fn weights() {
-        assert_eq!(
-            [0, 2, 1024, 262_144, u64::MAX].map(weight),
-            [1, 1, 39, 10_000, 10_000]
-        );
+        assert_eq!([0, 2, 1024, 262_144, u64::MAX].map(weight), [1, 1, 39, 10_000, 10_000]);
     }
 }

@@ -21,13 +21,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Connection {
-        Connection {
-            fd,
-            received: Vec::new(),
-            unsent: Vec::new(),
-            waiting: Vec::new(),
-            open: true,
-        }
+        Connection { fd, received: Vec::new(), unsent: Vec::new(), waiting: Vec::new(), open: true }
     }
 
     /// Whole requests that have arrived. Ends the connection on nonsense, error or end.
@@ -96,11 +90,7 @@ impl Connection {
     /// Passes on what the controller takes now.
     pub(crate) fn flush(&mut self) {
         while self.open && !self.unsent.is_empty() {
-            match rustix::net::send(
-                &self.fd,
-                &self.unsent,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            ) {
+            match rustix::net::send(&self.fd, &self.unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     self.unsent.drain(..n);
                 }

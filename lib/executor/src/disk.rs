@@ -26,11 +26,7 @@ pub fn replace(dir: &Path, name: &str, bytes: &[u8], durability: Durability) -> 
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(bytes)?;
-            if durability == Durability::Durable {
-                file.sync_data()
-            } else {
-                Ok(())
-            }
+            if durability == Durability::Durable { file.sync_data() } else { Ok(()) }
         })
         .and_then(|()| std::fs::rename(&temporary, &target));
     if let Err(e) = written {

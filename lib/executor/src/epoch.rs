@@ -33,9 +33,7 @@ pub fn judge(accepted: u64, given: u64) -> Verdict {
 /// a stale manager act.
 pub fn load(state_dir: &Path) -> io::Result<u64> {
     match std::fs::read_to_string(state_dir.join(files::EPOCH)) {
-        Ok(text) => text.trim().parse().map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")
-        }),
+        Ok(text) => text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the epoch file holds no number")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(e) => Err(e),
     }
@@ -43,12 +41,7 @@ pub fn load(state_dir: &Path) -> io::Result<u64> {
 
 /// Records `epoch` durably.
 pub fn store(state_dir: &Path, epoch: u64) -> io::Result<()> {
-    replace(
-        state_dir,
-        files::EPOCH,
-        format!("{epoch}\n").as_bytes(),
-        Durability::Durable,
-    )
+    replace(state_dir, files::EPOCH, format!("{epoch}\n").as_bytes(), Durability::Durable)
 }
 
 /// Judges `given` against the record and raises the record when it is higher.
@@ -73,9 +66,6 @@ mod tests {
         assert_eq!(claim(dir.path(), 3).unwrap(), Verdict::Current);
         assert_eq!(load(dir.path()).unwrap(), 3);
         std::fs::write(dir.path().join(files::EPOCH), "junk").unwrap();
-        assert!(
-            claim(dir.path(), 9).is_err(),
-            "a damaged record must not admit anyone"
-        );
+        assert!(claim(dir.path(), 9).is_err(), "a damaged record must not admit anyone");
     }
 }

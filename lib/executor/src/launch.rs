@@ -5,9 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use executor_proto::{
-    Cgroup, ErrorCode, Failure, LogPolicy, PROTOCOL_VERSION, Spec, StateRecord, files,
-};
+use executor_proto::{Cgroup, ErrorCode, Failure, LogPolicy, PROTOCOL_VERSION, Spec, StateRecord, files};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -29,12 +27,7 @@ pub(crate) struct Started {
 
 /// A [`Failure`] of kind `Os`.
 pub(crate) fn os_failure(doing: &str, error: &io::Error) -> Failure {
-    Failure {
-        code: ErrorCode::Os.into(),
-        message: format!("{doing}: {error}"),
-        errno: cgroup::errno(error).unwrap_or(0),
-        epoch: 0,
-    }
+    Failure { code: ErrorCode::Os.into(), message: format!("{doing}: {error}"), errno: cgroup::errno(error).unwrap_or(0), epoch: 0 }
 }
 
 /// Starts what `spec` asks for. After a failure nothing of it is left.
@@ -50,27 +43,16 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
     };
     match &spec.collect {
         Some(collect) => {
-            let log = spec
-                .log
-                .as_ref()
-                .ok_or_else(|| invalid("a collector needs a log policy"))?;
-            let fifos = [&collect.stdout_fifo, &collect.stderr_fifo]
-                .map(|f| PathBuf::from(OsStr::from_bytes(f)));
+            let log = spec.log.as_ref().ok_or_else(|| invalid("a collector needs a log policy"))?;
+            let fifos = [&collect.stdout_fifo, &collect.stderr_fifo].map(|f| PathBuf::from(OsStr::from_bytes(f)));
             let sources = fifos.map(|f| (open_fifo(&f), Some(f)));
             let mut pumps = Vec::new();
-            for ((source, fifo), name) in sources
-                .into_iter()
-                .zip([&log.stdout_name, &log.stderr_name])
-            {
+            for ((source, fifo), name) in sources.into_iter().zip([&log.stdout_name, &log.stderr_name]) {
                 let source = source.map_err(|e| os_failure("open the fifo", &e))?;
                 pumps.push(Pump::new(source, fifo, writer(log, name)?));
             }
             save(&record)?;
-            Ok(Started {
-                record,
-                paths: Paths::default(),
-                pumps,
-            })
+            Ok(Started { record, paths: Paths::default(), pumps })
         }
         None => {
             let wanted = spec.cgroup.clone().unwrap_or_default();
@@ -88,12 +70,7 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
     }
 }
 
-fn workload(
-    spec: &Spec,
-    mut record: StateRecord,
-    wanted: &Cgroup,
-    paths: &Paths,
-) -> Result<Started, Failure> {
+fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths) -> Result<Started, Failure> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let null: OwnedFd = null.map_err(|e| os_failure("open /dev/null", &e.into()))?;
     let (pumps, out, err) = match &spec.log {
@@ -111,15 +88,8 @@ fn workload(
     cgroup::create(wanted).map_err(|e| os_failure("prepare the cgroup", &e))?;
     let program = Program {
         command: c_string(&spec.command)?,
-        args: std::iter::once(&spec.command)
-            .chain(&spec.args)
-            .map(|a| c_string(a))
-            .collect::<Result<_, _>>()?,
-        env: spec
-            .env
-            .iter()
-            .map(|e| c_string(e))
-            .collect::<Result<_, _>>()?,
+        args: std::iter::once(&spec.command).chain(&spec.args).map(|a| c_string(a)).collect::<Result<_, _>>()?,
+        env: spec.env.iter().map(|e| c_string(e)).collect::<Result<_, _>>()?,
         cwd: c_string(&spec.cwd)?,
         stdio: [null, out, err],
         cgroup: cgroup::open_unified(paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
@@ -133,62 +103,34 @@ fn workload(
     record.workload_start = start_of(waiting.pid)?;
     (record.cgroup, record.cgroup_v1) = paths.to_record();
     save(&record)?;
-    match waiting
-        .go()
-        .map_err(|e| os_failure("start the process", &e))?
-    {
-        Ok(()) => Ok(Started {
-            record,
-            paths: paths.clone(),
-            pumps,
-        }),
+    match waiting.go().map_err(|e| os_failure("start the process", &e))? {
+        Ok(()) => Ok(Started { record, paths: paths.clone(), pumps }),
         Err((stage, errno)) => {
-            let code = if stage == Stage::Exec {
-                ErrorCode::Exec
-            } else {
-                ErrorCode::Os
-            };
+            let code = if stage == Stage::Exec { ErrorCode::Exec } else { ErrorCode::Os };
             let why = io::Error::from_raw_os_error(errno);
-            Err(Failure {
-                code: code.into(),
-                message: format!("{}: {why}", stage.describe()),
-                errno,
-                epoch: 0,
-            })
+            Err(Failure { code: code.into(), message: format!("{}: {why}", stage.describe()), errno, epoch: 0 })
         }
     }
 }
 
 fn invalid(message: &str) -> Failure {
-    Failure {
-        code: ErrorCode::Invalid.into(),
-        message: message.into(),
-        errno: 0,
-        epoch: 0,
-    }
+    Failure { code: ErrorCode::Invalid.into(), message: message.into(), errno: 0, epoch: 0 }
 }
 
 fn save(record: &StateRecord) -> Result<(), Failure> {
     // Not synced: after a power loss there is no process left for it to name.
-    replace(
-        Path::new("."),
-        files::STATE,
-        record.to_json().as_bytes(),
-        Durability::Atomic,
-    )
-    .map_err(|e| os_failure("write executor.json", &e))
+    replace(Path::new("."), files::STATE, record.to_json().as_bytes(), Durability::Atomic)
+        .map_err(|e| os_failure("write executor.json", &e))
 }
 
 fn start_of(pid: i32) -> Result<u64, Failure> {
-    let stat = ProcessStat::of(pid)
-        .ok_or_else(|| os_failure("read /proc", &io::ErrorKind::NotFound.into()))?;
+    let stat = ProcessStat::of(pid).ok_or_else(|| os_failure("read /proc", &io::ErrorKind::NotFound.into()))?;
     Ok(stat.start)
 }
 
 fn writer(log: &LogPolicy, name: &str) -> Result<Writer, Failure> {
     let dir = Path::new(OsStr::from_bytes(&log.dir));
-    Writer::open(dir, name, log.max_files, log.max_file_bytes)
-        .map_err(|e| os_failure(&format!("open log {name} in {}", dir.display()), &e))
+    Writer::open(dir, name, log.max_files, log.max_file_bytes).map_err(|e| os_failure(&format!("open log {name} in {}", dir.display()), &e))
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
@@ -201,12 +143,9 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
 }
 
 fn copy(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
-    fd.try_clone()
-        .map_err(|e| os_failure("copy a descriptor", &e))
+    fd.try_clone().map_err(|e| os_failure("copy a descriptor", &e))
 }
 
 fn c_string(bytes: &[u8]) -> Result<CString, Failure> {
-    CString::new(bytes).map_err(|_| {
-        invalid("command, arguments, environment and directory must not hold NUL bytes")
-    })
+    CString::new(bytes).map_err(|_| invalid("command, arguments, environment and directory must not hold NUL bytes"))
 }

@@ -9,22 +9,14 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let known = match args.as_slice() {
         [verb] if verb == "version" => {
-            let text = format!(
-                "{} protocol {}\n",
-                env!("CARGO_PKG_VERSION"),
-                executor_proto::PROTOCOL_VERSION
-            );
+            let text = format!("{} protocol {}\n", env!("CARGO_PKG_VERSION"), executor_proto::PROTOCOL_VERSION);
             return match std::io::stdout().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(_) => ExitCode::FAILURE,
             };
         }
-        [verb, state_dir] if verb == "run" => {
-            Some((executor::supervise::Role::Workload, state_dir))
-        }
-        [verb, state_dir] if verb == "collect" => {
-            Some((executor::supervise::Role::Collector, state_dir))
-        }
+        [verb, state_dir] if verb == "run" => Some((executor::supervise::Role::Workload, state_dir)),
+        [verb, state_dir] if verb == "collect" => Some((executor::supervise::Role::Collector, state_dir)),
         _ => None,
     };
     match known {

@@ -62,10 +62,7 @@ impl ProcessStat {
 pub fn all() -> io::Result<Vec<ProcessStat>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
-        let pid = entry?
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
         found.extend(pid.and_then(ProcessStat::of));
     }
     Ok(found)
@@ -90,17 +87,14 @@ pub fn descendants(root: i32, all: &[ProcessStat]) -> Vec<ProcessStat> {
 pub fn with_environment(entry: &[u8], all: &[ProcessStat]) -> Vec<ProcessStat> {
     let holds = |p: &&ProcessStat| {
         p.is_alive()
-            && std::fs::read(format!("/proc/{}/environ", p.pid))
-                .is_ok_and(|environment| environment.split(|b| *b == 0).any(|e| e == entry))
+            && std::fs::read(format!("/proc/{}/environ", p.pid)).is_ok_and(|environment| environment.split(|b| *b == 0).any(|e| e == entry))
     };
     all.iter().filter(holds).copied().collect()
 }
 
 /// The machine's present boot.
 pub fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// Nanoseconds in one clock tick.
@@ -110,9 +104,7 @@ pub fn tick_ns() -> u64 {
 
 /// Unix time in nanoseconds.
 pub fn now_ns() -> u64 {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -124,23 +116,9 @@ mod tests {
     fn names_with_parentheses_do_not_shift_fields() {
         let line = "42 (a) S (b) R 7 42 40 0 -1 4194560 1 2 3 4 11 12 13 14 20 0 1 0 999 1000 77 18446744073709551615";
         let stat = ProcessStat::parse(line).unwrap();
-        assert_eq!(
-            (stat.pid, stat.state, stat.ppid, stat.session),
-            (42, 'R', 7, 40)
-        );
-        assert_eq!(
-            (
-                stat.user_ticks,
-                stat.system_ticks,
-                stat.start,
-                stat.rss_pages
-            ),
-            (11, 12, 999, 77)
-        );
-        assert_eq!(
-            (stat.children_user_ticks, stat.children_system_ticks),
-            (13, 14)
-        );
+        assert_eq!((stat.pid, stat.state, stat.ppid, stat.session), (42, 'R', 7, 40));
+        assert_eq!((stat.user_ticks, stat.system_ticks, stat.start, stat.rss_pages), (11, 12, 999, 77));
+        assert_eq!((stat.children_user_ticks, stat.children_system_ticks), (13, 14));
         assert_eq!(ProcessStat::parse("42 (a) S 1"), None);
     }
 

@@ -35,15 +35,7 @@ pub(crate) struct Pump {
 
 impl Pump {
     pub(crate) fn new(source: OwnedFd, fifo: Option<PathBuf>, writer: Writer) -> Pump {
-        Pump {
-            source,
-            fifo,
-            writer,
-            held: Vec::new(),
-            retry_at: None,
-            can_splice: true,
-            finished: false,
-        }
+        Pump { source, fifo, writer, held: Vec::new(), retry_at: None, can_splice: true, finished: false }
     }
 
     /// What to poll for input; nothing while the disk is to be retried or after the end.
@@ -147,14 +139,7 @@ impl Pump {
                 break;
             }
             let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-            match splice(
-                &self.source,
-                None,
-                self.writer.file(),
-                None,
-                room as usize,
-                flags,
-            ) {
+            match splice(&self.source, None, self.writer.file(), None, room as usize, flags) {
                 Ok(0) => break,
                 Ok(n) => {
                     self.writer.spliced(n as u64);
@@ -172,9 +157,5 @@ impl Pump {
 
 /// Opens a fifo for reading without waiting for a writer.
 pub(crate) fn open_fifo(path: &PathBuf) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(
-        path,
-        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?)
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }

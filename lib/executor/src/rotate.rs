@@ -35,17 +35,12 @@ impl Index {
             let (number, base) = line.split_once(' ')?;
             Some((number.parse().ok()?, base.parse().ok()?))
         });
-        Index {
-            entries: entries.collect(),
-        }
+        Index { entries: entries.collect() }
     }
 
     /// Absolute offset at which file `number` begins, when recorded.
     pub fn base(&self, number: u64) -> Option<u64> {
-        self.entries
-            .iter()
-            .find(|(n, _)| *n == number)
-            .map(|(_, base)| *base)
+        self.entries.iter().find(|(n, _)| *n == number).map(|(_, base)| *base)
     }
 
     fn store(&self, dir: &Path, name: &str) -> io::Result<()> {
@@ -85,9 +80,7 @@ pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let name_of = entry.file_name();
-        let number = name_of
-            .to_str()
-            .and_then(|f| f.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok());
+        let number = name_of.to_str().and_then(|f| f.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok());
         numbers.extend(number);
     }
     numbers.sort_unstable();
@@ -100,11 +93,7 @@ pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
             Err(e) => return Err(e),
         };
         let follows = segments.last().map_or(0, |s| s.base + s.size);
-        segments.push(Segment {
-            number,
-            base: index.base(number).unwrap_or(follows),
-            size,
-        });
+        segments.push(Segment { number, base: index.base(number).unwrap_or(follows), size });
     }
     Ok(segments)
 }
@@ -127,11 +116,7 @@ pub struct Writer {
 impl Writer {
     /// Continues the newest file of the stream or begins the first.
     pub fn open(dir: &Path, name: &str, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
-        let newest = segments(dir, name)?.last().copied().unwrap_or(Segment {
-            number: 0,
-            base: 0,
-            size: 0,
-        });
+        let newest = segments(dir, name)?.last().copied().unwrap_or(Segment { number: 0, base: 0, size: 0 });
         let mut file = open_file(&dir.join(file_name(name, newest.number)))?;
         let size = file.seek(SeekFrom::End(0))?;
         let max_bytes = max_bytes.max(1);
@@ -178,11 +163,7 @@ impl Writer {
 
     /// How many bytes may go into [`Writer::file`] unseen before the place where a cut has to be looked for.
     pub fn unseen_room(&self) -> u64 {
-        if self.full {
-            0
-        } else {
-            (self.max_bytes - CUT_WINDOW.min(self.max_bytes / 8)).saturating_sub(self.size)
-        }
+        if self.full { 0 } else { (self.max_bytes - CUT_WINDOW.min(self.max_bytes / 8)).saturating_sub(self.size) }
     }
 
     /// The present file, positioned at its end, for a splice of at most [`Writer::unseen_room`] bytes.
@@ -201,12 +182,8 @@ impl Writer {
         let oldest_kept = (number + 1).saturating_sub(self.max_files);
         let mut index = Index::load(&self.dir, &self.name)?;
         let known = [(self.number, self.base), (number, base)];
-        index
-            .entries
-            .retain(|(n, _)| *n >= oldest_kept && known.iter().all(|k| k.0 != *n));
-        index
-            .entries
-            .extend(known.iter().filter(|(n, _)| *n >= oldest_kept));
+        index.entries.retain(|(n, _)| *n >= oldest_kept && known.iter().all(|k| k.0 != *n));
+        index.entries.extend(known.iter().filter(|(n, _)| *n >= oldest_kept));
         index.store(&self.dir, &self.name)?;
         self.file = open_file(&self.dir.join(file_name(&self.name, number)))?;
         self.number = number;
@@ -214,10 +191,7 @@ impl Writer {
         self.size = 0;
         self.full = false;
         // Usually one file; more when the policy of an earlier run kept more.
-        for segment in segments(&self.dir, &self.name)?
-            .iter()
-            .filter(|s| s.number < oldest_kept)
-        {
+        for segment in segments(&self.dir, &self.name)?.iter().filter(|s| s.number < oldest_kept) {
             let _ = std::fs::remove_file(self.dir.join(file_name(&self.name, segment.number)));
         }
         Ok(())
@@ -226,11 +200,7 @@ impl Writer {
 
 /// Not in append mode, which splice refuses; the executor is the only writer.
 fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
+    OpenOptions::new().write(true).create(true).truncate(false).open(path)
 }
 
 #[cfg(test)]
@@ -289,12 +259,7 @@ mod tests {
         let kept = segments(dir.path(), "t").unwrap();
         assert_eq!(kept.len(), 3);
         for (segment, content) in kept.iter().zip(contents(dir.path(), "t")) {
-            assert_eq!(
-                content,
-                &all[segment.base as usize..][..content.len()],
-                "file {}",
-                segment.number
-            );
+            assert_eq!(content, &all[segment.base as usize..][..content.len()], "file {}", segment.number);
             assert_eq!(content.last(), Some(&b'\n'));
         }
         let last = kept.last().unwrap();
@@ -304,24 +269,11 @@ mod tests {
     #[test]
     fn names_of_other_streams_are_not_confused() {
         let dir = tempfile::tempdir().unwrap();
-        for other in [
-            "web.stdout.x",
-            "web.stdout.1.gz",
-            "web.stdoutt.4",
-            "web2.stdout.9",
-            ".web.stdout.fifo",
-        ] {
+        for other in ["web.stdout.x", "web.stdout.1.gz", "web.stdoutt.4", "web2.stdout.9", ".web.stdout.fifo"] {
             std::fs::write(dir.path().join(other), "x").unwrap();
         }
         let mut writer = Writer::open(dir.path(), "web.stdout", 1, 10).unwrap();
         feed(&mut writer, b"0123456789ab");
-        assert_eq!(
-            segments(dir.path(), "web.stdout").unwrap(),
-            [Segment {
-                number: 1,
-                base: 10,
-                size: 2
-            }]
-        );
+        assert_eq!(segments(dir.path(), "web.stdout").unwrap(), [Segment { number: 1, base: 10, size: 2 }]);
     }
 }

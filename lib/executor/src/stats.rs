@@ -11,33 +11,19 @@ pub(crate) fn measure(paths: &Paths, executor: i32) -> StatsReply {
     let processes = if paths.is_empty() {
         process::descendants(executor, &process::all().unwrap_or_default())
     } else {
-        cgroup::members(paths)
-            .into_iter()
-            .filter_map(ProcessStat::of)
-            .collect()
+        cgroup::members(paths).into_iter().filter_map(ProcessStat::of).collect()
     };
     let tick = process::tick_ns();
     let page = rustix::param::page_size() as u64;
     let pids: Vec<PidStats> = processes
         .iter()
-        .map(|p| PidStats {
-            pid: p.pid,
-            user_ns: p.user_ticks * tick,
-            system_ns: p.system_ticks * tick,
-            rss: p.rss_pages * page,
-        })
+        .map(|p| PidStats { pid: p.pid, user_ns: p.user_ticks * tick, system_ns: p.system_ticks * tick, rss: p.rss_pages * page })
         .collect();
     let counted = cgroup::counters(paths);
     // Without a counting cgroup: the living, the children that they have waited for, and the orphans that came to us.
     let (reaped_user, reaped_system) = sys::reaped_cpu_ns();
-    let user: u64 = processes
-        .iter()
-        .map(|p| (p.user_ticks + p.children_user_ticks) * tick)
-        .sum();
-    let system: u64 = processes
-        .iter()
-        .map(|p| (p.system_ticks + p.children_system_ticks) * tick)
-        .sum();
+    let user: u64 = processes.iter().map(|p| (p.user_ticks + p.children_user_ticks) * tick).sum();
+    let system: u64 = processes.iter().map(|p| (p.system_ticks + p.children_system_ticks) * tick).sum();
     StatsReply {
         at_ns: process::now_ns(),
         user_ns: counted.user_ns.unwrap_or(user + reaped_user),

@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use executor_proto::{
-    Done, ErrorCode, Failure, HelloReply, Launched, PROTOCOL_VERSION, Reply, Request, ResultRecord,
-    Spec, StateRecord, files, reply, request,
+    Done, ErrorCode, Failure, HelloReply, Launched, PROTOCOL_VERSION, Reply, Request, ResultRecord, Spec, StateRecord, files, reply,
+    request,
 };
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -54,9 +54,7 @@ pub enum Role {
 /// what that one has achieved is told on the socket that was given as standard input.
 pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     sys::close_from(3);
-    let control = sys::inherited(0)
-        .ok()
-        .filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
+    let control = sys::inherited(0).ok().filter(|fd| rustix::net::sockopt::socket_type(fd).is_ok());
     let mut control = control.map(Connection::new);
     let fail = |failure: Failure, lock: Option<OwnedFd>, control: Option<Connection>| {
         eprintln!("drover-executor: {}", failure.message);
@@ -65,10 +63,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
             let _ = rustix::fs::flock(&lock, FlockOperation::Unlock);
         }
         if let Some(mut connection) = control {
-            connection.send(&Reply {
-                id: 0,
-                body: Some(reply::Body::Failure(failure)),
-            });
+            connection.send(&Reply { id: 0, body: Some(reply::Body::Failure(failure)) });
         }
         ExitCode::FAILURE
     };
@@ -82,9 +77,7 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
         Ok(Fork::Child) => {}
         Err(e) => return fail(os_failure("fork", &e), Some(lock), control),
     }
-    let started = settle()
-        .map_err(|e| os_failure("settle", &e))
-        .and_then(|signals| Ok((signals, launch(&spec)?)));
+    let started = settle().map_err(|e| os_failure("settle", &e)).and_then(|signals| Ok((signals, launch(&spec)?)));
     let (signals, started) = match started {
         Ok(started) => started,
         Err(failure) => return fail(failure, Some(lock), control),
@@ -97,92 +90,47 @@ pub fn main(role: Role, state_dir: &Path) -> ExitCode {
     // The environment may hold secrets and is of no further use.
     drop(spec);
     if let Some(mut connection) = control {
-        let body = reply::Body::Launched(Launched {
-            hello: Some(executor.hello()),
-        });
-        connection.send(&Reply {
-            id: 0,
-            body: Some(body),
-        });
+        let body = reply::Body::Launched(Launched { hello: Some(executor.hello()) });
+        connection.send(&Reply { id: 0, body: Some(body) });
         executor.connections.push(connection);
     }
     executor.run()
 }
 
 /// Takes possession of the directory and of the spec in it.
-fn take(
-    role: Role,
-    state_dir: &Path,
-    control: Option<&mut Connection>,
-) -> Result<(OwnedFd, Spec), Failure> {
-    let failed =
-        |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
+fn take(role: Role, state_dir: &Path, control: Option<&mut Connection>) -> Result<(OwnedFd, Spec), Failure> {
+    let failed = |doing: &str, e: io::Error| os_failure(&format!("{doing} {}", state_dir.display()), &e);
     std::env::set_current_dir(state_dir).map_err(|e| failed("change to", e))?;
-    let lock = rustix::fs::open(
-        ".",
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|e| failed("open", e.into()))?;
+    let lock =
+        rustix::fs::open(".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| failed("open", e.into()))?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let message = format!("another executor holds {}", state_dir.display());
-            return Err(Failure {
-                code: ErrorCode::Held.into(),
-                message,
-                errno: 0,
-                epoch: 0,
-            });
+            return Err(Failure { code: ErrorCode::Held.into(), message, errno: 0, epoch: 0 });
         }
         Err(e) => return Err(failed("lock", e.into())),
     }
     if Path::new(files::RESULT).exists() {
-        let message = format!(
-            "the workload in {} has already run and ended",
-            state_dir.display()
-        );
-        return Err(Failure {
-            code: ErrorCode::NotRunning.into(),
-            message,
-            errno: 0,
-            epoch: 0,
-        });
+        let message = format!("the workload in {} has already run and ended", state_dir.display());
+        return Err(Failure { code: ErrorCode::NotRunning.into(), message, errno: 0, epoch: 0 });
     }
     if Path::new(files::STATE).exists() {
         // Its executor was killed; what it has left must be ended before anything else happens here.
-        let message = format!(
-            "{} was left behind by a killed executor",
-            state_dir.display()
-        );
-        return Err(Failure {
-            code: ErrorCode::Held.into(),
-            message,
-            errno: 0,
-            epoch: 0,
-        });
+        let message = format!("{} was left behind by a killed executor", state_dir.display());
+        return Err(Failure { code: ErrorCode::Held.into(), message, errno: 0, epoch: 0 });
     }
-    let invalid = |message: String| Failure {
-        code: ErrorCode::Invalid.into(),
-        message,
-        errno: 0,
-        epoch: 0,
-    };
+    let invalid = |message: String| Failure { code: ErrorCode::Invalid.into(), message, errno: 0, epoch: 0 };
     let spec = match control {
-        Some(control) => control
-            .receive_spec()
-            .map_err(|e| failed("receive the spec for", e))?,
+        Some(control) => control.receive_spec().map_err(|e| failed("receive the spec for", e))?,
         None => {
             let bytes = std::fs::read(files::SPEC).map_err(|e| failed("read the spec in", e))?;
             std::fs::remove_file(files::SPEC).map_err(|e| failed("remove the spec in", e))?;
-            Spec::decode(bytes.as_slice())
-                .map_err(|e| invalid(format!("the spec is damaged: {e}")))?
+            Spec::decode(bytes.as_slice()).map_err(|e| invalid(format!("the spec is damaged: {e}")))?
         }
     };
     if spec.collect.is_some() != (role == Role::Collector) {
-        return Err(invalid(
-            "the spec is for the other role of run and collect".into(),
-        ));
+        return Err(invalid("the spec is for the other role of run and collect".into()));
     }
     if spec.epoch > 0 {
         admit(Some(spec.epoch))?;
@@ -256,11 +204,7 @@ struct Executor {
 
 impl Executor {
     fn new(signals: OwnedFd, started: Started, epoch: u64, lock: OwnedFd) -> Executor {
-        let Started {
-            record,
-            paths,
-            pumps,
-        } = started;
+        let Started { record, paths, pumps } = started;
         Executor {
             signals,
             socket: None,
@@ -313,26 +257,13 @@ impl Executor {
     /// Sleeps until something happens, and takes it in.
     fn wait_for_events(&mut self, now: Instant) {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
-        fds.extend(
-            self.socket
-                .iter()
-                .map(|socket| PollFd::new(socket, PollFlags::IN)),
-        );
+        fds.extend(self.socket.iter().map(|socket| PollFd::new(socket, PollFlags::IN)));
         let first_connection = fds.len();
         for connection in &self.connections {
-            let out = if connection.has_unsent() {
-                PollFlags::OUT
-            } else {
-                PollFlags::empty()
-            };
+            let out = if connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&connection.fd, PollFlags::IN | out));
         }
-        fds.extend(
-            self.pumps
-                .iter()
-                .filter_map(Pump::poll_fd)
-                .map(|fd| PollFd::new(fd, PollFlags::IN)),
-        );
+        fds.extend(self.pumps.iter().filter_map(Pump::poll_fd).map(|fd| PollFd::new(fd, PollFlags::IN)));
         let deadlines = [
             self.kill_at,
             self.check.map(|(at, _)| at),
@@ -343,10 +274,7 @@ impl Executor {
         let next = deadlines.into_iter().flatten().chain(retries).min();
         // Rounded up, or the loop would spin through the last millisecond.
         let timeout = next.map(|at| at.saturating_duration_since(now) + Duration::from_micros(999));
-        let timeout = timeout.map(|d| rustix::time::Timespec {
-            tv_sec: d.as_secs() as i64,
-            tv_nsec: i64::from(d.subsec_nanos()),
-        });
+        let timeout = timeout.map(|d| rustix::time::Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return;
         }
@@ -405,10 +333,7 @@ impl Executor {
             }
             Err(failure) => reply::Body::Failure(failure),
         };
-        self.connections[connection].send(&Reply {
-            id: request.id,
-            body: Some(body),
-        });
+        self.connections[connection].send(&Reply { id: request.id, body: Some(body) });
     }
 
     /// `None` = to be answered when the workload has ended.
@@ -416,10 +341,7 @@ impl Executor {
         use request::Op;
         let unsupported = || Failure {
             code: ErrorCode::Unsupported.into(),
-            message: format!(
-                "this executor ({}) does not know the request",
-                env!("CARGO_PKG_VERSION")
-            ),
+            message: format!("this executor ({}) does not know the request", env!("CARGO_PKG_VERSION")),
             errno: 0,
             epoch: 0,
         };
@@ -431,10 +353,7 @@ impl Executor {
             Op::Hello(_) => Ok(Some(reply::Body::Hello(self.hello()))),
             Op::Wait(_) => Ok(None),
             Op::Claim(_) => Ok(Some(reply::Body::Done(Done {}))),
-            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(
-                &self.paths,
-                self.record.executor_pid,
-            )))),
+            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(&self.paths, self.record.executor_pid)))),
             Op::Signal(signal) => {
                 self.signal(signal.signal)?;
                 Ok(Some(reply::Body::Done(Done {})))
@@ -447,23 +366,12 @@ impl Executor {
     }
 
     fn signal(&self, number: i32) -> Result<(), Failure> {
-        let failure = |code: ErrorCode, message: String| Failure {
-            code: code.into(),
-            message,
-            errno: 0,
-            epoch: 0,
-        };
-        let signal = Signal::from_named_raw(number)
-            .ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
+        let failure = |code: ErrorCode, message: String| Failure { code: code.into(), message, errno: 0, epoch: 0 };
+        let signal = Signal::from_named_raw(number).ok_or_else(|| failure(ErrorCode::Invalid, format!("there is no signal {number}")))?;
         // Until it is reaped the pid cannot belong to anybody else, and reaping sets `ended`.
         match Pid::from_raw(self.record.workload_pid).filter(|_| self.ended.is_none()) {
-            Some(pid) => {
-                kill_process(pid, signal).map_err(|e| os_failure("signal the workload", &e.into()))
-            }
-            None => Err(failure(
-                ErrorCode::NotRunning,
-                "the workload has ended".into(),
-            )),
+            Some(pid) => kill_process(pid, signal).map_err(|e| os_failure("signal the workload", &e.into())),
+            None => Err(failure(ErrorCode::NotRunning, "the workload has ended".into())),
         }
     }
 
@@ -487,9 +395,7 @@ impl Executor {
     fn reap(&mut self) {
         while self.has_children {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status)))
-                    if pid.as_raw_nonzero().get() == self.record.workload_pid =>
-                {
+                Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == self.record.workload_pid => {
                     let signal = status.terminating_signal().unwrap_or(0);
                     self.ended = Some(Ended {
                         exit_code: status.exit_status().unwrap_or(128 + signal),
@@ -529,8 +435,7 @@ impl Executor {
         self.kill_at = None;
         if self.empty_since.is_none() {
             // A subreaper without children has no descendants. In the cgroup may also be what others put there.
-            let empty =
-                !self.has_children && (self.paths.is_empty() || !cgroup::is_populated(&self.paths));
+            let empty = !self.has_children && (self.paths.is_empty() || !cgroup::is_populated(&self.paths));
             if empty {
                 self.empty_since = Some(now);
                 self.check = None;
@@ -539,17 +444,13 @@ impl Executor {
                 if self.paths.is_empty() || now.duration_since(ended.seen) > ESCALATE {
                     self.kill_descendants();
                 }
-                let pause = self
-                    .check
-                    .map_or(Duration::from_millis(1), |(_, pause)| pause * 2);
+                let pause = self.check.map_or(Duration::from_millis(1), |(_, pause)| pause * 2);
                 let pause = pause.min(Duration::from_millis(500));
                 self.check = Some((now + pause, pause));
             }
         }
         match self.empty_since {
-            Some(since) => {
-                self.pumps.iter().all(Pump::is_finished) || now.duration_since(since) >= DRAIN
-            }
+            Some(since) => self.pumps.iter().all(Pump::is_finished) || now.duration_since(since) >= DRAIN,
             None => false,
         }
     }
@@ -565,12 +466,7 @@ impl Executor {
         };
         if self.ended.is_none() {
             // From here on an end is final, so writers that have gone do not delay the stop.
-            self.ended = Some(Ended {
-                exit_code: 0,
-                signal: 0,
-                at_ns: process::now_ns(),
-                seen: now,
-            });
+            self.ended = Some(Ended { exit_code: 0, signal: 0, at_ns: process::now_ns(), seen: now });
             let mut buffer = [0u8; BUFFER];
             for pump in &mut self.pumps {
                 pump.run(&mut buffer, now, true);
@@ -585,11 +481,7 @@ impl Executor {
         for _ in 0..64 {
             let all = process::all().unwrap_or_default();
             let living = process::descendants(self.record.executor_pid, &all);
-            let new: Vec<i32> = living
-                .iter()
-                .map(|p| p.pid)
-                .filter(|pid| !stopped.contains(pid))
-                .collect();
+            let new: Vec<i32> = living.iter().map(|p| p.pid).filter(|pid| !stopped.contains(pid)).collect();
             if new.is_empty() {
                 break;
             }
@@ -625,10 +517,7 @@ impl Executor {
         }
         for connection in &mut self.connections {
             for id in std::mem::take(&mut connection.waiting) {
-                connection.send(&Reply {
-                    id,
-                    body: Some(reply::Body::Exited(result.clone())),
-                });
+                connection.send(&Reply { id, body: Some(reply::Body::Exited(result.clone())) });
             }
         }
         if self.socket.is_some() {
@@ -638,15 +527,8 @@ impl Executor {
         let until = Instant::now() + FAREWELL;
         while self.connections.iter().any(Connection::has_unsent) && Instant::now() < until {
             let unsent = self.connections.iter().filter(|c| c.has_unsent());
-            let mut fds: Vec<PollFd<'_>> =
-                unsent.map(|c| PollFd::new(&c.fd, PollFlags::OUT)).collect();
-            let _ = poll(
-                &mut fds,
-                Some(&rustix::time::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 100_000_000,
-                }),
-            );
+            let mut fds: Vec<PollFd<'_>> = unsent.map(|c| PollFd::new(&c.fd, PollFlags::OUT)).collect();
+            let _ = poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
             drop(fds);
             self.connections.iter_mut().for_each(Connection::flush);
         }
@@ -658,12 +540,7 @@ impl Executor {
     fn store_result(&mut self, result: &ResultRecord) -> bool {
         let json = result.to_json();
         loop {
-            match replace(
-                Path::new("."),
-                files::RESULT,
-                json.as_bytes(),
-                Durability::Durable,
-            ) {
+            match replace(Path::new("."), files::RESULT, json.as_bytes(), Durability::Durable) {
                 Ok(()) => return true,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return false,
                 Err(_) => std::thread::sleep(Duration::from_millis(250)),

@@ -63,14 +63,7 @@ pub fn signal_fd() -> io::Result<OwnedFd> {
     unsafe {
         let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(blocked.as_mut_ptr());
-        for signal in [
-            libc::SIGCHLD,
-            libc::SIGHUP,
-            libc::SIGTERM,
-            libc::SIGINT,
-            libc::SIGQUIT,
-            libc::SIGPIPE,
-        ] {
+        for signal in [libc::SIGCHLD, libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
             libc::sigaddset(blocked.as_mut_ptr(), signal);
         }
         if libc::sigprocmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut()) != 0 {
@@ -80,11 +73,7 @@ pub fn signal_fd() -> io::Result<OwnedFd> {
         libc::sigemptyset(reported.as_mut_ptr());
         libc::sigaddset(reported.as_mut_ptr(), libc::SIGCHLD);
         libc::sigaddset(reported.as_mut_ptr(), libc::SIGHUP);
-        let fd = libc::signalfd(
-            -1,
-            reported.as_ptr(),
-            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-        );
+        let fd = libc::signalfd(-1, reported.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -159,15 +148,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    const ALL: [Stage; 7] = [
-        Stage::Cgroup,
-        Stage::OomScore,
-        Stage::Stdio,
-        Stage::Chdir,
-        Stage::User,
-        Stage::Parent,
-        Stage::Exec,
-    ];
+    const ALL: [Stage; 7] = [Stage::Cgroup, Stage::OomScore, Stage::Stdio, Stage::Chdir, Stage::User, Stage::Parent, Stage::Exec];
 
     /// For messages.
     pub fn describe(self) -> &'static str {
@@ -203,10 +184,7 @@ impl Waiting {
         let [stage, errno @ ..] = report.as_slice() else {
             return Ok(Ok(()));
         };
-        let stage = Stage::ALL
-            .into_iter()
-            .find(|s| *s as u8 == *stage)
-            .unwrap_or(Stage::Exec);
+        let stage = Stage::ALL.into_iter().find(|s| *s as u8 == *stage).unwrap_or(Stage::Exec);
         let errno = <[u8; 4]>::try_from(errno).map_or(0, i32::from_ne_bytes);
         Ok(Err((stage, errno)))
     }
@@ -215,20 +193,12 @@ impl Waiting {
 /// Creates the process for `program`. Must only be called while this process has one thread.
 pub fn spawn(program: Program) -> io::Result<Waiting> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-    let (ours, theirs) = (
-        File::from(OwnedFd::from(ours)),
-        File::from(OwnedFd::from(theirs)),
-    );
+    let (ours, theirs) = (File::from(OwnedFd::from(ours)), File::from(OwnedFd::from(theirs)));
     let parent = std::process::id() as i32;
     let cgroup = program.cgroup.as_ref().map(|f| f.as_raw_fd());
     let pid = match clone_into(cgroup) {
         // Kernels before 5.7 and sandboxes that hide clone3: fork, and enter by writing.
-        Err(e)
-            if matches!(
-                e.raw_os_error(),
-                Some(libc::ENOSYS | libc::EINVAL | libc::EPERM | libc::E2BIG)
-            ) =>
-        {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM | libc::E2BIG)) => {
             // SAFETY: as in `fork`.
             match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error()),
@@ -257,28 +227,18 @@ fn clone_into(cgroup: Option<i32>) -> io::Result<i32> {
             args.flags = CLONE_INTO_CGROUP;
             args.cgroup = fd as u64;
         }
-        libc::syscall(
-            libc::SYS_clone3,
-            &raw const args,
-            std::mem::size_of::<libc::clone_args>(),
-        )
+        libc::syscall(libc::SYS_clone3, &raw const args, std::mem::size_of::<libc::clone_args>())
     };
-    if pid < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(pid as i32)
-    }
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) }
 }
 
 /// The child's side: never returns.
 fn become_program(program: &Program, mut line: File, parent: i32, enter_unified: bool) -> ! {
     let failed = match prepare(program, &mut line, parent, enter_unified) {
         Ok(()) => {
-            let mut argv: Vec<*const libc::c_char> =
-                program.args.iter().map(|a| a.as_ptr()).collect();
+            let mut argv: Vec<*const libc::c_char> = program.args.iter().map(|a| a.as_ptr()).collect();
             argv.push(std::ptr::null());
-            let mut envp: Vec<*const libc::c_char> =
-                program.env.iter().map(|e| e.as_ptr()).collect();
+            let mut envp: Vec<*const libc::c_char> = program.env.iter().map(|e| e.as_ptr()).collect();
             envp.push(std::ptr::null());
             // SAFETY: path and both arrays are null-terminated and outlive the call.
             unsafe { libc::execve(program.command.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
@@ -292,24 +252,13 @@ fn become_program(program: &Program, mut line: File, parent: i32, enter_unified:
     exit_now(127)
 }
 
-fn prepare(
-    program: &Program,
-    line: &mut File,
-    parent: i32,
-    enter_unified: bool,
-) -> Result<(), (Stage, io::Error)> {
+fn prepare(program: &Program, line: &mut File, parent: i32, enter_unified: bool) -> Result<(), (Stage, io::Error)> {
     let at = |stage: Stage| move |e: io::Error| (stage, e);
     let check = |result: libc::c_long| {
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     let oom = |value: i32| {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .open("/proc/self/oom_score_adj")?;
+        let mut file = std::fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj")?;
         file.write_all(value.to_string().as_bytes())
     };
     // An executor that dies before the record is written must not leave a workload that no record names: the read ends
@@ -328,16 +277,9 @@ fn prepare(
         procs.write_all(b"0").map_err(at(Stage::Cgroup))?;
     }
     if let Some(dir) = program.cgroup.as_ref().filter(|_| enter_unified) {
-        let procs = rustix::fs::openat(
-            dir,
-            "cgroup.procs",
-            rustix::fs::OFlags::WRONLY,
-            rustix::fs::Mode::empty(),
-        )
-        .map_err(|e| (Stage::Cgroup, e.into()))?;
-        File::from(procs)
-            .write_all(b"0")
-            .map_err(at(Stage::Cgroup))?;
+        let procs = rustix::fs::openat(dir, "cgroup.procs", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty())
+            .map_err(|e| (Stage::Cgroup, e.into()))?;
+        File::from(procs).write_all(b"0").map_err(at(Stage::Cgroup))?;
     }
     if let Some(value) = program.oom_score_adj {
         oom(value).map_err(at(Stage::OomScore))?;
@@ -345,8 +287,7 @@ fn prepare(
     for (target, fd) in program.stdio.iter().enumerate() {
         // SAFETY: dup2 takes numbers; `fd` is open, and 0 to 2 are owned by nobody in this process. All of `stdio` lie above
         // 2, so none is overwritten before its turn.
-        check(unsafe { libc::dup2(fd.as_raw_fd(), target as i32) }.into())
-            .map_err(at(Stage::Stdio))?;
+        check(unsafe { libc::dup2(fd.as_raw_fd(), target as i32) }.into()).map_err(at(Stage::Stdio))?;
     }
     // SAFETY: a null-terminated path.
     check(unsafe { libc::chdir(program.cwd.as_ptr()) }.into()).map_err(at(Stage::Chdir))?;
@@ -354,26 +295,9 @@ fn prepare(
         // The raw calls: the library's versions tell other threads, of which there are none.
         // SAFETY: the list is as long as said; the other arguments are numbers.
         unsafe {
-            check(libc::syscall(
-                libc::SYS_setgroups,
-                user.groups.len(),
-                user.groups.as_ptr(),
-            ))
-            .map_err(at(Stage::User))?;
-            check(libc::syscall(
-                libc::SYS_setresgid,
-                user.gid,
-                user.gid,
-                user.gid,
-            ))
-            .map_err(at(Stage::User))?;
-            check(libc::syscall(
-                libc::SYS_setresuid,
-                user.uid,
-                user.uid,
-                user.uid,
-            ))
-            .map_err(at(Stage::User))?;
+            check(libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr())).map_err(at(Stage::User))?;
+            check(libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid)).map_err(at(Stage::User))?;
+            check(libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid)).map_err(at(Stage::User))?;
         }
         // Changing credentials has cleared it.
         tie_to(parent).map_err(at(Stage::Parent))?;
@@ -385,11 +309,7 @@ fn prepare(
 fn tie_to(parent: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let present = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());
-    if present == parent {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::ESRCH))
-    }
+    if present == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
 }
 
 /// A borrowed view of a descriptor number that is known to be open for the whole life of the process.

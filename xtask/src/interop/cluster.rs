@@ -103,6 +103,8 @@ fn spawn(dir: &Path) -> Result<Child> {
         .args(["agent", "-config"])
         .arg(dir.join("agent.hcl"))
         .env("DROVER_INTEROP_DIR", dir)
+        // Some Go drivers drop files into the directory that their host was started in.
+        .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

@@ -26,20 +26,9 @@ pub struct BodyStream {
 }
 
 impl BodyStream {
-    pub(super) fn new(
-        method: Method,
-        path: String,
-        response: Response<Incoming>,
-        connection: Connection<Body>,
-    ) -> Self {
+    pub(super) fn new(method: Method, path: String, response: Response<Incoming>, connection: Connection<Body>) -> Self {
         let meta = Meta::of(response.headers());
-        Self {
-            method,
-            path,
-            meta,
-            body: response.into_body(),
-            _connection: connection,
-        }
+        Self { method, path, meta, body: response.into_body(), _connection: connection }
     }
 
     /// What the headers say.
@@ -54,11 +43,7 @@ impl BodyStream {
     /// When the connection breaks.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|source| ClientError::Broken {
-                method: self.method.clone(),
-                path: self.path.clone(),
-                source,
-            })?;
+            let frame = frame.map_err(|source| ClientError::Broken { method: self.method.clone(), path: self.path.clone(), source })?;
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
@@ -77,11 +62,7 @@ impl BodyStream {
     /// JSON objects one after the other, with or without separators.
     #[must_use]
     pub fn json<T: DeserializeOwned>(self) -> JsonStream<T> {
-        JsonStream {
-            stream: self,
-            buffer: BytesMut::new(),
-            kind: PhantomData,
-        }
+        JsonStream { stream: self, buffer: BytesMut::new(), kind: PhantomData }
     }
 }
 
@@ -114,11 +95,7 @@ impl<T: DeserializeOwned> JsonStream<T> {
 
     /// An object that is complete in the buffer.
     fn buffered(&mut self) -> Result<Option<T>, ClientError> {
-        let blank = self
-            .buffer
-            .iter()
-            .take_while(|b| b.is_ascii_whitespace())
-            .count();
+        let blank = self.buffer.iter().take_while(|b| b.is_ascii_whitespace()).count();
         self.buffer.advance(blank);
         if self.buffer.is_empty() {
             return Ok(None);
@@ -127,15 +104,12 @@ impl<T: DeserializeOwned> JsonStream<T> {
             // Servers report failures after the headers as text: wait for all of it.
             return Ok(None);
         }
-        let mut values =
-            serde_json::Deserializer::from_slice(&self.buffer).into_iter::<serde_json::Value>();
+        let mut values = serde_json::Deserializer::from_slice(&self.buffer).into_iter::<serde_json::Value>();
         match values.next() {
             Some(Ok(value)) => {
                 let used = values.byte_offset();
                 self.buffer.advance(used);
-                go_json::from_value(value)
-                    .map(Some)
-                    .map_err(|source| self.answer(source))
+                go_json::from_value(value).map(Some).map_err(|source| self.answer(source))
             }
             Some(Err(e)) if e.is_eof() && self.buffer.len() < MAX_OBJECT => Ok(None),
             Some(Err(e)) => Err(self.answer(go_json::Error::Syntax(e))),
@@ -144,19 +118,12 @@ impl<T: DeserializeOwned> JsonStream<T> {
     }
 
     fn answer(&self, source: go_json::Error) -> ClientError {
-        ClientError::Answer {
-            method: self.stream.method.clone(),
-            path: self.stream.path.clone(),
-            source,
-        }
+        ClientError::Answer { method: self.stream.method.clone(), path: self.stream.path.clone(), source }
     }
 
     fn foreign(&self) -> ClientError {
         let message = String::from_utf8_lossy(&self.buffer).trim().to_owned();
-        ClientError::Status {
-            status: http::StatusCode::OK,
-            message,
-        }
+        ClientError::Status { status: http::StatusCode::OK, message }
     }
 }
 

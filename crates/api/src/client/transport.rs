@@ -45,9 +45,7 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// TLS.
-    #[error(
-        "the address {0:?} asks for TLS, which this release does not speak: use http:// or unix://"
-    )]
+    #[error("the address {0:?} asks for TLS, which this release does not speak: use http:// or unix://")]
     Tls(String),
     /// Another scheme.
     #[error("the address {0:?} is not of the form http://host:port or unix:///path")]
@@ -65,19 +63,12 @@ impl Address {
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let form = || AddressError::Form(text.to_owned());
         if let Some(path) = text.strip_prefix("unix://") {
-            return if path.is_empty() {
-                Err(form())
-            } else {
-                Ok(Self::Unix(path.into()))
-            };
+            return if path.is_empty() { Err(form()) } else { Ok(Self::Unix(path.into())) };
         }
         if text.starts_with("https://") {
             return Err(AddressError::Tls(text.to_owned()));
         }
-        let rest = text
-            .strip_prefix("http://")
-            .unwrap_or(text)
-            .trim_end_matches('/');
+        let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
         if rest.is_empty() || rest.contains("://") || rest.contains(['/', '?', '#', '@', ' ']) {
             return Err(form());
         }
@@ -98,10 +89,7 @@ impl Address {
         if host.is_empty() {
             return Err(form());
         }
-        Ok(Self::Tcp {
-            host: host.to_owned(),
-            port,
-        })
+        Ok(Self::Tcp { host: host.to_owned(), port })
     }
 
     /// What goes into the Host header.
@@ -160,19 +148,13 @@ where
                     stream.set_nodelay(true)?;
                     Self::over(TokioIo::new(stream)).await
                 }
-                Address::Unix(path) => {
-                    Self::over(TokioIo::new(UnixStream::connect(path).await?)).await
-                }
+                Address::Unix(path) => Self::over(TokioIo::new(UnixStream::connect(path).await?)).await,
             }
         };
-        tokio::time::timeout(CONNECT_TIMEOUT, dial)
-            .await
-            .map_err(|_| ConnectError::Timeout)?
+        tokio::time::timeout(CONNECT_TIMEOUT, dial).await.map_err(|_| ConnectError::Timeout)?
     }
 
-    async fn over<T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static>(
-        io: T,
-    ) -> Result<Self, ConnectError> {
+    async fn over<T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static>(io: T) -> Result<Self, ConnectError> {
         let (sender, connection) = http1::handshake(io).await?;
         // Ends by itself when the sender is dropped or the peer closes; errors reach the request that they hit.
         tokio::spawn(async move { connection.with_upgrades().await.ok() });
@@ -240,9 +222,7 @@ impl Pool {
                 },
             }
         }
-        let mut connection = Connection::open(address)
-            .await
-            .map_err(SendError::Connect)?;
+        let mut connection = Connection::open(address).await.map_err(SendError::Connect)?;
         match connection.send(request).await {
             Ok(response) => Ok((response, connection)),
             Err(e) => Err(SendError::Broken(e)),
@@ -251,7 +231,5 @@ impl Pool {
 }
 
 pub(super) async fn collect(body: Incoming) -> Result<Bytes, hyper::Error> {
-    body.collect()
-        .await
-        .map(http_body_util::Collected::to_bytes)
+    body.collect().await.map(http_body_util::Collected::to_bytes)
 }

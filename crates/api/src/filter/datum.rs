@@ -2,10 +2,7 @@
 
 use serde::{
     Serialize, Serializer,
-    ser::{
-        Error as _, Impossible, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple,
-        SerializeTupleStruct,
-    },
+    ser::{Error as _, Impossible, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct},
 };
 
 /// A value of a row.
@@ -144,19 +141,10 @@ impl Serializer for Builder {
     fn serialize_unit_struct(self, _: &'static str) -> Result<Datum, Error> {
         Ok(Datum::Null)
     }
-    fn serialize_unit_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        variant: &'static str,
-    ) -> Result<Datum, Error> {
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<Datum, Error> {
         Ok(Datum::Text(variant.to_owned()))
     }
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        v: &T,
-    ) -> Result<Datum, Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, v: &T) -> Result<Datum, Error> {
         v.serialize(self)
     }
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -166,10 +154,7 @@ impl Serializer for Builder {
         variant: &'static str,
         v: &T,
     ) -> Result<Datum, Error> {
-        Ok(Datum::Struct(vec![(
-            variant.to_owned(),
-            v.serialize(self)?,
-        )]))
+        Ok(Datum::Struct(vec![(variant.to_owned(), v.serialize(self)?)]))
     }
     fn serialize_seq(self, len: Option<usize>) -> Result<List, Error> {
         Ok(List(Vec::with_capacity(len.unwrap_or(0))))
@@ -180,31 +165,15 @@ impl Serializer for Builder {
     fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<List, Error> {
         Ok(List(Vec::with_capacity(len)))
     }
-    fn serialize_tuple_variant(
-        self,
-        name: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleVariant, Error> {
-        Err(Error::custom(format_args!(
-            "{name} has a form that filters do not know"
-        )))
+    fn serialize_tuple_variant(self, name: &'static str, _: u32, _: &'static str, _: usize) -> Result<Self::SerializeTupleVariant, Error> {
+        Err(Error::custom(format_args!("{name} has a form that filters do not know")))
     }
     fn serialize_map(self, len: Option<usize>) -> Result<Object, Error> {
         // As in `go_json`: a map of unknown length is a struct with flattened parts.
-        Ok(Object {
-            entries: Vec::with_capacity(len.unwrap_or(0)),
-            key: None,
-            fixed: len.is_none(),
-        })
+        Ok(Object { entries: Vec::with_capacity(len.unwrap_or(0)), key: None, fixed: len.is_none() })
     }
     fn serialize_struct(self, _: &'static str, len: usize) -> Result<Object, Error> {
-        Ok(Object {
-            entries: Vec::with_capacity(len),
-            key: None,
-            fixed: true,
-        })
+        Ok(Object { entries: Vec::with_capacity(len), key: None, fixed: true })
     }
     fn serialize_struct_variant(
         self,
@@ -213,9 +182,7 @@ impl Serializer for Builder {
         _: &'static str,
         _: usize,
     ) -> Result<Self::SerializeStructVariant, Error> {
-        Err(Error::custom(format_args!(
-            "{name} has a form that filters do not know"
-        )))
+        Err(Error::custom(format_args!("{name} has a form that filters do not know")))
     }
 }
 
@@ -258,10 +225,7 @@ impl SerializeMap for Object {
             Datum::Signed(n) => n.to_string(),
             Datum::Unsigned(n) => n.to_string(),
             other => {
-                return Err(Error::custom(format_args!(
-                    "a map key is a {}",
-                    other.kind()
-                )));
+                return Err(Error::custom(format_args!("a map key is a {}", other.kind())));
             }
         });
         Ok(())
@@ -272,24 +236,15 @@ impl SerializeMap for Object {
         Ok(())
     }
     fn end(self) -> Result<Datum, Error> {
-        Ok(if self.fixed {
-            Datum::Struct(self.entries)
-        } else {
-            Datum::Map(self.entries)
-        })
+        Ok(if self.fixed { Datum::Struct(self.entries) } else { Datum::Map(self.entries) })
     }
 }
 
 impl SerializeStruct for Object {
     type Ok = Datum;
     type Error = Error;
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        key: &'static str,
-        value: &T,
-    ) -> Result<(), Error> {
-        self.entries
-            .push((key.to_owned(), value.serialize(Builder)?));
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
+        self.entries.push((key.to_owned(), value.serialize(Builder)?));
         Ok(())
     }
     fn end(self) -> Result<Datum, Error> {

@@ -16,59 +16,27 @@ fn in_scope(expr: &Expr, row: &Datum, scope: &mut Scope<'_>) -> Result<bool, Eva
         Expr::Not(a) => Ok(!in_scope(a, row, scope)?),
         Expr::Match { selector, operator } => match find(selector, row, scope)? {
             Some(value) => test(selector, operator, value),
-            None => Ok(matches!(
-                operator,
-                Operator::NotEqual(_)
-                    | Operator::NotIn(_)
-                    | Operator::NotMatches(_)
-                    | Operator::IsEmpty
-            )),
+            None => Ok(matches!(operator, Operator::NotEqual(_) | Operator::NotIn(_) | Operator::NotMatches(_) | Operator::IsEmpty)),
         },
-        Expr::Each {
-            all,
-            selector,
-            names,
-            body,
-        } => each(*all, selector, names, body, row, scope),
+        Expr::Each { all, selector, names, body } => each(*all, selector, names, body, row, scope),
     }
 }
 
-fn each(
-    all: bool,
-    selector: &Selector,
-    names: &Names,
-    body: &Expr,
-    row: &Datum,
-    scope: &mut Scope<'_>,
-) -> Result<bool, EvalError> {
+fn each(all: bool, selector: &Selector, names: &Names, body: &Expr, row: &Datum, scope: &mut Scope<'_>) -> Result<bool, EvalError> {
     let pairs: Vec<(Datum, Datum, bool)> = match find(selector, row, scope)? {
         None | Some(Datum::Null) => Vec::new(),
-        Some(Datum::List(list)) => list
-            .iter()
-            .enumerate()
-            .map(|(i, v)| (Datum::Unsigned(i as u64), v.clone(), false))
-            .collect(),
-        Some(Datum::Map(map)) => map
-            .iter()
-            .map(|(k, v)| (Datum::Text(k.clone()), v.clone(), true))
-            .collect(),
+        Some(Datum::List(list)) => list.iter().enumerate().map(|(i, v)| (Datum::Unsigned(i as u64), v.clone(), false)).collect(),
+        Some(Datum::Map(map)) => map.iter().map(|(k, v)| (Datum::Text(k.clone()), v.clone(), true)).collect(),
         Some(other) => {
             let operation = if all { "all" } else { "any" };
-            return Err(EvalError::Operation {
-                operation,
-                kind: other.kind(),
-                selector: selector.text.clone(),
-            });
+            return Err(EvalError::Operation { operation, kind: other.kind(), selector: selector.text.clone() });
         }
     };
     for (key, value, keyed) in pairs {
         let depth = scope.len();
         if let Some(name) = &names.single {
             // Of a map the single name stands for the key.
-            scope.push((
-                name.clone(),
-                if keyed { key.clone() } else { value.clone() },
-            ));
+            scope.push((name.clone(), if keyed { key.clone() } else { value.clone() }));
         }
         if let Some(name) = &names.index {
             scope.push((name.clone(), key));
@@ -86,11 +54,7 @@ fn each(
 }
 
 /// The value at the selector; None when a map has no such key.
-fn find<'d>(
-    selector: &Selector,
-    row: &'d Datum,
-    scope: &'d Scope<'_>,
-) -> Result<Option<&'d Datum>, EvalError> {
+fn find<'d>(selector: &Selector, row: &'d Datum, scope: &'d Scope<'_>) -> Result<Option<&'d Datum>, EvalError> {
     let mut current = row;
     let mut parts = selector.parts.iter().enumerate().peekable();
     if let Some((_, first)) = parts.peek()
@@ -100,18 +64,12 @@ fn find<'d>(
         parts.next();
     }
     while let Some((i, part)) = parts.next() {
-        let missing = |why: String| EvalError::NotFound {
-            pointer: selector.pointer(),
-            part: i,
-            why,
-        };
+        let missing = |why: String| EvalError::NotFound { pointer: selector.pointer(), part: i, why };
         current = match current {
             Datum::Struct(fields) => match fields.iter().find(|(name, _)| name == part) {
                 Some((_, value)) => value,
                 None => {
-                    return Err(missing(format!(
-                        "couldn't find key: struct field with name {part:?}"
-                    )));
+                    return Err(missing(format!("couldn't find key: struct field with name {part:?}")));
                 }
             },
             Datum::Map(map) => match map.iter().find(|(name, _)| name == part) {
@@ -124,10 +82,7 @@ fn find<'d>(
             Datum::List(list) => match part.parse::<usize>() {
                 Ok(n) if n < list.len() => &list[n],
                 Ok(n) => {
-                    return Err(missing(format!(
-                        "index {n} is out of range (length = {})",
-                        list.len()
-                    )));
+                    return Err(missing(format!("index {n} is out of range (length = {})", list.len())));
                 }
                 Err(_) => return Err(missing(format!("{part:?} is not the index of a list"))),
             },
@@ -138,40 +93,21 @@ fn find<'d>(
 }
 
 fn test(selector: &Selector, operator: &Operator, value: &Datum) -> Result<bool, EvalError> {
-    let operation = |operation| EvalError::Operation {
-        operation,
-        kind: value.kind(),
-        selector: selector.text.clone(),
-    };
+    let operation = |operation| EvalError::Operation { operation, kind: value.kind(), selector: selector.text.clone() };
     match operator {
         Operator::Equal(literal) => equal(selector, value, literal),
         Operator::NotEqual(literal) => equal(selector, value, literal).map(|e| !e),
         Operator::In(literal) => member(selector, value, literal),
         Operator::NotIn(literal) => member(selector, value, literal).map(|m| !m),
-        Operator::IsEmpty => value
-            .is_empty()
-            .ok_or_else(|| operation("is empty/is not empty")),
-        Operator::IsNotEmpty => value
-            .is_empty()
-            .map(|e| !e)
-            .ok_or_else(|| operation("is empty/is not empty")),
-        Operator::Matches(pattern) => value
-            .text()
-            .map(|t| pattern.is_match(t))
-            .ok_or_else(|| operation("matches/not matches")),
-        Operator::NotMatches(pattern) => value
-            .text()
-            .map(|t| !pattern.is_match(t))
-            .ok_or_else(|| operation("matches/not matches")),
+        Operator::IsEmpty => value.is_empty().ok_or_else(|| operation("is empty/is not empty")),
+        Operator::IsNotEmpty => value.is_empty().map(|e| !e).ok_or_else(|| operation("is empty/is not empty")),
+        Operator::Matches(pattern) => value.text().map(|t| pattern.is_match(t)).ok_or_else(|| operation("matches/not matches")),
+        Operator::NotMatches(pattern) => value.text().map(|t| !pattern.is_match(t)).ok_or_else(|| operation("matches/not matches")),
     }
 }
 
 fn equal(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, EvalError> {
-    let bad = || EvalError::Coercion {
-        literal: literal.to_owned(),
-        selector: selector.text.clone(),
-        kind: value.kind(),
-    };
+    let bad = || EvalError::Coercion { literal: literal.to_owned(), selector: selector.text.clone(), kind: value.kind() };
     Ok(match value {
         Datum::Text(text) => text == literal,
         Datum::Bool(b) => *b == go_bool(literal).ok_or_else(bad)?,
@@ -181,11 +117,7 @@ fn equal(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eval
         Datum::Float(n) => *n == literal.parse::<f64>().map_err(|_| bad())?,
         Datum::Null => literal.is_empty(),
         Datum::List(_) | Datum::Map(_) | Datum::Struct(_) => {
-            return Err(EvalError::Operation {
-                operation: "==/!=",
-                kind: value.kind(),
-                selector: selector.text.clone(),
-            });
+            return Err(EvalError::Operation { operation: "==/!=", kind: value.kind(), selector: selector.text.clone() });
         }
     })
 }
@@ -203,11 +135,7 @@ fn member(selector: &Selector, value: &Datum, literal: &str) -> Result<bool, Eva
             }
             Ok(false)
         }
-        other => Err(EvalError::Operation {
-            operation: "in/contains",
-            kind: other.kind(),
-            selector: selector.text.clone(),
-        }),
+        other => Err(EvalError::Operation { operation: "in/contains", kind: other.kind(), selector: selector.text.clone() }),
     }
 }
 

@@ -43,32 +43,15 @@ fn row() -> Row {
         none: vec![],
         meta: BTreeMap::from([("k", "v"), ("with-dash", "x"), ("a.b", "dotted")]),
         group: Inner { name: "g", size: 1 },
-        groups: vec![
-            Inner {
-                name: "one",
-                size: 1,
-            },
-            Inner {
-                name: "two",
-                size: 2,
-            },
-        ],
+        groups: vec![Inner { name: "one", size: 1 }, Inner { name: "two", size: 2 }],
         maybe: None,
-        by_name: BTreeMap::from([(
-            "n",
-            Inner {
-                name: "deep",
-                size: 9,
-            },
-        )]),
+        by_name: BTreeMap::from([("n", Inner { name: "deep", size: 9 })]),
     }
 }
 
 fn check(filter: &str, expected: bool) {
     let parsed = Filter::parse(filter).unwrap_or_else(|e| panic!("{filter}: {e}"));
-    let got = parsed
-        .matches(&row())
-        .unwrap_or_else(|e| panic!("{filter}: {e}"));
+    let got = parsed.matches(&row()).unwrap_or_else(|e| panic!("{filter}: {e}"));
     assert_eq!(got, expected, "{filter}");
 }
 
@@ -151,10 +134,7 @@ fn combination() {
         ("all None as t { t == never }", true),
         ("any None as t { t == never }", false),
         ("any Maybe as t { t == never }", false),
-        (
-            "any Groups as g { any Tags as t { t == prod and g.Size == 2 } }",
-            true,
-        ),
+        ("any Groups as g { any Tags as t { t == prod and g.Size == 2 } }", true),
     ] {
         check(filter, expected);
     }
@@ -163,53 +143,19 @@ fn combination() {
 #[test]
 fn errors_of_rows() {
     for (filter, message) in [
-        (
-            "Foo == 1",
-            r#"error finding value in datum: /Foo at part 0: couldn't find key: struct field with name "Foo""#,
-        ),
-        (
-            "Group.Foo == 1",
-            r#"error finding value in datum: /Group/Foo at part 1: couldn't find key: struct field with name "Foo""#,
-        ),
-        (
-            "Meta.a.b == 1",
-            r#"error finding value in datum: /Meta/a/b at part 1: couldn't find key "a""#,
-        ),
-        (
-            "Count is empty",
-            r#"Cannot perform is empty/is not empty operations on type int for selector: "Count""#,
-        ),
-        (
-            "x in Count",
-            r#"Cannot perform in/contains operations on type int for selector: "Count""#,
-        ),
-        (
-            "Count matches x",
-            r#"Cannot perform matches/not matches operations on type int for selector: "Count""#,
-        ),
-        (
-            "Tags == x",
-            r#"Cannot perform ==/!= operations on type slice for selector: "Tags""#,
-        ),
-        (
-            "Count == many",
-            r#"error coercing match value "many" to the type of "Count", int"#,
-        ),
-        (
-            "any Status as s { s == x }",
-            r#"Cannot perform any operations on type string for selector: "Status""#,
-        ),
-        (
-            "Groups[5].Name == x",
-            "error finding value in datum: /Groups/5/Name at part 1: index 5 is out of range (length = 2)",
-        ),
+        ("Foo == 1", r#"error finding value in datum: /Foo at part 0: couldn't find key: struct field with name "Foo""#),
+        ("Group.Foo == 1", r#"error finding value in datum: /Group/Foo at part 1: couldn't find key: struct field with name "Foo""#),
+        ("Meta.a.b == 1", r#"error finding value in datum: /Meta/a/b at part 1: couldn't find key "a""#),
+        ("Count is empty", r#"Cannot perform is empty/is not empty operations on type int for selector: "Count""#),
+        ("x in Count", r#"Cannot perform in/contains operations on type int for selector: "Count""#),
+        ("Count matches x", r#"Cannot perform matches/not matches operations on type int for selector: "Count""#),
+        ("Tags == x", r#"Cannot perform ==/!= operations on type slice for selector: "Tags""#),
+        ("Count == many", r#"error coercing match value "many" to the type of "Count", int"#),
+        ("any Status as s { s == x }", r#"Cannot perform any operations on type string for selector: "Status""#),
+        ("Groups[5].Name == x", "error finding value in datum: /Groups/5/Name at part 1: index 5 is out of range (length = 2)"),
     ] {
         let parsed = Filter::parse(filter).unwrap_or_else(|e| panic!("{filter}: {e}"));
-        assert_eq!(
-            parsed.matches(&row()).expect_err(filter).to_string(),
-            message,
-            "{filter}"
-        );
+        assert_eq!(parsed.matches(&row()).expect_err(filter).to_string(), message, "{filter}");
     }
 }
 
@@ -219,57 +165,24 @@ fn errors_of_syntax() {
         ("", "1:1 (0): no match found, expected: "),
         ("Status", "1:7 (6): no match found, expected: "),
         ("Status ==", "1:10 (9): no match found, expected: "),
-        (
-            "Status == running and",
-            "1:22 (21): no match found, expected: ",
-        ),
-        (
-            "(Status == running",
-            "1:19 (18): no match found, expected: ",
-        ),
-        (
-            "Status == running)",
-            "1:18 (17): no match found, expected: ",
-        ),
+        ("Status == running and", "1:22 (21): no match found, expected: "),
+        ("(Status == running", "1:19 (18): no match found, expected: "),
+        ("Status == running)", "1:18 (17): no match found, expected: "),
         ("Status = running", "1:"),
-        (
-            r#"Status == "open"#,
-            "1:16 (15): no match found, expected: ",
-        ),
+        (r#"Status == "open"#, "1:16 (15): no match found, expected: "),
         ("Status == `open", "1:"),
-        (
-            "any Groups as g g.Name == x",
-            "1:17 (16): no match found, expected: ",
-        ),
+        ("any Groups as g g.Name == x", "1:17 (16): no match found, expected: "),
         ("Meta[\"k\" == x", "1:"),
-        (
-            "Status matches \"(\"",
-            "failed to compile regular expression \"(\": ",
-        ),
+        ("Status matches \"(\"", "failed to compile regular expression \"(\": "),
         ("Status is full", "1:11 (10): no match found, expected: "),
     ] {
         let error = Filter::parse(filter).expect_err(filter).to_string();
         assert!(error.starts_with(start), "{filter:?}: {error}");
     }
-    assert!(
-        Filter::parse(&"(".repeat(5000))
-            .expect_err("deep")
-            .to_string()
-            .contains("less nesting")
-    );
-    assert!(
-        Filter::parse(&"not ".repeat(1000))
-            .expect_err("deep")
-            .to_string()
-            .contains("less nesting")
-    );
+    assert!(Filter::parse(&"(".repeat(5000)).expect_err("deep").to_string().contains("less nesting"));
+    assert!(Filter::parse(&"not ".repeat(1000)).expect_err("deep").to_string().contains("less nesting"));
     let long = format!("Status == \"{}\"", "x".repeat(MAX_LENGTH));
-    assert!(
-        Filter::parse(&long)
-            .expect_err("long")
-            .to_string()
-            .contains("at most")
-    );
+    assert!(Filter::parse(&long).expect_err("long").to_string().contains("at most"));
 }
 
 proptest! {

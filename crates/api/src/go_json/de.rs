@@ -56,12 +56,8 @@ impl Reader {
 /// The integer that a float is, when it is one exactly.
 fn whole(f: f64) -> Option<i64> {
     // Beyond 2^63 no i64 exists; the bound itself is excluded because i64::MAX rounds up to it.
-    if f.fract() == 0.0 && (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&f)
-    {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "range and fraction are checked on the line above"
-        )]
+    if f.fract() == 0.0 && (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&f) {
+        #[allow(clippy::cast_possible_truncation, reason = "range and fraction are checked on the line above")]
         return Some(f as i64);
     }
     None
@@ -73,10 +69,7 @@ fn declared(object: Map<String, Value>, fields: &'static [&'static str]) -> Vec<
     known.resize_with(fields.len(), || None);
     let mut others = Vec::new();
     for (key, value) in object {
-        let place = fields
-            .iter()
-            .position(|f| *f == key)
-            .or_else(|| fields.iter().position(|f| f.eq_ignore_ascii_case(&key)));
+        let place = fields.iter().position(|f| *f == key).or_else(|| fields.iter().position(|f| f.eq_ignore_ascii_case(&key)));
         match place {
             Some(_) if value.is_null() => {}
             Some(i) => known[i] = Some(value),
@@ -84,11 +77,7 @@ fn declared(object: Map<String, Value>, fields: &'static [&'static str]) -> Vec<
             None => others.push((key, value)),
         }
     }
-    let mut entries: Vec<(String, Value)> = known
-        .into_iter()
-        .zip(fields)
-        .filter_map(|(v, f)| v.map(|v| ((*f).to_owned(), v)))
-        .collect();
+    let mut entries: Vec<(String, Value)> = known.into_iter().zip(fields).filter_map(|(v, f)| v.map(|v| ((*f).to_owned(), v))).collect();
     entries.append(&mut others);
     entries
 }
@@ -138,19 +127,11 @@ impl<'de> Deserializer<'de> for Reader {
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DataError> {
-        if self.0.is_null() {
-            visitor.visit_f64(0.0)
-        } else {
-            self.deserialize_any(visitor)
-        }
+        if self.0.is_null() { visitor.visit_f64(0.0) } else { self.deserialize_any(visitor) }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DataError> {
-        if self.0.is_null() {
-            visitor.visit_bool(false)
-        } else {
-            self.deserialize_any(visitor)
-        }
+        if self.0.is_null() { visitor.visit_bool(false) } else { self.deserialize_any(visitor) }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DataError> {
@@ -174,36 +155,21 @@ impl<'de> Deserializer<'de> for Reader {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DataError> {
-        if self.0.is_null() {
-            visitor.visit_none()
-        } else {
-            visitor.visit_some(self)
-        }
+        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DataError> {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, DataError> {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, DataError> {
         // serde_json recognises its raw values by this name and must see the value as a whole.
         if name == "$serde_json::private::RawValue" {
-            return self
-                .0
-                .deserialize_newtype_struct(name, visitor)
-                .map_err(de::Error::custom);
+            return self.0.deserialize_newtype_struct(name, visitor).map_err(de::Error::custom);
         }
         visitor.visit_newtype_struct(self)
     }
@@ -212,20 +178,11 @@ impl<'de> Deserializer<'de> for Reader {
         self.list(visitor)
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(
-        self,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, DataError> {
         self.deserialize_any(visitor)
     }
 
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: usize,
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_tuple_struct<V: Visitor<'de>>(self, _: &'static str, _: usize, visitor: V) -> Result<V::Value, DataError> {
         self.deserialize_any(visitor)
     }
 
@@ -255,9 +212,7 @@ impl<'de> Deserializer<'de> for Reader {
     ) -> Result<V::Value, DataError> {
         match self.0 {
             Value::String(s) => visitor.visit_enum(s.into_deserializer()),
-            other => other
-                .deserialize_enum(name, variants, visitor)
-                .map_err(de::Error::custom),
+            other => other.deserialize_enum(name, variants, visitor).map_err(de::Error::custom),
         }
     }
 
@@ -277,20 +232,13 @@ struct Elements {
 
 impl Elements {
     fn new(list: Vec<Value>) -> Self {
-        Self {
-            rest: list.into_iter(),
-            index: 0,
-        }
+        Self { rest: list.into_iter(), index: 0 }
     }
 
     fn finish(&self) -> Result<(), DataError> {
         match self.rest.len() {
             0 => Ok(()),
-            n => Err(de::Error::custom(format_args!(
-                "list has {} elements, {} expected",
-                self.index + n,
-                self.index
-            ))),
+            n => Err(de::Error::custom(format_args!("list has {} elements, {} expected", self.index + n, self.index))),
         }
     }
 }
@@ -298,18 +246,13 @@ impl Elements {
 impl<'de> de::SeqAccess<'de> for Elements {
     type Error = DataError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DataError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DataError> {
         let Some(value) = self.rest.next() else {
             return Ok(None);
         };
         let index = self.index;
         self.index += 1;
-        seed.deserialize(Reader(value))
-            .map(Some)
-            .map_err(|e| e.at(Segment::Index(index)))
+        seed.deserialize(Reader(value)).map(Some).map_err(|e| e.at(Segment::Index(index)))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -324,38 +267,25 @@ struct Entries {
 
 impl Entries {
     fn new(entries: Vec<(String, Value)>) -> Self {
-        Self {
-            rest: entries.into_iter(),
-            current: None,
-        }
+        Self { rest: entries.into_iter(), current: None }
     }
 }
 
 impl<'de> de::MapAccess<'de> for Entries {
     type Error = DataError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, DataError> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DataError> {
         let Some((key, value)) = self.rest.next() else {
             return Ok(None);
         };
-        let result = seed
-            .deserialize(Key(&key))
-            .map(Some)
-            .map_err(|e| e.at(Segment::Key(key.clone())));
+        let result = seed.deserialize(Key(&key)).map(Some).map_err(|e| e.at(Segment::Key(key.clone())));
         self.current = Some((key, value));
         result
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DataError> {
-        let (key, value) = self
-            .current
-            .take()
-            .ok_or_else(|| de::Error::custom("a value was asked for before its key"))?;
-        seed.deserialize(Reader(value))
-            .map_err(|e| e.at(Segment::Key(key)))
+        let (key, value) = self.current.take().ok_or_else(|| de::Error::custom("a value was asked for before its key"))?;
+        seed.deserialize(Reader(value)).map_err(|e| e.at(Segment::Key(key)))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -389,20 +319,11 @@ impl<'de> Deserializer<'de> for Key<'_> {
         deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32, deserialize_u64 visit_u64 u64,
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, DataError> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DataError> {
+    fn deserialize_enum<V: Visitor<'de>>(self, _: &'static str, _: &'static [&'static str], visitor: V) -> Result<V::Value, DataError> {
         visitor.visit_enum(self.0.into_deserializer())
     }
 

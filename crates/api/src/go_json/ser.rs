@@ -5,26 +5,18 @@ use std::io;
 use serde::{
     Serialize, Serializer,
     ser::{
-        SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
-        SerializeTupleStruct, SerializeTupleVariant,
+        SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple, SerializeTupleStruct, SerializeTupleVariant,
     },
 };
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-pub(super) fn to_vec<T: Serialize + ?Sized>(
-    value: &T,
-    pretty: bool,
-) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn to_vec<T: Serialize + ?Sized>(value: &T, pretty: bool) -> Result<Vec<u8>, serde_json::Error> {
     let mut out = Vec::with_capacity(256);
     if pretty {
-        let mut inner = serde_json::Serializer::with_formatter(
-            &mut out,
-            GoFormat(PrettyFormatter::with_indent(b"    ")),
-        );
+        let mut inner = serde_json::Serializer::with_formatter(&mut out, GoFormat(PrettyFormatter::with_indent(b"    ")));
         value.serialize(Go::top(&mut inner))?;
     } else {
-        let mut inner =
-            serde_json::Serializer::with_formatter(&mut out, GoFormat(CompactFormatter));
+        let mut inner = serde_json::Serializer::with_formatter(&mut out, GoFormat(CompactFormatter));
         value.serialize(Go::top(&mut inner))?;
     }
     Ok(out)
@@ -85,10 +77,7 @@ struct Go<S> {
 
 impl<S> Go<S> {
     fn top(inner: S) -> Self {
-        Self {
-            inner,
-            field: false,
-        }
+        Self { inner, field: false }
     }
 }
 
@@ -100,10 +89,7 @@ struct Wrapped<'a, T: ?Sized> {
 
 impl<T: Serialize + ?Sized> Serialize for Wrapped<'_, T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(Go {
-            inner: s,
-            field: self.field,
-        })
+        self.value.serialize(Go { inner: s, field: self.field })
     }
 }
 
@@ -112,10 +98,7 @@ fn field<T: ?Sized>(value: &T) -> Wrapped<'_, T> {
 }
 
 fn item<T: ?Sized>(value: &T) -> Wrapped<'_, T> {
-    Wrapped {
-        value,
-        field: false,
-    }
+    Wrapped { value, field: false }
 }
 
 macro_rules! plain {
@@ -161,20 +144,11 @@ impl<S: Serializer> Serializer for Go<S> {
         self.inner.serialize_unit_struct(name)
     }
 
-    fn serialize_unit_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-    ) -> Result<S::Ok, S::Error> {
+    fn serialize_unit_variant(self, name: &'static str, index: u32, variant: &'static str) -> Result<S::Ok, S::Error> {
         self.inner.serialize_unit_variant(name, index, variant)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        value: &T,
-    ) -> Result<S::Ok, S::Error> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         value.serialize(self)
     }
 
@@ -185,27 +159,18 @@ impl<S: Serializer> Serializer for Go<S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.inner
-            .serialize_newtype_variant(name, index, variant, &field(value))
+        self.inner.serialize_newtype_variant(name, index, variant, &field(value))
     }
 
     fn serialize_seq(self, len: Option<usize>) -> Result<Seq<S>, S::Error> {
-        Ok(if self.field {
-            Seq::Pending(self.inner, len)
-        } else {
-            Seq::Open(self.inner.serialize_seq(len)?)
-        })
+        Ok(if self.field { Seq::Pending(self.inner, len) } else { Seq::Open(self.inner.serialize_seq(len)?) })
     }
 
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
         self.inner.serialize_tuple(len).map(Compound)
     }
 
-    fn serialize_tuple_struct(
-        self,
-        name: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeTupleStruct, S::Error> {
+    fn serialize_tuple_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeTupleStruct, S::Error> {
         self.inner.serialize_tuple_struct(name, len).map(Compound)
     }
 
@@ -216,27 +181,18 @@ impl<S: Serializer> Serializer for Go<S> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        self.inner
-            .serialize_tuple_variant(name, index, variant, len)
-            .map(Compound)
+        self.inner.serialize_tuple_variant(name, index, variant, len).map(Compound)
     }
 
     fn serialize_map(self, len: Option<usize>) -> Result<Object<S>, S::Error> {
         // A map of unknown length is a struct with flattened parts: its entries are fields, and it is never null.
         let fields = len.is_none();
-        let state = if self.field && !fields {
-            ObjectState::Pending(self.inner, len)
-        } else {
-            ObjectState::Open(self.inner.serialize_map(len)?)
-        };
+        let state =
+            if self.field && !fields { ObjectState::Pending(self.inner, len) } else { ObjectState::Open(self.inner.serialize_map(len)?) };
         Ok(Object { state, fields })
     }
 
-    fn serialize_struct(
-        self,
-        name: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeStruct, S::Error> {
+    fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
         self.inner.serialize_struct(name, len).map(Compound)
     }
 
@@ -247,9 +203,7 @@ impl<S: Serializer> Serializer for Go<S> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
-        self.inner
-            .serialize_struct_variant(name, index, variant, len)
-            .map(Compound)
+        self.inner.serialize_struct_variant(name, index, variant, len).map(Compound)
     }
 
     fn is_human_readable(&self) -> bool {
@@ -309,8 +263,7 @@ struct Object<S: Serializer> {
 impl<S: Serializer> Object<S> {
     fn open(&mut self) -> Result<&mut S::SerializeMap, S::Error> {
         if let ObjectState::Pending(..) = self.state
-            && let ObjectState::Pending(inner, len) =
-                std::mem::replace(&mut self.state, ObjectState::Broken)
+            && let ObjectState::Pending(inner, len) = std::mem::replace(&mut self.state, ObjectState::Broken)
         {
             self.state = ObjectState::Open(inner.serialize_map(len)?);
         }
@@ -331,10 +284,7 @@ impl<S: Serializer> SerializeMap for Object<S> {
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
         let fields = self.fields;
-        self.open()?.serialize_value(&Wrapped {
-            value,
-            field: fields,
-        })
+        self.open()?.serialize_value(&Wrapped { value, field: fields })
     }
 
     fn end(self) -> Result<S::Ok, S::Error> {
@@ -352,11 +302,7 @@ struct Compound<C>(C);
 impl<C: SerializeStruct> SerializeStruct for Compound<C> {
     type Ok = C::Ok;
     type Error = C::Error;
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        key: &'static str,
-        value: &T,
-    ) -> Result<(), C::Error> {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), C::Error> {
         self.0.serialize_field(key, &field(value))
     }
     fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {
@@ -370,11 +316,7 @@ impl<C: SerializeStruct> SerializeStruct for Compound<C> {
 impl<C: SerializeStructVariant> SerializeStructVariant for Compound<C> {
     type Ok = C::Ok;
     type Error = C::Error;
-    fn serialize_field<T: Serialize + ?Sized>(
-        &mut self,
-        key: &'static str,
-        value: &T,
-    ) -> Result<(), C::Error> {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), C::Error> {
         self.0.serialize_field(key, &field(value))
     }
     fn skip_field(&mut self, key: &'static str) -> Result<(), C::Error> {

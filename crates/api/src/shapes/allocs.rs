@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition,
-    EvalId, Job, JobId, Namespace, NodeId, StoreIndex, TaskState, TimestampNs,
-    alloc::RescheduleTracker, resources::AllocatedResources,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Namespace, NodeId,
+    StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,11 +98,7 @@ impl AllocListStub {
             desired_transition: a.desired_transition.clone(),
             client_status: a.client_status,
             client_description: a.client_description.clone(),
-            task_states: if task_states {
-                a.task_states.clone()
-            } else {
-                BTreeMap::new()
-            },
+            task_states: if task_states { a.task_states.clone() } else { BTreeMap::new() },
             deployment_status: a.deployment_status.clone(),
             followup_eval_id: a.followup_eval_id,
             next_allocation: a.next_allocation,

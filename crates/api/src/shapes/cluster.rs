@@ -74,13 +74,7 @@ pub struct NodeExtra {
 #[must_use]
 pub fn node_detail(node: &Node) -> NodeDetail {
     let drain = node.drain.is_some();
-    With::new(
-        Node {
-            secret_id: String::new(),
-            ..node.clone()
-        },
-        NodeExtra { drain },
-    )
+    With::new(Node { secret_id: String::new(), ..node.clone() }, NodeExtra { drain })
 }
 
 /// `PUT /v1/node/:id/drain`.

@@ -41,10 +41,7 @@ pub struct StreamFrame {
     pub offset: i64,
 }
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks for a reference"
-)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_zero(n: &i64) -> bool {
     *n == 0
 }

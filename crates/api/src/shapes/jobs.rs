@@ -555,13 +555,7 @@ impl From<&Arc<Evaluation>> for EvalStub {
 /// An evaluation as the API shows it.
 #[must_use]
 pub fn eval_detail(eval: &Arc<Evaluation>) -> EvalDetail {
-    With::new(
-        eval.clone(),
-        EvalExtra {
-            wait_until: super::go_time(eval.wait_until),
-            related_evals: None,
-        },
-    )
+    With::new(eval.clone(), EvalExtra { wait_until: super::go_time(eval.wait_until), related_evals: None })
 }
 
 /// A count.

@@ -26,26 +26,16 @@ use crate::output;
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
 pub(crate) async fn run(mut settings: Settings) -> Result<ExitCode> {
     // The address is known before anything is told to others; connections wait in the listener's queue meanwhile.
-    let listener = TcpListener::bind(settings.http).await.with_context(|| {
-        format!(
-            "could not listen for HTTP on {} (ports.http, addresses.http)",
-            settings.http
-        )
-    })?;
+    let listener = TcpListener::bind(settings.http)
+        .await
+        .with_context(|| format!("could not listen for HTTP on {} (ports.http, addresses.http)", settings.http))?;
     let http = listener.local_addr()?;
-    let advertised = settings
-        .http_advertise
-        .clone()
-        .unwrap_or_else(|| reachable(http).to_string());
+    let advertised = settings.http_advertise.clone().unwrap_or_else(|| reachable(http).to_string());
 
     let server = match settings.server.take() {
         Some(mut config) => {
             config.http_advertise.clone_from(&advertised);
-            Some(
-                Server::start(config)
-                    .await
-                    .context("could not start the server")?,
-            )
+            Some(Server::start(config).await.context("could not start the server")?)
         }
         None => None,
     };
@@ -55,35 +45,22 @@ pub(crate) async fn run(mut settings: Settings) -> Result<ExitCode> {
                 config.servers = vec![reachable(server.handle().rpc_addr()).to_string()];
             }
             config.http_addr.clone_from(&advertised);
-            Some(
-                Client::start(config)
-                    .await
-                    .context("could not start the node")?,
-            )
+            Some(Client::start(config).await.context("could not start the node")?)
         }
         None => None,
     };
     let router = match (&server, &client) {
-        (Some(server), client) => server::http::router(
-            server.handle().clone(),
-            http_options(&settings, client.as_ref())?,
-        ),
+        (Some(server), client) => server::http::router(server.handle().clone(), http_options(&settings, client.as_ref())?),
         (None, Some(client)) => forward::router(client.handle()),
         (None, None) => anyhow::bail!("the agent is neither server nor client"),
     };
     let stop = CancellationToken::new();
-    let limits = Limits {
-        connections_per_client: settings.http_max_conns_per_client,
-        ..Limits::default()
-    };
+    let limits = Limits { connections_per_client: settings.http_max_conns_per_client, ..Limits::default() };
     let serving = tokio::spawn(server::http::serve(listener, router, limits, stop.clone()));
     announce(&settings, server.as_ref(), client.as_ref(), http);
 
-    let (mut interrupt, mut terminate, mut hangup) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::hangup())?,
-    );
+    let (mut interrupt, mut terminate, mut hangup) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let mut code = ExitCode::SUCCESS;
     loop {
         tokio::select! {
@@ -124,11 +101,7 @@ async fn failed(server: Option<&Server>) -> String {
 /// An address that this machine can dial: the unspecified one means loopback here.
 fn reachable(mut addr: SocketAddr) -> SocketAddr {
     if addr.ip().is_unspecified() {
-        addr.set_ip(if addr.is_ipv4() {
-            Ipv4Addr::LOCALHOST.into()
-        } else {
-            Ipv6Addr::LOCALHOST.into()
-        });
+        addr.set_ip(if addr.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
     addr
 }
@@ -136,23 +109,12 @@ fn reachable(mut addr: SocketAddr) -> SocketAddr {
 fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOptions> {
     let mut response_headers = Vec::new();
     for (name, value) in &settings.http_headers {
-        let header = (|| {
-            Some((
-                name.parse::<HeaderName>().ok()?,
-                value.parse::<HeaderValue>().ok()?,
-            ))
-        })();
-        response_headers.push(header.with_context(|| {
-            format!("http_api_response_headers: {name}: {value:?} is not a header")
-        })?);
+        let header = (|| Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?)))();
+        response_headers.push(header.with_context(|| format!("http_api_response_headers: {name}: {value:?} is not a header"))?);
     }
     let local = client.map(|client| {
         let handle = client.handle();
-        LocalNode {
-            node_id: handle.node_id(),
-            router: client::http::router(handle.clone()),
-            stats: Some(Arc::new(move || handle.stats())),
-        }
+        LocalNode { node_id: handle.node_id(), router: client::http::router(handle.clone()), stats: Some(Arc::new(move || handle.stats())) }
     });
     Ok(HttpOptions {
         local,
@@ -174,17 +136,8 @@ fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOpti
     })
 }
 
-fn announce(
-    settings: &Settings,
-    server: Option<&Server>,
-    client: Option<&Client>,
-    http: SocketAddr,
-) {
-    output::line(&format!(
-        "==> Drover agent {} v{}",
-        settings.name,
-        env!("CARGO_PKG_VERSION")
-    ));
+fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client>, http: SocketAddr) {
+    output::line(&format!("==> Drover agent {} v{}", settings.name, env!("CARGO_PKG_VERSION")));
     let mut rows = vec![("HTTP API", format!("http://{http}"))];
     if let Some(server) = server {
         rows.push(("Server RPC", server.handle().rpc_addr().to_string()));
@@ -193,10 +146,7 @@ fn announce(
         rows.push(("Node ID", client.handle().node_id().to_string()));
     }
     if settings.dev {
-        rows.push((
-            "Mode",
-            "dev: everything is gone when this process ends".to_owned(),
-        ));
+        rows.push(("Mode", "dev: everything is gone when this process ends".to_owned()));
     }
     let rows: Vec<(&str, &str)> = rows.iter().map(|(k, v)| (*k, v.as_str())).collect();
     output::pairs(&rows);

@@ -232,114 +232,39 @@ pub(crate) struct Limits {
 
 /// Names that Nomad knows and this release refuses, with the reason that the person reads. A trailing `.` means everything below.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
-    (
-        "acl.enabled",
-        "access control is not part of this release; the API listens on loopback unless told otherwise",
-    ),
-    (
-        "tls.http",
-        "TLS for the HTTP API is not part of this release; put a TLS proxy in front or stay on loopback",
-    ),
-    (
-        "tls.rpc",
-        "TLS for node RPC is not part of this release; stay on loopback or in a private network",
-    ),
+    ("acl.enabled", "access control is not part of this release; the API listens on loopback unless told otherwise"),
+    ("tls.http", "TLS for the HTTP API is not part of this release; put a TLS proxy in front or stay on loopback"),
+    ("tls.rpc", "TLS for node RPC is not part of this release; stay on loopback or in a private network"),
     ("audit", "audit logs are an enterprise feature of Nomad"),
     ("sentinel", "Sentinel is an enterprise feature of Nomad"),
     ("reporting", "Drover reports nothing to anyone"),
-    (
-        "consul",
-        "Consul is not supported; services come with Drover's own registry in a later release",
-    ),
+    ("consul", "Consul is not supported; services come with Drover's own registry in a later release"),
     ("vault", "Vault is not supported in this release"),
-    (
-        "keyring",
-        "external key management is not supported in this release",
-    ),
+    ("keyring", "external key management is not supported in this release"),
     ("ui", "the web UI is not part of this release"),
-    (
-        "autopilot",
-        "there is one server, or etcd elects; autopilot has nothing to do",
-    ),
-    (
-        "log_file",
-        "logs go to standard error; let the service manager keep them",
-    ),
-    (
-        "syslog_facility",
-        "logs go to standard error; let the service manager keep them",
-    ),
-    (
-        "enable_syslog",
-        "logs go to standard error; let the service manager keep them",
-    ),
-    (
-        "enable_debug",
-        "profiling endpoints are not part of this release",
-    ),
-    (
-        "leave_on_terminate",
-        "a node that ends leaves its tasks running; drain it first to move them",
-    ),
-    (
-        "leave_on_interrupt",
-        "a node that ends leaves its tasks running; drain it first to move them",
-    ),
-    (
-        "ports.serf",
-        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
-    ),
-    (
-        "addresses.serf",
-        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
-    ),
-    (
-        "advertise.serf",
-        "there is no gossip: nodes and servers find each other by the addresses in their configuration",
-    ),
+    ("autopilot", "there is one server, or etcd elects; autopilot has nothing to do"),
+    ("log_file", "logs go to standard error; let the service manager keep them"),
+    ("syslog_facility", "logs go to standard error; let the service manager keep them"),
+    ("enable_syslog", "logs go to standard error; let the service manager keep them"),
+    ("enable_debug", "profiling endpoints are not part of this release"),
+    ("leave_on_terminate", "a node that ends leaves its tasks running; drain it first to move them"),
+    ("leave_on_interrupt", "a node that ends leaves its tasks running; drain it first to move them"),
+    ("ports.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
+    ("addresses.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
+    ("advertise.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
     ("server.encrypt", "there is no gossip to encrypt"),
-    (
-        "server.authoritative_region",
-        "one region per cluster in this release",
-    ),
-    (
-        "server.server_join",
-        "servers do not join each other; several servers share an etcd in a later release",
-    ),
-    (
-        "server.raft_protocol",
-        "there is no Raft: the store is SQLite, or etcd in a later release",
-    ),
-    (
-        "server.default_scheduler_config",
-        "set it with `drover operator api` on /v1/operator/scheduler/configuration",
-    ),
-    (
-        "client.chroot_env",
-        "chroot isolation comes with the exec driver in a later release",
-    ),
+    ("server.authoritative_region", "one region per cluster in this release"),
+    ("server.server_join", "servers do not join each other; several servers share an etcd in a later release"),
+    ("server.raft_protocol", "there is no Raft: the store is SQLite, or etcd in a later release"),
+    ("server.default_scheduler_config", "set it with `drover operator api` on /v1/operator/scheduler/configuration"),
+    ("client.chroot_env", "chroot isolation comes with the exec driver in a later release"),
     ("client.template", "templates are not part of this release"),
     ("client.artifact", "artifacts are not part of this release"),
-    (
-        "client.cni_path",
-        "bridge and CNI networks are not part of this release",
-    ),
-    (
-        "client.cni_config_dir",
-        "bridge and CNI networks are not part of this release",
-    ),
-    (
-        "client.bridge_network_name",
-        "bridge and CNI networks are not part of this release",
-    ),
-    (
-        "client.drain_on_shutdown",
-        "a node that ends leaves its tasks running; drain it first to move them",
-    ),
-    (
-        "client.reserved.cores",
-        "reserved cores are not part of this release",
-    ),
+    ("client.cni_path", "bridge and CNI networks are not part of this release"),
+    ("client.cni_config_dir", "bridge and CNI networks are not part of this release"),
+    ("client.bridge_network_name", "bridge and CNI networks are not part of this release"),
+    ("client.drain_on_shutdown", "a node that ends leaves its tasks running; drain it first to move them"),
+    ("client.reserved.cores", "reserved cores are not part of this release"),
 ];
 
 /// A mistake in the configuration: where, and what.
@@ -369,8 +294,7 @@ pub(crate) fn refusals(tree: &Value) -> Vec<Mistake> {
         .iter()
         .filter_map(|(path, reason)| {
             let value = path.split('.').try_fold(tree, |v, key| v.get(key))?;
-            let off = matches!(value, Value::Bool(false) | Value::Null)
-                || value.as_object().is_some_and(is_switched_off);
+            let off = matches!(value, Value::Bool(false) | Value::Null) || value.as_object().is_some_and(is_switched_off);
             (!off).then(|| Mistake(format!("{path} is refused: {reason}")))
         })
         .collect()
@@ -378,9 +302,7 @@ pub(crate) fn refusals(tree: &Value) -> Vec<Mistake> {
 
 /// A block that says only `enabled = false`, or nothing.
 fn is_switched_off(block: &Map<String, Value>) -> bool {
-    block
-        .iter()
-        .all(|(k, v)| k == "enabled" && *v == Value::Bool(false))
+    block.iter().all(|(k, v)| k == "enabled" && *v == Value::Bool(false))
 }
 
 /// Takes the refused-but-off parts out, and types the rest.
@@ -415,10 +337,7 @@ fn remove(tree: &mut Value, path: &str) {
 
 /// serde says which field is unknown but not where: find the block that holds it.
 fn locate(tree: &Value, error: &str) -> String {
-    let Some(field) = error
-        .strip_prefix("unknown field `")
-        .and_then(|r| r.split('`').next())
-    else {
+    let Some(field) = error.strip_prefix("unknown field `").and_then(|r| r.split('`').next()) else {
         return error.to_owned();
     };
     fn find(value: &Value, field: &str, path: &str) -> Option<String> {
@@ -426,17 +345,7 @@ fn locate(tree: &Value, error: &str) -> String {
         if object.contains_key(field) {
             return Some(path.to_owned());
         }
-        object.iter().find_map(|(k, v)| {
-            find(
-                v,
-                field,
-                &if path.is_empty() {
-                    k.clone()
-                } else {
-                    format!("{path}.{k}")
-                },
-            )
-        })
+        object.iter().find_map(|(k, v)| find(v, field, &if path.is_empty() { k.clone() } else { format!("{path}.{k}") }))
     }
     match find(tree, field, "") {
         Some(path) if !path.is_empty() => format!("{path}: {error}"),
@@ -452,41 +361,24 @@ mod tests {
 
     #[test]
     fn later_files_win_and_maps_are_merged() {
-        let mut base =
-            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}}, "region": "eu"});
-        merge(
-            &mut base,
-            json!({"client": {"meta": {"b": "3"}, "servers": ["x:1"]}, "region": "us"}),
-        );
-        assert_eq!(
-            base,
-            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["x:1"]}, "region": "us"})
-        );
+        let mut base = json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}}, "region": "eu"});
+        merge(&mut base, json!({"client": {"meta": {"b": "3"}, "servers": ["x:1"]}, "region": "us"}));
+        assert_eq!(base, json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["x:1"]}, "region": "us"}));
     }
 
     #[test]
     fn unknown_names_are_errors_that_say_where() {
         let error = typed(json!({"client": {"enabeld": true}})).expect_err("a misspelt name");
-        assert!(
-            error[0].0.starts_with("client: unknown field `enabeld`"),
-            "{error:?}"
-        );
+        assert!(error[0].0.starts_with("client: unknown field `enabeld`"), "{error:?}");
     }
 
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
-        let error =
-            typed(json!({"acl": {"enabled": true}, "ports": {"serf": 4648}})).expect_err("refused");
+        let error = typed(json!({"acl": {"enabled": true}, "ports": {"serf": 4648}})).expect_err("refused");
         assert_eq!(error.len(), 2, "{error:?}");
-        assert!(
-            error[0].0.starts_with("acl.enabled is refused: "),
-            "{error:?}"
-        );
-        typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}}))
-            .expect("off is what we do");
+        assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
+        typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
         assert_eq!(typed(json!({"plugin_dir": 3})).expect_err("type").len(), 1);
-        let _: Mistake = typed(json!({"server": {"encrypt": "x"}}))
-            .expect_err("refused")
-            .remove(0);
+        let _: Mistake = typed(json!({"server": {"encrypt": "x"}})).expect_err("refused").remove(0);
     }
 }

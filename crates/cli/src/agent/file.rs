@@ -11,11 +11,7 @@ use serde_json::{Map, Value, json};
 use super::config::merge;
 
 /// Blocks that carry a label; the label becomes a key.
-const LABELLED: &[&[&str]] = &[
-    &["plugin"],
-    &["client", "host_volume"],
-    &["client", "host_network"],
-];
+const LABELLED: &[&[&str]] = &[&["plugin"], &["client", "host_volume"], &["client", "host_network"]];
 
 /// Blocks below which everything belongs to somebody else: kept as lists of maps, the form that driver schemas read.
 const FOREIGN: &[&str] = &["config"];
@@ -43,19 +39,13 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Value> {
 }
 
 fn read(file: &Path) -> Result<Value> {
-    let text =
-        fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+    let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
     let name = file.display().to_string();
     let tree = match hcl_lang::hcl1::parse(&hcl_lang::Source::new(&name, &text)) {
         Ok(object) => object.to_json(),
-        Err(finding) => bail!(
-            "{}",
-            hcl_lang::render(&[finding], crate::output::colour()).trim_end()
-        ),
+        Err(finding) => bail!("{}", hcl_lang::render(&[finding], crate::output::colour()).trim_end()),
     };
-    let Value::Object(map) = tree else {
-        bail!("{name}: the configuration must be an object")
-    };
+    let Value::Object(map) = tree else { bail!("{name}: the configuration must be an object") };
     flatten(map, &mut Vec::new()).context(name)
 }
 
@@ -85,11 +75,7 @@ fn flatten(map: Map<String, Value>, path: &mut Vec<String>) -> Result<Value> {
     }
     let here: Vec<&str> = path.iter().map(String::as_str).collect();
     if LABELLED.contains(&here.as_slice()) && out.values().any(|v| !v.is_object()) {
-        bail!(
-            "{} needs a label: {} \"NAME\" {{ … }}",
-            here.join("."),
-            here.last().unwrap_or(&"")
-        );
+        bail!("{} needs a label: {} \"NAME\" {{ … }}", here.join("."), here.last().unwrap_or(&""));
     }
     Ok(Value::Object(out))
 }

@@ -10,9 +10,7 @@ use axum::{
 };
 use client::ClientHandle;
 use http::{StatusCode, Uri, header::HOST};
-use hyper_util::{
-    client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor,
-};
+use hyper_util::{client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 
 struct Forward {
     node: ClientHandle,
@@ -21,10 +19,7 @@ struct Forward {
 
 /// The router.
 pub(crate) fn router(node: ClientHandle) -> Router {
-    let state = Arc::new(Forward {
-        node: node.clone(),
-        http: HttpClient::builder(TokioExecutor::new()).build_http(),
-    });
+    let state = Arc::new(Forward { node: node.clone(), http: HttpClient::builder(TokioExecutor::new()).build_http() });
     client::http::router(node).fallback_service(Router::new().fallback(forward).with_state(state))
 }
 
@@ -34,32 +29,19 @@ fn refused(status: StatusCode, text: String) -> Response {
 
 async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Response {
     let Some(server) = state.node.server_http() else {
-        return refused(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "No cluster leader: this node has no session with a server now".into(),
-        );
+        return refused(StatusCode::INTERNAL_SERVER_ERROR, "No cluster leader: this node has no session with a server now".into());
     };
-    let path = request
-        .uri()
-        .path_and_query()
-        .map_or("/", |p| p.as_str())
-        .to_owned();
+    let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
     let uri: Uri = match format!("http://{server}{path}").parse() {
         Ok(uri) => uri,
         Err(error) => {
-            return refused(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("cannot forward to the server at {server:?}: {error}"),
-            );
+            return refused(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot forward to the server at {server:?}: {error}"));
         }
     };
     *request.uri_mut() = uri;
     request.headers_mut().remove(HOST);
     match state.http.request(request).await {
         Ok(response) => response.map(Body::new),
-        Err(error) => refused(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("cannot reach the server at {server}: {error}"),
-        ),
+        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot reach the server at {server}: {error}")),
     }
 }

@@ -66,6 +66,9 @@ pub(crate) struct AgentArgs {
     pub(crate) log_json: bool,
 }
 
+/// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for every thread that there was.
+const BLOCKING_THREADS: usize = 32;
+
 /// Runs an agent until it is told to end.
 ///
 /// # Errors
@@ -74,17 +77,11 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     let tree = file::load(&args.config)?;
     let file = config::typed(tree).map_err(refuse)?;
     // The directory of a dev agent goes when this value goes.
-    let dev_dir = args
-        .dev
-        .then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir())
-        .transpose()?;
-    let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path))
-        .map_err(refuse)?;
+    let dev_dir = args.dev.then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir()).transpose()?;
+    let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
     init_log(&settings.log_level, settings.log_json);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("drover")
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
     let result = runtime.block_on(compose::run(settings));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
@@ -97,47 +94,26 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
 /// All mistakes that were found.
 pub(crate) fn check(paths: Vec<PathBuf>) -> Result<()> {
     let file = config::typed(file::load(&paths)?).map_err(refuse)?;
-    settings::settings(
-        file,
-        &AgentArgs {
-            config: paths,
-            ..AgentArgs::default()
-        },
-        None,
-    )
-    .map_err(refuse)?;
+    settings::settings(file, &AgentArgs { config: paths, ..AgentArgs::default() }, None).map_err(refuse)?;
     Ok(())
 }
 
 fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
-    let list: Vec<String> = mistakes
-        .into_iter()
-        .map(|m| format!("  * {}", m.0))
-        .collect();
-    anyhow::anyhow!(
-        "the agent's configuration cannot be used:\n{}",
-        list.join("\n")
-    )
+    let list: Vec<String> = mistakes.into_iter().map(|m| format!("  * {}", m.0)).collect();
+    anyhow::anyhow!("the agent's configuration cannot be used:\n{}", list.join("\n"))
 }
 
 fn init_log(level: &str, json: bool) {
     use std::io::IsTerminal;
     use tracing_subscriber::EnvFilter;
     // The wire libraries speak at debug of every frame: they are heard from warn on, unless RUST_LOG says otherwise.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        EnvFilter::new(format!(
-            "{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn"
-        ))
-    });
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn")));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let ready = if json {
         builder.json().flatten_event(true).try_init()
     } else {
-        builder
-            .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-            .try_init()
+        builder.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
     };
     if let Err(error) = ready {
         eprintln!("drover: no log: {error}");

@@ -80,20 +80,14 @@ impl Reader {
     /// `host` or `host:port`; without a port, the listener's.
     fn advertised(&mut self, name: &str, text: Option<&str>, port: u16) -> Option<String> {
         let text = text?;
-        if text.parse::<SocketAddr>().is_ok()
-            || text
-                .rsplit_once(':')
-                .is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok())
-        {
+        if text.parse::<SocketAddr>().is_ok() || text.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok()) {
             return Some(text.to_owned());
         }
         if text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) {
             return Some(format!("[{text}]:{port}"));
         }
         if text.is_empty() || text.contains([' ', '/']) {
-            self.wrong(format!(
-                "{name} must be an address or address:port, it is {text:?}"
-            ));
+            self.wrong(format!("{name} must be an address or address:port, it is {text:?}"));
             return None;
         }
         Some(format!("{text}:{port}"))
@@ -101,111 +95,48 @@ impl Reader {
 }
 
 /// Turns a merged configuration and the flags into settings.
-pub(crate) fn settings(
-    file: AgentFile,
-    args: &AgentArgs,
-    dev_dir: Option<&Path>,
-) -> Result<Settings, Vec<Mistake>> {
+pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>) -> Result<Settings, Vec<Mistake>> {
     let mut r = Reader::default();
     let dev = dev_dir.is_some();
-    let bind = r.ip(
-        "bind_addr",
-        args.bind.as_deref().or(file.bind_addr.as_deref()),
-        IpAddr::V4(Ipv4Addr::LOCALHOST),
-    );
+    let bind = r.ip("bind_addr", args.bind.as_deref().or(file.bind_addr.as_deref()), IpAddr::V4(Ipv4Addr::LOCALHOST));
     let http_ip = r.ip("addresses.http", file.addresses.http.as_deref(), bind);
     let rpc_ip = r.ip("addresses.rpc", file.addresses.rpc.as_deref(), bind);
     let http = SocketAddr::new(http_ip, file.ports.http.unwrap_or(4646));
     let rpc = SocketAddr::new(rpc_ip, file.ports.rpc.unwrap_or(4647));
-    let http_advertise = r.advertised(
-        "advertise.http",
-        file.advertise.http.as_deref(),
-        http.port(),
-    );
+    let http_advertise = r.advertised("advertise.http", file.advertise.http.as_deref(), http.port());
     let rpc_advertise = r.advertised("advertise.rpc", file.advertise.rpc.as_deref(), rpc.port());
 
-    let region = args
-        .region
-        .clone()
-        .or(file.region.clone())
-        .unwrap_or_else(|| "global".into());
-    let datacenter = args
-        .dc
-        .clone()
-        .or(file.datacenter.clone())
-        .unwrap_or_else(|| "dc1".into());
-    let name = args
-        .node
-        .clone()
-        .or(file.name.clone())
-        .unwrap_or_else(host_name);
-    let log_level = args
-        .log_level
-        .clone()
-        .or(file.log_level.clone())
-        .unwrap_or_else(|| "info".into())
-        .to_lowercase();
+    let region = args.region.clone().or(file.region.clone()).unwrap_or_else(|| "global".into());
+    let datacenter = args.dc.clone().or(file.datacenter.clone()).unwrap_or_else(|| "dc1".into());
+    let name = args.node.clone().or(file.name.clone()).unwrap_or_else(host_name);
+    let log_level = args.log_level.clone().or(file.log_level.clone()).unwrap_or_else(|| "info".into()).to_lowercase();
     if !["trace", "debug", "info", "warn", "error"].contains(&log_level.as_str()) {
-        r.wrong(format!(
-            "log_level must be trace, debug, info, warn or error, it is {log_level:?}"
-        ));
+        r.wrong(format!("log_level must be trace, debug, info, warn or error, it is {log_level:?}"));
     }
 
     let is_server = dev || args.server || file.server.enabled == Some(true);
     let is_client = dev || args.client || file.client.enabled == Some(true);
     if !is_server && !is_client {
-        r.wrong("the agent is neither server nor client: set server { enabled = true }, client { enabled = true } or both, or use -dev".into());
+        r.wrong(
+            "the agent is neither server nor client: set server { enabled = true }, client { enabled = true } or both, or use -dev".into(),
+        );
     }
-    let data_dir = match (
-        args.data_dir
-            .clone()
-            .or(file.data_dir.clone())
-            .map(PathBuf::from),
-        dev_dir,
-    ) {
+    let data_dir = match (args.data_dir.clone().or(file.data_dir.clone()).map(PathBuf::from), dev_dir) {
         (Some(dir), _) if dir.is_absolute() => dir,
         (Some(dir), _) => {
-            r.wrong(format!(
-                "data_dir must be an absolute path, it is {:?}",
-                dir.display().to_string()
-            ));
+            r.wrong(format!("data_dir must be an absolute path, it is {:?}", dir.display().to_string()));
             dir
         }
         (None, Some(dir)) => dir.to_owned(),
         (None, None) => {
-            r.wrong(
-                "data_dir is missing: the agent needs a directory for its state (or -dev)".into(),
-            );
+            r.wrong("data_dir is missing: the agent needs a directory for its state (or -dev)".into());
             PathBuf::new()
         }
     };
 
-    let server = is_server.then(|| {
-        server_config(
-            &mut r,
-            &file,
-            dev,
-            &data_dir,
-            &name,
-            &region,
-            &datacenter,
-            rpc,
-            rpc_advertise.as_deref(),
-        )
-    });
-    let client = is_client.then(|| {
-        client_config(
-            &mut r,
-            &file,
-            args,
-            dev,
-            is_server,
-            &data_dir,
-            &name,
-            &region,
-            &datacenter,
-        )
-    });
+    let server =
+        is_server.then(|| server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref()));
+    let client = is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
     if file.disable_update_check == Some(false) || file.disable_anonymous_signature == Some(false) {
         r.wrong("disable_update_check and disable_anonymous_signature cannot be false: Drover never calls home".into());
     }
@@ -217,10 +148,7 @@ pub(crate) fn settings(
         client,
         http,
         http_advertise,
-        http_max_conns_per_client: file
-            .limits
-            .http_max_conns_per_client
-            .map_or(100, |n| n as usize),
+        http_max_conns_per_client: file.limits.http_max_conns_per_client.map_or(100, |n| n as usize),
         http_headers: file.http_api_response_headers,
         prometheus: file.telemetry.prometheus_metrics.unwrap_or(false),
         log_level,
@@ -230,10 +158,7 @@ pub(crate) fn settings(
     })
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "one caller, and every argument is a different thing"
-)]
+#[allow(clippy::too_many_arguments, reason = "one caller, and every argument is a different thing")]
 fn server_config(
     r: &mut Reader,
     file: &AgentFile,
@@ -250,22 +175,10 @@ fn server_config(
         r.wrong("server.bootstrap_expect must be 1: several servers come with the etcd store in a later release".into());
     }
     let base = ServerConfig::default();
-    let lease = r.duration(
-        "server.min_heartbeat_ttl",
-        s.min_heartbeat_ttl.as_deref(),
-        base.lease,
-    );
+    let lease = r.duration("server.min_heartbeat_ttl", s.min_heartbeat_ttl.as_deref(), base.lease);
     let mut config = base.with_lease(lease);
-    config.lease_margin = r.duration(
-        "server.heartbeat_grace",
-        s.heartbeat_grace.as_deref(),
-        config.lease_margin,
-    );
-    config.data_dir = (!dev).then(|| {
-        s.data_dir
-            .as_ref()
-            .map_or_else(|| data_dir.join("server"), PathBuf::from)
-    });
+    config.lease_margin = r.duration("server.heartbeat_grace", s.heartbeat_grace.as_deref(), config.lease_margin);
+    config.data_dir = (!dev).then(|| s.data_dir.as_ref().map_or_else(|| data_dir.join("server"), PathBuf::from));
     config.name = name.to_owned();
     config.region = region.to_owned();
     config.datacenter = datacenter.to_owned();
@@ -273,47 +186,22 @@ fn server_config(
     config.rpc_advertise = advertise.and_then(|a| {
         let parsed = a.parse();
         if parsed.is_err() {
-            r.wrong(format!(
-                "advertise.rpc must be an IP address with or without a port, it is {a:?}"
-            ));
+            r.wrong(format!("advertise.rpc must be an IP address with or without a port, it is {a:?}"));
         }
         parsed.ok()
     });
     if let Some(n) = s.num_schedulers {
         config.workers = n as usize;
         if n == 0 {
-            r.wrong(
-                "server.num_schedulers must be at least 1: without one nothing is ever placed"
-                    .into(),
-            );
+            r.wrong("server.num_schedulers must be at least 1: without one nothing is ever placed".into());
         }
     }
     let gc = &mut config.gc;
-    gc.eval_threshold = r.duration(
-        "server.eval_gc_threshold",
-        s.eval_gc_threshold.as_deref(),
-        gc.eval_threshold,
-    );
-    gc.job_threshold = r.duration(
-        "server.job_gc_threshold",
-        s.job_gc_threshold.as_deref(),
-        gc.job_threshold,
-    );
-    gc.node_threshold = r.duration(
-        "server.node_gc_threshold",
-        s.node_gc_threshold.as_deref(),
-        gc.node_threshold,
-    );
-    gc.deployment_threshold = r.duration(
-        "server.deployment_gc_threshold",
-        s.deployment_gc_threshold.as_deref(),
-        gc.deployment_threshold,
-    );
-    gc.interval = r.duration(
-        "server.job_gc_interval",
-        s.job_gc_interval.as_deref(),
-        gc.interval,
-    );
+    gc.eval_threshold = r.duration("server.eval_gc_threshold", s.eval_gc_threshold.as_deref(), gc.eval_threshold);
+    gc.job_threshold = r.duration("server.job_gc_threshold", s.job_gc_threshold.as_deref(), gc.job_threshold);
+    gc.node_threshold = r.duration("server.node_gc_threshold", s.node_gc_threshold.as_deref(), gc.node_threshold);
+    gc.deployment_threshold = r.duration("server.deployment_gc_threshold", s.deployment_gc_threshold.as_deref(), gc.deployment_threshold);
+    gc.interval = r.duration("server.job_gc_interval", s.job_gc_interval.as_deref(), gc.interval);
     if let Some(n) = s.job_tracked_versions {
         config.job_tracked_versions = n as usize;
         if n == 0 {
@@ -326,10 +214,7 @@ fn server_config(
     config
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "one caller, and every argument is a different thing"
-)]
+#[allow(clippy::too_many_arguments, reason = "one caller, and every argument is a different thing")]
 fn client_config(
     r: &mut Reader,
     file: &AgentFile,
@@ -351,16 +236,8 @@ fn client_config(
     }
     config.region = region.to_owned();
     config.datacenter = datacenter.to_owned();
-    config.node_pool = args
-        .node_pool
-        .clone()
-        .or(c.node_pool.clone())
-        .unwrap_or_else(|| "default".into());
-    config.node_class = args
-        .node_class
-        .clone()
-        .or(c.node_class.clone())
-        .unwrap_or_default();
+    config.node_pool = args.node_pool.clone().or(c.node_pool.clone()).unwrap_or_else(|| "default".into());
+    config.node_class = args.node_class.clone().or(c.node_class.clone()).unwrap_or_default();
     config.meta = texts(&c.meta);
     for pair in &args.meta {
         match pair.split_once('=') {
@@ -370,16 +247,10 @@ fn client_config(
     }
     config.servers = args.servers.clone();
     if config.servers.is_empty() {
-        config.servers = c
-            .servers
-            .iter()
-            .chain(c.server_join.iter().flat_map(|j| &j.retry_join))
-            .cloned()
-            .collect();
+        config.servers = c.servers.iter().chain(c.server_join.iter().flat_map(|j| &j.retry_join)).cloned().collect();
     }
     for server in &mut config.servers {
-        if server.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err())
-        {
+        if server.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err()) {
             server.push_str(":4647");
         }
     }
@@ -391,28 +262,15 @@ fn client_config(
             r.wrong("client.server_join.retry_max is refused: a node never gives up looking for its servers".into());
         }
         if join.retry_interval.is_some() {
-            r.wrong(
-                "client.server_join.retry_interval is refused: the node backs off by itself".into(),
-            );
+            r.wrong("client.server_join.retry_interval is refused: the node backs off by itself".into());
         }
     }
-    config.network_interface = args
-        .network_interface
-        .clone()
-        .or(c.network_interface.clone())
-        .unwrap_or_default();
+    config.network_interface = args.network_interface.clone().or(c.network_interface.clone()).unwrap_or_default();
     config.host_networks = c
         .host_network
         .iter()
         .map(|(n, h)| {
-            (
-                n.clone(),
-                HostNetwork {
-                    cidr: h.cidr.clone(),
-                    interface: h.interface.clone(),
-                    reserved_ports: h.reserved_ports.clone(),
-                },
-            )
+            (n.clone(), HostNetwork { cidr: h.cidr.clone(), interface: h.interface.clone(), reserved_ports: h.reserved_ports.clone() })
         })
         .collect();
     config.reserved = client::Reserved {
@@ -424,108 +282,52 @@ fn client_config(
     config.cpu_total_compute = c.cpu_total_compute.unwrap_or(0);
     config.memory_total_mb = c.memory_total_mb.unwrap_or(0);
     config.disk_total_mb = c.disk_total_mb.unwrap_or(0);
-    config.dynamic_ports = (
-        c.min_dynamic_port.unwrap_or(config.dynamic_ports.0),
-        c.max_dynamic_port.unwrap_or(config.dynamic_ports.1),
-    );
+    config.dynamic_ports = (c.min_dynamic_port.unwrap_or(config.dynamic_ports.0), c.max_dynamic_port.unwrap_or(config.dynamic_ports.1));
     if config.dynamic_ports.0 == 0 || config.dynamic_ports.0 > config.dynamic_ports.1 {
         r.wrong(format!(
             "client.min_dynamic_port {} must be above 0 and not above max_dynamic_port {}",
             config.dynamic_ports.0, config.dynamic_ports.1
         ));
     }
-    config.max_kill_timeout = r.duration(
-        "client.max_kill_timeout",
-        c.max_kill_timeout.as_deref(),
-        config.max_kill_timeout,
-    );
-    config.telemetry_interval = r.duration(
-        "telemetry.collection_interval",
-        file.telemetry.collection_interval.as_deref(),
-        config.telemetry_interval,
-    );
+    config.max_kill_timeout = r.duration("client.max_kill_timeout", c.max_kill_timeout.as_deref(), config.max_kill_timeout);
+    config.telemetry_interval =
+        r.duration("telemetry.collection_interval", file.telemetry.collection_interval.as_deref(), config.telemetry_interval);
     if let Some(n) = c.gc_max_allocs {
         config.gc.max_allocs = n as usize;
     }
     config.host_volumes = c
         .host_volume
         .iter()
-        .map(|(n, v)| {
-            (
-                n.clone(),
-                model::node::HostVolume {
-                    name: n.clone(),
-                    path: v.path.clone(),
-                    read_only: v.read_only,
-                },
-            )
-        })
+        .map(|(n, v)| (n.clone(), model::node::HostVolume { name: n.clone(), path: v.path.clone(), read_only: v.read_only }))
         .collect();
     config.options = texts(&c.options);
     let list = |name: &str, options: &BTreeMap<String, String>| -> Vec<String> {
-        options
-            .get(name)
-            .map(|t| {
-                t.split(',')
-                    .map(|s| s.trim().to_owned())
-                    .filter(|s| !s.is_empty())
-                    .collect()
-            })
-            .unwrap_or_default()
+        options.get(name).map(|t| t.split(',').map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()).collect()).unwrap_or_default()
     };
     config.driver_allowlist = list("driver.allowlist", &config.options);
     config.driver_denylist = list("driver.denylist", &config.options);
     for unknown in config.unknown_options() {
-        r.wrong(format!(
-            "client.options: {unknown:?} is not an option; there are {}",
-            client::config::KNOWN_OPTIONS.join(", ")
-        ));
+        r.wrong(format!("client.options: {unknown:?} is not an option; there are {}", client::config::KNOWN_OPTIONS.join(", ")));
     }
-    config.plugins = file
-        .plugin
-        .iter()
-        .map(|(n, p)| {
-            (
-                n.clone(),
-                PluginSettings {
-                    args: p.args.clone(),
-                    config: p.config.clone(),
-                },
-            )
-        })
-        .collect();
-    config.plugin_dir = file
-        .plugin_dir
-        .as_ref()
-        .map(PathBuf::from)
-        .or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
+    config.plugins =
+        file.plugin.iter().map(|(n, p)| (n.clone(), PluginSettings { args: p.args.clone(), config: p.config.clone() })).collect();
+    config.plugin_dir = file.plugin_dir.as_ref().map(PathBuf::from).or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
     match std::env::current_exe() {
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
                 .iter()
                 .filter(|n| ALWAYS.contains(n) || dev || config.plugins.contains_key(**n))
-                .map(|n| PluginCommand {
-                    name: (*n).to_owned(),
-                    program: program.clone(),
-                    args: vec!["driver".into(), (*n).to_owned()],
-                })
+                .map(|n| PluginCommand { name: (*n).to_owned(), program: program.clone(), args: vec!["driver".into(), (*n).to_owned()] })
                 .collect();
         }
-        Err(error) => r.wrong(format!(
-            "could not find this program's own file, which serves the built-in drivers: {error}"
-        )),
+        Err(error) => r.wrong(format!("could not find this program's own file, which serves the built-in drivers: {error}")),
     }
     // remote_exec reaches a runtime that belongs to no node; a dev agent has one of its own beside its data.
     if dev {
-        config
-            .plugins
-            .entry("remote_exec".into())
-            .or_insert_with(|| PluginSettings {
-                args: Vec::new(),
-                config: Some(
-                    serde_json::json!({"transport": "local", "root": data_dir.join("runtime")}),
-                ),
-            });
+        config.plugins.entry("remote_exec".into()).or_insert_with(|| PluginSettings {
+            args: Vec::new(),
+            config: Some(serde_json::json!({"transport": "local", "root": data_dir.join("runtime")})),
+        });
     }
     config.stop_tasks_on_stop = dev;
     config
@@ -533,21 +335,11 @@ fn client_config(
 
 /// Values of a free map as text: numbers and booleans are written by people without quotes.
 fn texts(map: &BTreeMap<String, Value>) -> BTreeMap<String, String> {
-    map.iter()
-        .map(|(k, v)| {
-            (
-                k.clone(),
-                v.as_str().map_or_else(|| v.to_string(), str::to_owned),
-            )
-        })
-        .collect()
+    map.iter().map(|(k, v)| (k.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned))).collect()
 }
 
 fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -558,23 +350,15 @@ mod tests {
     use crate::agent::{AgentArgs, config::typed};
 
     fn check(tree: serde_json::Value) -> Result<super::Settings, String> {
-        let file =
-            typed(tree).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))?;
-        settings(file, &AgentArgs::default(), None)
-            .map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))
+        let file = typed(tree).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))?;
+        settings(file, &AgentArgs::default(), None).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))
     }
 
     #[test]
     fn all_mistakes_are_reported_at_once() {
         let error = check(json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "bootstrap_expect": 3, "min_heartbeat_ttl": "soon"}}))
             .expect_err("mistakes");
-        for part in [
-            "bind_addr",
-            "log_level",
-            "data_dir is missing",
-            "bootstrap_expect",
-            "min_heartbeat_ttl",
-        ] {
+        for part in ["bind_addr", "log_level", "data_dir is missing", "bootstrap_expect", "min_heartbeat_ttl"] {
             assert!(error.contains(part), "{part} in {error}");
         }
     }
@@ -582,26 +366,18 @@ mod tests {
     #[test]
     fn a_node_needs_a_server_and_servers_get_their_port() {
         let node = json!({"data_dir": "/x", "client": {"enabled": true}});
-        assert!(
-            check(node)
-                .expect_err("no servers")
-                .contains("client.servers is empty")
-        );
-        let s =
-            check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a", "b:5"]}}))
-                .expect("fine");
+        assert!(check(node).expect_err("no servers").contains("client.servers is empty"));
+        let s = check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a", "b:5"]}})).expect("fine");
         assert_eq!(s.client.expect("client").servers, ["a:4647", "b:5"]);
         assert!(s.server.is_none());
     }
 
     #[test]
     fn leases_follow_the_heartbeat_settings() {
-        let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "min_heartbeat_ttl": "2s", "heartbeat_grace": "300ms"}})).expect("fine");
+        let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "min_heartbeat_ttl": "2s", "heartbeat_grace": "300ms"}}))
+            .expect("fine");
         let server = s.server.expect("server");
-        assert_eq!(
-            (server.lease.as_millis(), server.lease_margin.as_millis()),
-            (2000, 300)
-        );
+        assert_eq!((server.lease.as_millis(), server.lease_margin.as_millis()), (2000, 300));
         assert!(server.heartbeat_interval < server.lease / 2);
     }
 }

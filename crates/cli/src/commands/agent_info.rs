@@ -27,9 +27,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     for (group, values) in me["stats"].as_object().into_iter().flatten() {
         output::line(group);
         for (name, value) in values.as_object().into_iter().flatten() {
-            let text = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             output::line(&format!("  {name} = {text}"));
         }
     }

@@ -143,62 +143,32 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Fs(args) => fs(args).await,
         Command::Logs(args) => logs(args).await,
-        Command::Restart {
-            api,
-            all_tasks,
-            id,
-            task,
-        } => {
+        Command::Restart { api, all_tasks, id, task } => {
             let conn = api.conn()?;
             let alloc = find(&conn, &id).await?;
             let body = json!({"TaskName": task.unwrap_or_default(), "AllTasks": all_tasks});
-            let _: Value = conn
-                .put(
-                    &format!("/v1/client/allocation/{}/restart", alloc.id),
-                    &body,
-                )
-                .await?;
+            let _: Value = conn.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Signal {
-            api,
-            signal,
-            id,
-            task,
-        } => {
+        Command::Signal { api, signal, id, task } => {
             let conn = api.conn()?;
             let alloc = find(&conn, &id).await?;
             let body = json!({"Signal": signal, "Task": task.unwrap_or_default()});
-            let _: Value = conn
-                .put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body)
-                .await?;
+            let _: Value = conn.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Status {
-            api,
-            shape,
-            short,
-            stats,
-            id: Some(id),
-        } => {
+        Command::Status { api, shape, short, stats, id: Some(id) } => {
             let conn = api.conn()?;
             let alloc = find(&conn, &id).await?;
             let code = show(&conn, &shape, &alloc.id.to_string(), short).await?;
             if stats && !shape.json {
-                let stats: Value = conn
-                    .get(&format!("/v1/client/allocation/{}/stats", alloc.id))
-                    .await?;
+                let stats: Value = conn.get(&format!("/v1/client/allocation/{}/stats", alloc.id)).await?;
                 output::heading("Use of Resources");
                 output::json(&stats)?;
             }
             Ok(code)
         }
-        Command::Status {
-            api,
-            shape,
-            id: None,
-            ..
-        } => {
+        Command::Status { api, shape, id: None, .. } => {
             let conn = api.conn()?;
             if shape.json {
                 return conn.print("/v1/allocations?namespace=*").await;
@@ -211,35 +181,17 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Stop {
-            api,
-            shape,
-            detach,
-            no_shutdown_delay,
-            id,
-        } => {
+        Command::Stop { api, shape, detach, no_shutdown_delay, id } => {
             let conn = api.conn()?;
             let alloc = find(&conn, &id).await?;
-            let answer: Value = conn
-                .put(
-                    &format!(
-                        "/v1/allocation/{}/stop?no_shutdown_delay={no_shutdown_delay}",
-                        alloc.id
-                    ),
-                    &json!({}),
-                )
-                .await?;
+            let answer: Value =
+                conn.put(&format!("/v1/allocation/{}/stop?no_shutdown_delay={no_shutdown_delay}", alloc.id), &json!({})).await?;
             let eval = answer["EvalID"].as_str().unwrap_or_default();
             if detach || eval.is_empty() {
                 output::line(eval);
                 return Ok(ExitCode::SUCCESS);
             }
-            super::monitor::follow(
-                &conn,
-                eval.parse().context("the server's evaluation id")?,
-                &shape,
-            )
-            .await
+            super::monitor::follow(&conn, eval.parse().context("the server's evaluation id")?, &shape).await
         }
     }
 }
@@ -259,17 +211,10 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Allocation> {
 
 /// Of a job's allocations the one that people most likely mean: running before ended, new before old.
 async fn of_job(conn: &Conn, job: &str) -> Result<Allocation> {
-    let allocs: Vec<Allocation> = conn
-        .get(&format!("/v1/job/{}/allocations", encode(job)))
-        .await?;
+    let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{}/allocations", encode(job))).await?;
     allocs
         .into_iter()
-        .max_by_key(|a| {
-            (
-                a.client_status == model::ClientStatus::Running,
-                a.create_index,
-            )
-        })
+        .max_by_key(|a| (a.client_status == model::ClientStatus::Running, a.create_index))
         .with_context(|| format!("job {job:?} has no allocations"))
 }
 
@@ -277,27 +222,12 @@ async fn of_job(conn: &Conn, job: &str) -> Result<Allocation> {
 pub(crate) fn table(allocs: &[Allocation], shape: &Shape) -> Table {
     let mut sorted: Vec<&Allocation> = allocs.iter().collect();
     sorted.sort_by_key(|a| std::cmp::Reverse(a.create_index));
-    let mut table = Table::new([
-        "ID",
-        "Node",
-        "Job",
-        "Task Group",
-        "Index",
-        "Version",
-        "Desired",
-        "Status",
-        "Created",
-        "Modified",
-    ]);
+    let mut table = Table::new(["ID", "Node", "Job", "Task Group", "Index", "Version", "Desired", "Status", "Created", "Modified"]);
     let now = when::now_ns();
     for a in sorted {
         table.row([
             shape.id(a.id),
-            if a.node_name.is_empty() {
-                shape.id(a.node_id)
-            } else {
-                a.node_name.to_string()
-            },
+            if a.node_name.is_empty() { shape.id(a.node_id) } else { a.node_name.to_string() },
             a.job_id.to_string(),
             a.task_group.to_string(),
             a.index().to_string(),
@@ -346,24 +276,13 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Allocation Addresses");
         let mut table = Table::new(["Label", "Address", "To"]);
         for p in &a.resources.shared.ports {
-            table.row([
-                p.label.clone(),
-                format!("{}:{}", p.host_ip, p.value),
-                if p.to > 0 {
-                    p.to.to_string()
-                } else {
-                    "-".to_owned()
-                },
-            ]);
+            table.row([p.label.clone(), format!("{}:{}", p.host_ip, p.value), if p.to > 0 { p.to.to_string() } else { "-".to_owned() }]);
         }
         table.print();
     }
     for (task, incarnation) in &a.remote {
         output::heading(&format!("Task {task:?} is remote"));
-        output::line(&format!(
-            "Incarnation {incarnation}; `drover remote status {}` shows its record",
-            shape.id(*incarnation)
-        ));
+        output::line(&format!("Incarnation {incarnation}; `drover remote status {}` shows its record", shape.id(*incarnation)));
     }
     if !short {
         for (name, state) in &a.task_states {
@@ -377,16 +296,8 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Placement Metrics");
         let mut table = Table::new(["Node", "Final Score", "Parts"]);
         for s in &metrics.score_meta_data {
-            let parts: Vec<String> = s
-                .scores
-                .iter()
-                .map(|(k, v)| format!("{k} {v:.3}"))
-                .collect();
-            table.row([
-                s.node_id.to_string(),
-                format!("{:.3}", s.norm_score),
-                parts.join(", "),
-            ]);
+            let parts: Vec<String> = s.scores.iter().map(|(k, v)| format!("{k} {v:.3}")).collect();
+            table.row([s.node_id.to_string(), format!("{:.3}", s.norm_score), parts.join(", ")]);
         }
         table.print();
     }
@@ -400,11 +311,7 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
             "Given: {} MHz, {} MiB{}",
             given.cpu.cpu_shares,
             given.memory.memory_mb,
-            if given.remote {
-                ", at its provider"
-            } else {
-                ""
-            }
+            if given.remote { ", at its provider" } else { "" }
         ));
     }
     output::pairs(&[
@@ -417,64 +324,35 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
     output::line("Recent Events:");
     let mut table = Table::new(["Time", "Type", "Description"]);
     for e in state.events.iter().rev() {
-        table.row([
-            when::stamp(e.time),
-            e.kind.clone(),
-            e.display_message.clone(),
-        ]);
+        table.row([when::stamp(e.time), e.kind.clone(), e.display_message.clone()]);
     }
     table.print();
 }
 
 async fn logs(args: Logs) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let alloc = if args.job {
-        of_job(&conn, &args.id).await?
-    } else {
-        find(&conn, &args.id).await?
-    };
+    let alloc = if args.job { of_job(&conn, &args.id).await? } else { find(&conn, &args.id).await? };
     let task = match args.task.or(args.task_flag) {
         Some(task) => task,
         None => only_task(&conn, &alloc).await?,
     };
     let kind = if args.stderr { "stderr" } else { "stdout" };
     // Lines are counted in what comes back: the end is asked for generously, then cut.
-    let lines = if args.tail && args.c.is_none() {
-        Some(args.n.unwrap_or(10))
-    } else {
-        args.n
-    };
+    let lines = if args.tail && args.c.is_none() { Some(args.n.unwrap_or(10)) } else { args.n };
     let tail = args.tail || args.n.is_some() || args.c.is_some();
-    let bytes = args
-        .c
-        .unwrap_or_else(|| lines.unwrap_or(10).saturating_mul(4096));
+    let bytes = args.c.unwrap_or_else(|| lines.unwrap_or(10).saturating_mul(4096));
     let (origin, offset) = if tail { ("end", bytes) } else { ("start", 0) };
-    let base = format!(
-        "/v1/client/fs/logs/{}?task={}&type={kind}&plain=true",
-        alloc.id,
-        encode(&task)
-    );
+    let base = format!("/v1/client/fs/logs/{}?task={}&type={kind}&plain=true", alloc.id, encode(&task));
     if let (true, Some(lines)) = (tail, lines) {
         // What is there now, cut to whole lines; then everything after it.
-        let text = conn
-            .text(&format!(
-                "{base}&follow=false&origin={origin}&offset={offset}"
-            ))
-            .await?;
+        let text = conn.text(&format!("{base}&follow=false&origin={origin}&offset={offset}")).await?;
         output::bytes(last_lines(text.as_bytes(), lines));
         if !args.follow {
             return Ok(ExitCode::SUCCESS);
         }
         return pump(&conn, &format!("{base}&follow=true&origin=end&offset=0")).await;
     }
-    pump(
-        &conn,
-        &format!(
-            "{base}&follow={}&origin={origin}&offset={offset}",
-            args.follow
-        ),
-    )
-    .await
+    pump(&conn, &format!("{base}&follow={}&origin={origin}&offset={offset}", args.follow)).await
 }
 
 /// The last `n` lines; a last line without an end counts.
@@ -502,53 +380,28 @@ async fn pump(conn: &Conn, path: &str) -> Result<ExitCode> {
 
 async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
     let full: Value = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
-    let group = full["Job"]["TaskGroups"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|g| g["Name"].as_str() == Some(&*alloc.task_group));
-    let names: Vec<&str> = group
-        .into_iter()
-        .flat_map(|g| g["Tasks"].as_array().into_iter().flatten())
-        .filter_map(|t| t["Name"].as_str())
-        .collect();
+    let group = full["Job"]["TaskGroups"].as_array().into_iter().flatten().find(|g| g["Name"].as_str() == Some(&*alloc.task_group));
+    let names: Vec<&str> =
+        group.into_iter().flat_map(|g| g["Tasks"].as_array().into_iter().flatten()).filter_map(|t| t["Name"].as_str()).collect();
     match names.as_slice() {
         [one] => Ok((*one).to_owned()),
         [] => bail!("allocation {} has no tasks", alloc.id),
-        many => bail!(
-            "allocation {} has several tasks, name one: {}",
-            alloc.id.short(),
-            many.join(", ")
-        ),
+        many => bail!("allocation {} has several tasks, name one: {}", alloc.id.short(), many.join(", ")),
     }
 }
 
 async fn fs(args: Fs) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let alloc = if args.job {
-        of_job(&conn, &args.id).await?
-    } else {
-        find(&conn, &args.id).await?
-    };
+    let alloc = if args.job { of_job(&conn, &args.id).await? } else { find(&conn, &args.id).await? };
     let path = encode(&args.path);
-    let info: Value = conn
-        .get(&format!("/v1/client/fs/stat/{}?path={path}", alloc.id))
-        .await?;
+    let info: Value = conn.get(&format!("/v1/client/fs/stat/{}?path={path}", alloc.id)).await?;
     let row = |f: &Value| {
         let size = f["Size"].as_u64().unwrap_or(0);
         [
             f["FileMode"].as_str().unwrap_or_default().to_owned(),
-            if args.machine {
-                size.to_string()
-            } else {
-                human(size)
-            },
+            if args.machine { size.to_string() } else { human(size) },
             f["ModTime"].as_str().unwrap_or_default().to_owned(),
-            format!(
-                "{}{}",
-                f["Name"].as_str().unwrap_or_default(),
-                if f["IsDir"] == true { "/" } else { "" }
-            ),
+            format!("{}{}", f["Name"].as_str().unwrap_or_default(), if f["IsDir"] == true { "/" } else { "" }),
         ]
     };
     if args.stat {
@@ -558,9 +411,7 @@ async fn fs(args: Fs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if info["IsDir"] == true {
-        let files: Vec<Value> = conn
-            .get(&format!("/v1/client/fs/ls/{}?path={path}", alloc.id))
-            .await?;
+        let files: Vec<Value> = conn.get(&format!("/v1/client/fs/ls/{}?path={path}", alloc.id)).await?;
         let mut table = Table::new(["Mode", "Size", "Modified Time", "Name"]);
         for f in &files {
             table.row(row(f));
@@ -569,41 +420,19 @@ async fn fs(args: Fs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.follow {
-        let (origin, offset) = if args.tail || args.c.is_some() {
-            ("end", args.c.unwrap_or(1200))
-        } else {
-            ("start", 0)
-        };
-        let mut frames = conn
-            .frames(&format!(
-                "/v1/client/fs/stream/{}?path={path}&origin={origin}&offset={offset}&follow=true",
-                alloc.id
-            ))
-            .await?;
+        let (origin, offset) = if args.tail || args.c.is_some() { ("end", args.c.unwrap_or(1200)) } else { ("start", 0) };
+        let mut frames =
+            conn.frames(&format!("/v1/client/fs/stream/{}?path={path}&origin={origin}&offset={offset}&follow=true", alloc.id)).await?;
         while let Some(frame) = frames.next().await? {
             output::bytes(&frame.data);
         }
         return Ok(ExitCode::SUCCESS);
     }
     if args.tail || args.c.is_some() {
-        let offset = info["Size"]
-            .as_u64()
-            .unwrap_or(0)
-            .saturating_sub(args.c.unwrap_or(1200));
-        return pump(
-            &conn,
-            &format!(
-                "/v1/client/fs/readat/{}?path={path}&offset={offset}&limit=-1",
-                alloc.id
-            ),
-        )
-        .await;
+        let offset = info["Size"].as_u64().unwrap_or(0).saturating_sub(args.c.unwrap_or(1200));
+        return pump(&conn, &format!("/v1/client/fs/readat/{}?path={path}&offset={offset}&limit=-1", alloc.id)).await;
     }
-    pump(
-        &conn,
-        &format!("/v1/client/fs/cat/{}?path={path}", alloc.id),
-    )
-    .await
+    pump(&conn, &format!("/v1/client/fs/cat/{}?path={path}", alloc.id)).await
 }
 
 /// A size for people.
@@ -616,11 +445,7 @@ fn human(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {}", units[unit])
-    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
 #[cfg(test)]
@@ -629,18 +454,8 @@ mod tests {
 
     #[test]
     fn the_end_is_cut_at_lines() {
-        for (text, n, wanted) in [
-            ("a\nb\nc\n", 2, "b\nc\n"),
-            ("a\nb\nc", 1, "c"),
-            ("a\n", 5, "a\n"),
-            ("", 3, ""),
-            ("a\nb\n", 0, ""),
-        ] {
-            assert_eq!(
-                String::from_utf8_lossy(last_lines(text.as_bytes(), n)),
-                wanted,
-                "{text:?} {n}"
-            );
+        for (text, n, wanted) in [("a\nb\nc\n", 2, "b\nc\n"), ("a\nb\nc", 1, "c"), ("a\n", 5, "a\n"), ("", 3, ""), ("a\nb\n", 0, "")] {
+            assert_eq!(String::from_utf8_lossy(last_lines(text.as_bytes(), n)), wanted, "{text:?} {n}");
         }
     }
 

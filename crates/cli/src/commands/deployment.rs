@@ -38,19 +38,8 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape }
-        | Command::Status {
-            api,
-            shape,
-            id: None,
-            ..
-        } => list(&api.conn()?, &shape).await,
-        Command::Status {
-            api,
-            shape,
-            id: Some(id),
-            monitor,
-        } => {
+        Command::List { api, shape } | Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape).await,
+        Command::Status { api, shape, id: Some(id), monitor } => {
             let conn = api.conn()?;
             let found = find(&conn, &id).await?;
             if monitor {
@@ -84,14 +73,7 @@ async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
         return conn.print("/v1/deployments").await;
     }
     let all: Vec<Deployment> = conn.get("/v1/deployments").await?;
-    let mut table = Table::new([
-        "ID",
-        "Namespace",
-        "Job ID",
-        "Job Version",
-        "Status",
-        "Description",
-    ]);
+    let mut table = Table::new(["ID", "Namespace", "Job ID", "Job Version", "Status", "Description"]);
     for d in &all {
         table.row([
             shape.id(d.id),
@@ -120,14 +102,7 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
         ("Description", d.status_description.clone()),
     ]);
     output::heading("Deployed");
-    let mut table = Table::new([
-        "Task Group",
-        "Desired",
-        "Placed",
-        "Healthy",
-        "Unhealthy",
-        "Progress Deadline",
-    ]);
+    let mut table = Table::new(["Task Group", "Desired", "Placed", "Healthy", "Unhealthy", "Progress Deadline"]);
     for (name, g) in &d.groups {
         table.row([
             name.to_string(),
@@ -135,11 +110,7 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
             g.placed_allocs.to_string(),
             g.healthy_allocs.to_string(),
             g.unhealthy_allocs.to_string(),
-            if g.require_progress_by.is_empty() {
-                "N/A".to_owned()
-            } else {
-                g.require_progress_by.clone()
-            },
+            if g.require_progress_by.is_empty() { "N/A".to_owned() } else { g.require_progress_by.clone() },
         ]);
     }
     table.print();

@@ -20,9 +20,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "mock" => driver_sdk::block_on(mock::serve()),
         "raw_exec" => driver_sdk::block_on(raw_exec::serve()),
         "remote_exec" => driver_sdk::block_on(remote_exec::serve()),
-        other => bail!(
-            "no built-in driver {other:?}; there are {}",
-            BUILT_IN.join(", ")
-        ),
+        other => bail!("no built-in driver {other:?}; there are {}", BUILT_IN.join(", ")),
     })
 }

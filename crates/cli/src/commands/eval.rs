@@ -45,24 +45,9 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List {
-            api,
-            shape,
-            job,
-            status,
-        } => list(&api.conn()?, &shape, job.as_deref(), status.as_deref()).await,
-        Command::Status {
-            api,
-            shape,
-            id: None,
-            ..
-        } => list(&api.conn()?, &shape, None, None).await,
-        Command::Status {
-            api,
-            shape,
-            id: Some(id),
-            monitor,
-        } => {
+        Command::List { api, shape, job, status } => list(&api.conn()?, &shape, job.as_deref(), status.as_deref()).await,
+        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, None, None).await,
+        Command::Status { api, shape, id: Some(id), monitor } => {
             let conn = api.conn()?;
             let eval = find(&conn, &id).await?;
             if monitor {
@@ -88,18 +73,10 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Evaluation> {
 
 /// A unit enum's wire name.
 pub(crate) fn lower<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value)
-        .ok()
-        .and_then(|v| v.as_str().map(str::to_owned))
-        .unwrap_or_default()
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-async fn list(
-    conn: &Conn,
-    shape: &Shape,
-    job: Option<&str>,
-    status: Option<&str>,
-) -> Result<ExitCode> {
+async fn list(conn: &Conn, shape: &Shape, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
     let mut path = "/v1/evaluations?".to_owned();
     for (key, value) in [("job", job), ("status", status)] {
         if let Some(value) = value {
@@ -111,16 +88,7 @@ async fn list(
         return conn.print(path).await;
     }
     let evals: Vec<Evaluation> = conn.get(path).await?;
-    let mut table = Table::new([
-        "ID",
-        "Priority",
-        "Triggered By",
-        "Job ID",
-        "Namespace",
-        "Node ID",
-        "Status",
-        "Placement Failures",
-    ]);
+    let mut table = Table::new(["ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"]);
     for e in &evals {
         table.row([
             shape.id(e.id),
@@ -159,10 +127,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitC
         ("Job ID", eval.job_id.to_string()),
         ("Namespace", eval.namespace.to_string()),
         ("Priority", eval.priority.to_string()),
-        (
-            "Placement Failures",
-            (!eval.failed_groups.is_empty()).to_string(),
-        ),
+        ("Placement Failures", (!eval.failed_groups.is_empty()).to_string()),
         ("Previous Eval", shape.id(eval.previous_eval)),
         ("Next Eval", shape.id(eval.next_eval)),
         ("Blocked Eval", shape.id(eval.blocked_eval)),
@@ -175,9 +140,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitC
             }
         }
     }
-    let allocs: Vec<Allocation> = conn
-        .get(&format!("/v1/evaluation/{id}/allocations"))
-        .await?;
+    let allocs: Vec<Allocation> = conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
     if !allocs.is_empty() {
         output::heading("Allocations");
         super::alloc::table(&allocs, shape).print();

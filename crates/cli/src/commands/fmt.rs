@@ -34,9 +34,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.paths.iter().any(|p| p.as_os_str() == "-") {
         let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("could not read standard input")?;
+        std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
         let formatted = format(Path::new("<stdin>"), &text)?;
         if args.check {
             return Ok(ExitCode::from(u8::from(formatted != text)));
@@ -46,17 +44,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut files = Vec::new();
     let here = [PathBuf::from(".")];
-    for path in if args.paths.is_empty() {
-        &here[..]
-    } else {
-        &args.paths[..]
-    } {
+    for path in if args.paths.is_empty() { &here[..] } else { &args.paths[..] } {
         collect(path, args.recursive, true, &mut files)?;
     }
     let mut untidy = false;
     for file in files {
-        let text = fs::read_to_string(&file)
-            .with_context(|| format!("could not read {}", file.display()))?;
+        let text = fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
         let formatted = format(&file, &text)?;
         if formatted == text {
             continue;
@@ -85,10 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn format(path: &Path, text: &str) -> Result<String> {
     match hcl_lang::fmt::format(&hcl_lang::Source::new(path.display().to_string(), text)) {
         Ok(text) => Ok(text),
-        Err(finding) => bail!(
-            "{}",
-            hcl_lang::render(&[finding], output::colour()).trim_end()
-        ),
+        Err(finding) => bail!("{}", hcl_lang::render(&[finding], output::colour()).trim_end()),
     }
 }
 
@@ -97,21 +87,14 @@ fn collect(path: &Path, recursive: bool, named: bool, files: &mut Vec<PathBuf>) 
         if !named && !recursive {
             return Ok(());
         }
-        let mut entries: Vec<PathBuf> = fs::read_dir(path)
-            .with_context(|| format!("could not read {}", path.display()))?
-            .flatten()
-            .map(|e| e.path())
-            .collect();
+        let mut entries: Vec<PathBuf> =
+            fs::read_dir(path).with_context(|| format!("could not read {}", path.display()))?.flatten().map(|e| e.path()).collect();
         entries.sort();
         for entry in entries {
             collect(&entry, recursive, false, files)?;
         }
     } else if named || path.extension().is_some_and(|e| e == "hcl" || e == "nomad") {
-        anyhow::ensure!(
-            path.exists(),
-            "{}: no such file or directory",
-            path.display()
-        );
+        anyhow::ensure!(path.exists(), "{}: no such file or directory", path.display());
         files.push(path.to_owned());
     }
     Ok(())

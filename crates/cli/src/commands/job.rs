@@ -163,50 +163,23 @@ pub(crate) struct Stop {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Eval {
-            api,
-            shape,
-            force_reschedule,
-            detach,
-            id,
-        } => {
+        Command::Eval { api, shape, force_reschedule, detach, id } => {
             let conn = api.conn()?;
             let id = find(&conn, &id).await?;
             let body = json!({"JobID": id, "EvalOptions": {"ForceReschedule": force_reschedule}});
-            let answer: Value = conn
-                .put(&format!("/v1/job/{}/evaluate", encode(&id)), &body)
-                .await?;
+            let answer: Value = conn.put(&format!("/v1/job/{}/evaluate", encode(&id)), &body).await?;
             followed(&conn, &answer, detach, &shape).await
         }
-        Command::History {
-            api,
-            shape,
-            p,
-            version,
-            id,
-        } => history(&api.conn()?, &shape, p, version, &id).await,
-        Command::Inspect {
-            api,
-            json: _,
-            version,
-            id,
-        } => {
+        Command::History { api, shape, p, version, id } => history(&api.conn()?, &shape, p, version, &id).await,
+        Command::Inspect { api, json: _, version, id } => {
             let conn = api.conn()?;
             let id = find(&conn, &id).await?;
             let job: Value = match version {
                 None => conn.get(&format!("/v1/job/{}", encode(&id))).await?,
                 Some(version) => {
-                    let all: Value = conn
-                        .get(&format!("/v1/job/{}/versions", encode(&id)))
-                        .await?;
-                    let wanted = all["Versions"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .find(|j| j["Version"].as_u64() == Some(version));
-                    wanted
-                        .cloned()
-                        .with_context(|| format!("job {id:?} has no version {version}"))?
+                    let all: Value = conn.get(&format!("/v1/job/{}/versions", encode(&id))).await?;
+                    let wanted = all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
+                    wanted.cloned().with_context(|| format!("job {id:?} has no version {version}"))?
                 }
             };
             output::json(&json!({"Job": job}))?;
@@ -214,12 +187,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Plan(args) => plan(args).await,
         Command::Run(args) => submit(args).await,
-        Command::Status {
-            api,
-            shape,
-            short,
-            id,
-        } => {
+        Command::Status { api, shape, short, id } => {
             let conn = api.conn()?;
             match id {
                 None => list(&conn, &shape).await,
@@ -232,10 +200,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Stop(args) => stop(args).await,
         Command::Validate { api, file } => {
             let file = JobFile::read(&file)?;
-            let answer: Value = api
-                .conn()?
-                .put("/v1/validate/job", &json!({"Job": file.job}))
-                .await?;
+            let answer: Value = api.conn()?.put("/v1/validate/job", &json!({"Job": file.job})).await?;
             let warnings = answer["Warnings"].as_str().unwrap_or_default();
             if !warnings.is_empty() {
                 output::line(&format!("Job Warnings:\n{warnings}\n"));
@@ -267,23 +232,14 @@ struct Stub {
 
 /// The id of the job that is meant: an exact id, or the only one with that beginning.
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
-    let found: Vec<Stub> = conn
-        .get(&format!("/v1/jobs?prefix={}", encode(prefix)))
-        .await?;
+    let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(prefix))).await?;
     if found.iter().any(|j| j.id == prefix) {
         return Ok(prefix.to_owned());
     }
     match found.as_slice() {
         [] => bail!("no job begins with {prefix:?}"),
         [one] => Ok(one.id.clone()),
-        many => bail!(
-            "{} jobs begin with {prefix:?}: {}",
-            many.len(),
-            many.iter()
-                .map(|j| j.id.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
+        many => bail!("{} jobs begin with {prefix:?}: {}", many.len(), many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -293,28 +249,10 @@ pub(crate) async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
         return conn.print("/v1/jobs").await;
     }
     let jobs: Vec<Stub> = conn.get("/v1/jobs").await?;
-    let mut table = Table::new([
-        "ID",
-        "Namespace",
-        "Type",
-        "Priority",
-        "Status",
-        "Submit Date",
-    ]);
+    let mut table = Table::new(["ID", "Namespace", "Type", "Priority", "Status", "Submit Date"]);
     for j in &jobs {
-        let status = if j.stop {
-            format!("{} (stopped)", j.status)
-        } else {
-            j.status.clone()
-        };
-        table.row([
-            j.id.clone(),
-            j.namespace.clone(),
-            j.kind.clone(),
-            j.priority.to_string(),
-            status,
-            when::stamp(j.submit_time),
-        ]);
+        let status = if j.stop { format!("{} (stopped)", j.status) } else { j.status.clone() };
+        table.row([j.id.clone(), j.namespace.clone(), j.kind.clone(), j.priority.to_string(), status, when::stamp(j.submit_time)]);
     }
     if table.is_empty() {
         output::line("No running jobs")
@@ -331,11 +269,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         return conn.print(&path).await;
     }
     let job: Job = conn.get(&path).await?;
-    let status = if job.stop {
-        format!("{} (stopped)", job.status)
-    } else {
-        job.status.clone()
-    };
+    let status = if job.stop { format!("{} (stopped)", job.status) } else { job.status.clone() };
     output::pairs(&[
         ("ID", job.id.to_string()),
         ("Name", job.name.clone()),
@@ -353,36 +287,15 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
     }
     let summary: Value = conn.get(&format!("{path}/summary")).await?;
     output::heading("Summary");
-    let mut table = Table::new([
-        "Task Group",
-        "Queued",
-        "Starting",
-        "Running",
-        "Failed",
-        "Complete",
-        "Lost",
-        "Unknown",
-    ]);
+    let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
     for (group, s) in summary["Summary"].as_object().into_iter().flatten() {
         let n = |k: &str| s[k].as_u64().unwrap_or(0).to_string();
-        table.row([
-            group.clone(),
-            n("Queued"),
-            n("Starting"),
-            n("Running"),
-            n("Failed"),
-            n("Complete"),
-            n("Lost"),
-            n("Unknown"),
-        ]);
+        table.row([group.clone(), n("Queued"), n("Starting"), n("Running"), n("Failed"), n("Complete"), n("Lost"), n("Unknown")]);
     }
     table.print();
 
     let evals: Vec<Evaluation> = conn.get(&format!("{path}/evaluations")).await?;
-    if let Some(blocked) = evals
-        .iter()
-        .find(|e| e.status == model::EvalStatus::Blocked && !e.failed_groups.is_empty())
-    {
+    if let Some(blocked) = evals.iter().find(|e| e.status == model::EvalStatus::Blocked && !e.failed_groups.is_empty()) {
         output::heading("Placement Failure");
         for (group, metric) in &blocked.failed_groups {
             for text in super::monitor::placement_failure(group, metric) {
@@ -395,17 +308,11 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Latest Deployment");
         super::deployment::show(&d, shape);
     }
-    let remote: Vec<model::RemoteTask> = conn
-        .get::<Vec<model::RemoteTask>>("/v1/remote/tasks")
-        .await?
-        .into_iter()
-        .filter(|t| t.slot.job_id == job.id)
-        .collect();
+    let remote: Vec<model::RemoteTask> =
+        conn.get::<Vec<model::RemoteTask>>("/v1/remote/tasks").await?.into_iter().filter(|t| t.slot.job_id == job.id).collect();
     if !remote.is_empty() {
         output::heading("Remote Tasks");
-        let mut table = Table::new([
-            "Group", "Index", "Task", "Instance", "Observed", "Manager", "Epoch",
-        ]);
+        let mut table = Table::new(["Group", "Index", "Task", "Instance", "Observed", "Manager", "Epoch"]);
         for t in &remote {
             table.row([
                 t.slot.group.to_string(),
@@ -413,9 +320,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
                 t.slot.task.to_string(),
                 t.provider_id.clone(),
                 super::remote::observed(&t.observed),
-                t.manager
-                    .as_ref()
-                    .map_or_else(|| "none".to_owned(), |m| shape.id(m.node_id)),
+                t.manager.as_ref().map_or_else(|| "none".to_owned(), |m| shape.id(m.node_id)),
                 t.epoch.to_string(),
             ]);
         }
@@ -431,13 +336,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
     }
     if shape.verbose {
         output::heading("Evaluations");
-        let mut table = Table::new([
-            "ID",
-            "Priority",
-            "Triggered By",
-            "Status",
-            "Placement Failures",
-        ]);
+        let mut table = Table::new(["ID", "Priority", "Triggered By", "Status", "Placement Failures"]);
         for e in &evals {
             table.row([
                 shape.id(e.id),
@@ -463,12 +362,7 @@ async fn followed(conn: &Conn, answer: &Value, detach: bool, shape: &Shape) -> R
         output::line(&format!("Evaluation ID: {id}"));
         return Ok(ExitCode::SUCCESS);
     }
-    super::monitor::follow(
-        conn,
-        id.parse().context("the server's evaluation id")?,
-        shape,
-    )
-    .await
+    super::monitor::follow(conn, id.parse().context("the server's evaluation id")?, shape).await
 }
 
 async fn submit(args: Run) -> Result<ExitCode> {
@@ -491,15 +385,9 @@ async fn submit(args: Run) -> Result<ExitCode> {
     if !warnings.is_empty() {
         output::line(&format!("Job Warnings:\n{warnings}\n"));
     }
-    let shape = Shape {
-        json: false,
-        verbose: args.verbose,
-    };
+    let shape = Shape { json: false, verbose: args.verbose };
     if args.detach {
-        output::line(&format!(
-            "Job registration successful\nEvaluation ID: {}",
-            answer["EvalID"].as_str().unwrap_or_default()
-        ));
+        output::line(&format!("Job registration successful\nEvaluation ID: {}", answer["EvalID"].as_str().unwrap_or_default()));
         return Ok(ExitCode::SUCCESS);
     }
     followed(&conn, &answer, false, &shape).await
@@ -529,13 +417,7 @@ async fn stop(args: Stop) -> Result<ExitCode> {
     Ok(code)
 }
 
-async fn history(
-    conn: &Conn,
-    shape: &Shape,
-    diffs: bool,
-    version: Option<u64>,
-    id: &str,
-) -> Result<ExitCode> {
+async fn history(conn: &Conn, shape: &Shape, diffs: bool, version: Option<u64>, id: &str) -> Result<ExitCode> {
     let id = find(conn, id).await?;
     let path = format!("/v1/job/{}/versions?diffs={diffs}", encode(&id));
     if shape.json {
@@ -543,12 +425,7 @@ async fn history(
     }
     let answer: Value = conn.get(&path).await?;
     let diffs = answer["Diffs"].as_array().cloned().unwrap_or_default();
-    for (i, job) in answer["Versions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+    for (i, job) in answer["Versions"].as_array().into_iter().flatten().enumerate() {
         if version.is_some_and(|v| job["Version"].as_u64() != Some(v)) {
             continue;
         }
@@ -558,10 +435,7 @@ async fn history(
         output::pairs(&[
             ("Version", job["Version"].to_string()),
             ("Stable", job["Stable"].to_string()),
-            (
-                "Submit Date",
-                when::stamp(job["SubmitTime"].as_i64().unwrap_or(0)),
-            ),
+            ("Submit Date", when::stamp(job["SubmitTime"].as_i64().unwrap_or(0))),
         ]);
         if let Some(diff) = diffs.get(i) {
             output::line("Diff:");
@@ -576,16 +450,8 @@ async fn history(
 async fn plan(args: Plan) -> Result<ExitCode> {
     let file = JobFile::read(&args.file)?;
     let conn = args.api.conn()?;
-    let id = file.job["ID"]
-        .as_str()
-        .context("the job has no id")?
-        .to_owned();
-    let answer: Value = conn
-        .put(
-            &format!("/v1/job/{}/plan", encode(&id)),
-            &json!({"Job": file.job, "Diff": !args.no_diff}),
-        )
-        .await?;
+    let id = file.job["ID"].as_str().context("the job has no id")?.to_owned();
+    let answer: Value = conn.put(&format!("/v1/job/{}/plan", encode(&id)), &json!({"Job": file.job, "Diff": !args.no_diff})).await?;
     if !args.no_diff {
         for text in diff_lines(&answer["Diff"], args.verbose) {
             output::line(&text);
@@ -615,28 +481,11 @@ async fn plan(args: Plan) -> Result<ExitCode> {
         answer["JobModifyIndex"],
         args.file.path()
     ));
-    let changes = answer["Annotations"]["DesiredTGUpdates"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .any(|(_, u)| {
-            [
-                "Place",
-                "Migrate",
-                "Stop",
-                "InPlaceUpdate",
-                "DestructiveUpdate",
-                "Canary",
-            ]
-            .iter()
-            .any(|k| u[*k].as_u64().unwrap_or(0) > 0)
-        });
+    let changes = answer["Annotations"]["DesiredTGUpdates"].as_object().into_iter().flatten().any(|(_, u)| {
+        ["Place", "Migrate", "Stop", "InPlaceUpdate", "DestructiveUpdate", "Canary"].iter().any(|k| u[*k].as_u64().unwrap_or(0) > 0)
+    });
     // Exit codes as in Nomad: 0 nothing would change, 1 something would, 255 an error.
-    Ok(if changes {
-        ExitCode::from(1)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if changes { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// A diff tree as lines: `+` added, `-` deleted, `+/-` edited.
@@ -647,36 +496,19 @@ fn diff_lines(diff: &Value, verbose: bool) -> Vec<String> {
         lines.push(format!("{}Job: {:?}", mark(diff), text(&diff["ID"])));
         fields_and_objects(diff, 1, verbose, &mut lines);
         for group in diff["TaskGroups"].as_array().into_iter().flatten() {
-            let updates: Vec<String> = group["Updates"]
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(k, n)| format!("{n} {k}"))
-                .collect();
-            let updates = if updates.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", updates.join(", "))
-            };
+            let updates: Vec<String> = group["Updates"].as_object().into_iter().flatten().map(|(k, n)| format!("{n} {k}")).collect();
+            let updates = if updates.is_empty() { String::new() } else { format!(" ({})", updates.join(", ")) };
             if group["Type"] == "None" && !verbose && updates.is_empty() {
                 continue;
             }
-            lines.push(format!(
-                "{}Task Group: {:?}{updates}",
-                mark(group),
-                text(&group["Name"])
-            ));
+            lines.push(format!("{}Task Group: {:?}{updates}", mark(group), text(&group["Name"])));
             fields_and_objects(group, 1, verbose, &mut lines);
             for task in group["Tasks"].as_array().into_iter().flatten() {
                 if task["Type"] == "None" && !verbose {
                     continue;
                 }
                 let notes = notes(task);
-                lines.push(format!(
-                    "  {}Task: {:?}{notes}",
-                    mark(task),
-                    text(&task["Name"])
-                ));
+                lines.push(format!("  {}Task: {:?}{notes}", mark(task), text(&task["Name"])));
                 fields_and_objects(task, 2, verbose, &mut lines);
             }
         }
@@ -694,26 +526,14 @@ fn mark(v: &Value) -> &'static str {
 }
 
 fn notes(v: &Value) -> String {
-    let all: Vec<&str> = v["Annotations"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    if all.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", all.join(", "))
-    }
+    let all: Vec<&str> = v["Annotations"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
 fn fields_and_objects(v: &Value, depth: usize, verbose: bool, lines: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
     for field in v["Fields"].as_array().into_iter().flatten() {
-        let (old, new) = (
-            field["Old"].as_str().unwrap_or_default(),
-            field["New"].as_str().unwrap_or_default(),
-        );
+        let (old, new) = (field["Old"].as_str().unwrap_or_default(), field["New"].as_str().unwrap_or_default());
         let name = field["Name"].as_str().unwrap_or_default();
         let value = match field["Type"].as_str() {
             Some("Edited") => format!("{old:?} => {new:?}"),
@@ -721,21 +541,13 @@ fn fields_and_objects(v: &Value, depth: usize, verbose: bool, lines: &mut Vec<St
             Some("None") if !verbose => continue,
             _ => format!("{new:?}"),
         };
-        lines.push(format!(
-            "{indent}{}{name}: {value}{}",
-            mark(field),
-            notes(field)
-        ));
+        lines.push(format!("{indent}{}{name}: {value}{}", mark(field), notes(field)));
     }
     for object in v["Objects"].as_array().into_iter().flatten() {
         if object["Type"] == "None" && !verbose {
             continue;
         }
-        lines.push(format!(
-            "{indent}{}{} {{",
-            mark(object),
-            object["Name"].as_str().unwrap_or_default()
-        ));
+        lines.push(format!("{indent}{}{} {{", mark(object), object["Name"].as_str().unwrap_or_default()));
         fields_and_objects(object, depth + 1, verbose, lines);
         lines.push(format!("{indent}}}"));
     }

@@ -68,26 +68,16 @@ impl JobFile {
             .var_files
             .iter()
             .map(|path| {
-                let text = fs::read_to_string(path).with_context(|| {
-                    format!("could not read the variables file {}", path.display())
-                })?;
-                Ok(VarFile {
-                    path: path.display().to_string(),
-                    text,
-                })
+                let text = fs::read_to_string(path).with_context(|| format!("could not read the variables file {}", path.display()))?;
+                Ok(VarFile { path: path.display().to_string(), text })
             })
             .collect::<Result<Vec<_>>>()?;
         let variables = args.vars.iter().map(pairs).collect::<Result<Vec<_>>>()?;
-        let base_dir = Path::new(&args.path)
-            .parent()
-            .filter(|_| args.path != "-")
-            .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+        let base_dir = Path::new(&args.path).parent().filter(|_| args.path != "-").map_or_else(|| PathBuf::from("."), Path::to_path_buf);
         let input = ParseInput {
             variables: variables.clone(),
             var_files,
-            env: std::env::vars()
-                .filter(|(k, _)| k.starts_with("NOMAD_VAR_"))
-                .collect(),
+            env: std::env::vars().filter(|(k, _)| k.starts_with("NOMAD_VAR_")).collect(),
             allow_fs: true,
             strict: args.hcl2_strict,
             base_dir,
@@ -101,18 +91,9 @@ impl JobFile {
         if !parsed.warnings.is_empty() {
             eprintln!("{}", jobspec::render(&parsed.warnings, colour).trim_end());
         }
-        let format = if args.json || text.trim_start().starts_with('{') {
-            "json"
-        } else {
-            "hcl2"
-        };
-        let flags: serde_json::Map<String, Value> =
-            variables.into_iter().map(|(k, v)| (k, v.into())).collect();
-        let var_text: String = input
-            .var_files
-            .iter()
-            .map(|f| format!("{}\n", f.text))
-            .collect();
+        let format = if args.json || text.trim_start().starts_with('{') { "json" } else { "hcl2" };
+        let flags: serde_json::Map<String, Value> = variables.into_iter().map(|(k, v)| (k, v.into())).collect();
+        let var_text: String = input.var_files.iter().map(|f| format!("{}\n", f.text)).collect();
         Ok(Self {
             job: serde_json::to_value(&parsed.job).context("the job has no JSON form")?,
             submission: json!({"Source": text, "Format": format, "VariableFlags": flags, "Variables": var_text}),
@@ -124,12 +105,9 @@ impl JobFile {
 fn source(path: &str) -> Result<(String, String)> {
     if path == "-" {
         let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("could not read the job from standard input")?;
+        std::io::stdin().read_to_string(&mut text).context("could not read the job from standard input")?;
         return Ok(("<stdin>".to_owned(), text));
     }
-    let text =
-        fs::read_to_string(path).with_context(|| format!("could not read the job file {path}"))?;
+    let text = fs::read_to_string(path).with_context(|| format!("could not read the job file {path}"))?;
     Ok((path.to_owned(), text))
 }

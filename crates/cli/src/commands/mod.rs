@@ -67,11 +67,7 @@ impl Shape {
     /// An identifier as it is shown.
     pub(crate) fn id(&self, id: impl std::fmt::Display) -> String {
         let text = id.to_string();
-        if self.verbose {
-            text
-        } else {
-            text.chars().take(8).collect()
-        }
+        if self.verbose { text } else { text.chars().take(8).collect() }
     }
 }
 
@@ -94,11 +90,7 @@ pub(crate) fn id_prefix(text: &str) -> Result<String> {
         bail!("{text:?} is not an identifier: give at least two hexadecimal digits of it");
     }
     let digits = clean.chars().filter(|c| *c != '-').count();
-    let keep = if digits % 2 == 1 && clean.len() < 36 {
-        clean.len() - 1
-    } else {
-        clean.len()
-    };
+    let keep = if digits % 2 == 1 && clean.len() < 36 { clean.len() - 1 } else { clean.len() };
     Ok(clean[..keep].to_owned())
 }
 
@@ -112,27 +104,15 @@ pub(crate) async fn find_by_prefix<T: DeserializeOwned + Clone>(
     describe: impl Fn(&T) -> String,
 ) -> Result<T> {
     let asked = id_prefix(prefix)?;
-    let all: Vec<T> = conn
-        .get(&format!("{list}?prefix={asked}&namespace=*"))
-        .await?;
+    let all: Vec<T> = conn.get(&format!("{list}?prefix={asked}&namespace=*")).await?;
     let wanted = prefix.trim_end_matches('*').to_ascii_lowercase();
-    let found: Vec<T> = all
-        .into_iter()
-        .filter(|o| id(o).starts_with(&wanted))
-        .collect();
+    let found: Vec<T> = all.into_iter().filter(|o| id(o).starts_with(&wanted)).collect();
     match found.as_slice() {
         [] => bail!("no {what} begins with {prefix:?}"),
         [one] => Ok(one.clone()),
         many => {
-            let list: Vec<String> = many
-                .iter()
-                .map(|o| format!("  {}  {}", id(o), describe(o)))
-                .collect();
-            bail!(
-                "{} {what}s begin with {prefix:?}, give more of the identifier:\n{}",
-                many.len(),
-                list.join("\n")
-            )
+            let list: Vec<String> = many.iter().map(|o| format!("  {}  {}", id(o), describe(o))).collect();
+            bail!("{} {what}s begin with {prefix:?}, give more of the identifier:\n{}", many.len(), list.join("\n"))
         }
     }
 }

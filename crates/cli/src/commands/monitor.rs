@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
-use model::{
-    AllocId, AllocMetric, Allocation, Deployment, DeploymentId, DeploymentStatus, EvalId,
-    EvalStatus, Evaluation, TaskRunState,
-};
+use model::{AllocId, AllocMetric, Allocation, Deployment, DeploymentId, DeploymentStatus, EvalId, EvalStatus, Evaluation, TaskRunState};
 
 use super::{Shape, eval::lower};
 use crate::{conn::Conn, output, when};
@@ -39,17 +36,10 @@ pub(crate) async fn follow(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Exi
                 }
             }
             if !eval.blocked_eval.is_nil() {
-                output::line(&format!(
-                    "    Evaluation {} waits for room to place the rest",
-                    shape.id(eval.blocked_eval)
-                ));
+                output::line(&format!("    Evaluation {} waits for room to place the rest", shape.id(eval.blocked_eval)));
             }
         } else {
-            output::line(&format!(
-                "==> Evaluation {} finished with status \"{}\"",
-                shape.id(id),
-                lower(&eval.status)
-            ));
+            output::line(&format!("==> Evaluation {} finished with status \"{}\"", shape.id(id), lower(&eval.status)));
         }
         if eval.status == EvalStatus::Failed {
             output::line(&format!("    {}", eval.status_description));
@@ -57,9 +47,7 @@ pub(crate) async fn follow(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Exi
         }
         // A rolling update without a deployment goes on in the next evaluation; one that waits for a time is left to itself.
         if !eval.next_eval.is_nil() && eval.deployment_id.is_nil() {
-            let next: Evaluation = conn
-                .get(&format!("/v1/evaluation/{}", eval.next_eval))
-                .await?;
+            let next: Evaluation = conn.get(&format!("/v1/evaluation/{}", eval.next_eval)).await?;
             if next.wait_until == 0 {
                 id = next.id;
                 continue;
@@ -69,11 +57,7 @@ pub(crate) async fn follow(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Exi
             return Ok(code);
         }
         let deployed = follow_deployment(conn, eval.deployment_id, shape).await?;
-        return Ok(if deployed == ExitCode::SUCCESS {
-            code
-        } else {
-            deployed
-        });
+        return Ok(if deployed == ExitCode::SUCCESS { code } else { deployed });
     }
 }
 
@@ -86,23 +70,14 @@ async fn follow_eval(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Evaluatio
         let (eval, next): (Evaluation, u64) = conn.get_at(&path, index).await?;
         index = next;
         if !announced {
-            say(&format!(
-                "Evaluation triggered by {}, job {:?}",
-                lower(&eval.trigger),
-                eval.job_id
-            ));
+            say(&format!("Evaluation triggered by {}, job {:?}", lower(&eval.trigger), eval.job_id));
             announced = true;
         }
-        let allocs: Vec<Allocation> = conn
-            .get(&format!("/v1/evaluation/{id}/allocations"))
-            .await?;
+        let allocs: Vec<Allocation> = conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
         report_allocs(&allocs, &mut placed, shape);
         if eval.status.terminal() || eval.status == EvalStatus::Blocked {
             if !eval.deployment_id.is_nil() {
-                say(&format!(
-                    "Evaluation within deployment {}",
-                    shape.id(eval.deployment_id)
-                ));
+                say(&format!("Evaluation within deployment {}", shape.id(eval.deployment_id)));
             }
             return Ok(eval);
         }
@@ -114,65 +89,32 @@ fn report_allocs(allocs: &[Allocation], known: &mut BTreeMap<AllocId, String>, s
         let state = format!("{} {}", lower(&a.desired_status), lower(&a.client_status));
         let new = match known.insert(a.id, state.clone()) {
             None if a.desired_status == model::DesiredStatus::Run => {
-                say(&format!(
-                    "Allocation {} ({}) placed on node {} ({})",
-                    shape.id(a.id),
-                    a.name,
-                    shape.id(a.node_id),
-                    a.node_name
-                ));
+                say(&format!("Allocation {} ({}) placed on node {} ({})", shape.id(a.id), a.name, shape.id(a.node_id), a.node_name));
                 true
             }
             None => true,
             Some(old) => old != state,
         };
         if new && a.client_status != model::ClientStatus::Pending {
-            say(&format!(
-                "Allocation {} ({}) is {}{}",
-                shape.id(a.id),
-                a.name,
-                lower(&a.client_status),
-                why_failed(a)
-            ));
+            say(&format!("Allocation {} ({}) is {}{}", shape.id(a.id), a.name, lower(&a.client_status), why_failed(a)));
         }
     }
 }
 
 /// The last thing that went wrong in an allocation's tasks.
 fn why_failed(a: &Allocation) -> String {
-    let failing = a
-        .task_states
-        .iter()
-        .filter(|(_, t)| t.failed || (t.state == TaskRunState::Pending && t.restarts > 0));
+    let failing = a.task_states.iter().filter(|(_, t)| t.failed || (t.state == TaskRunState::Pending && t.restarts > 0));
     let texts: Vec<String> = failing
         .filter_map(|(name, t)| {
-            let event =
-                t.events.iter().rev().find(|e| {
-                    e.fails_task || !e.driver_error.is_empty() || e.kind == "Terminated"
-                })?;
-            Some(format!(
-                "task {name}: {}",
-                if event.display_message.is_empty() {
-                    &event.kind
-                } else {
-                    &event.display_message
-                }
-            ))
+            let event = t.events.iter().rev().find(|e| e.fails_task || !e.driver_error.is_empty() || e.kind == "Terminated")?;
+            Some(format!("task {name}: {}", if event.display_message.is_empty() { &event.kind } else { &event.display_message }))
         })
         .collect();
-    if texts.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", texts.join("; "))
-    }
+    if texts.is_empty() { String::new() } else { format!(" ({})", texts.join("; ")) }
 }
 
 /// Follows a deployment to its end.
-pub(crate) async fn follow_deployment(
-    conn: &Conn,
-    id: DeploymentId,
-    shape: &Shape,
-) -> Result<ExitCode> {
+pub(crate) async fn follow_deployment(conn: &Conn, id: DeploymentId, shape: &Shape) -> Result<ExitCode> {
     output::line(&format!("==> Following deployment {}", shape.id(id)));
     let path = format!("/v1/deployment/{id}");
     let mut index = 0;
@@ -196,22 +138,11 @@ pub(crate) async fn follow_deployment(
             say(&text);
             shown = text;
         }
-        let allocs: Vec<Allocation> = conn
-            .get(&format!("/v1/deployment/allocations/{id}"))
-            .await?;
+        let allocs: Vec<Allocation> = conn.get(&format!("/v1/deployment/allocations/{id}")).await?;
         report_allocs(&allocs, &mut known, shape);
         if !d.status.active() {
-            output::line(&format!(
-                "==> Deployment {} is {}: {}",
-                shape.id(id),
-                lower(&d.status),
-                d.status_description
-            ));
-            return Ok(if d.status == DeploymentStatus::Successful {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            });
+            output::line(&format!("==> Deployment {} is {}: {}", shape.id(id), lower(&d.status), d.status_description));
+            return Ok(if d.status == DeploymentStatus::Successful { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         if d.status == DeploymentStatus::Paused {
             output::line(&format!("==> Deployment {} is paused", shape.id(id)));
@@ -239,15 +170,10 @@ pub(crate) fn placement_failure(group: &str, m: &AllocMetric) -> Vec<String> {
         lines.push(format!("  * Class {class:?}: {n} nodes excluded by filter"));
     }
     for (rule, n) in &m.constraint_filtered {
-        lines.push(format!(
-            "  * Constraint {rule:?}: {n} nodes excluded by filter"
-        ));
+        lines.push(format!("  * Constraint {rule:?}: {n} nodes excluded by filter"));
     }
     if m.nodes_exhausted > 0 {
-        lines.push(format!(
-            "  * Resources exhausted on {} nodes",
-            m.nodes_exhausted
-        ));
+        lines.push(format!("  * Resources exhausted on {} nodes", m.nodes_exhausted));
     }
     for (class, n) in &m.class_exhausted {
         lines.push(format!("  * Class {class:?} exhausted on {n} nodes"));
@@ -284,9 +210,6 @@ mod tests {
                 "  * Dimension \"memory\" exhausted on 1 nodes",
             ]
         );
-        assert_eq!(
-            placement_failure("web", &AllocMetric::default())[1],
-            "  * No nodes were eligible for evaluation"
-        );
+        assert_eq!(placement_failure("web", &AllocMetric::default())[1], "  * No nodes were eligible for evaluation");
     }
 }

@@ -129,15 +129,7 @@ pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<No
         }
         (None, false) => bail!("name a node, or use -self for the one that this agent is"),
     };
-    let stub: Node = find_by_prefix(
-        conn,
-        "/v1/nodes",
-        &id,
-        "node",
-        |n: &Node| n.id.to_string(),
-        |n| n.name.to_string(),
-    )
-    .await?;
+    let stub: Node = find_by_prefix(conn, "/v1/nodes", &id, "node", |n: &Node| n.id.to_string(), |n| n.name.to_string()).await?;
     conn.get(&format!("/v1/node/{}", stub.id)).await
 }
 
@@ -147,10 +139,7 @@ async fn drain(args: Drain) -> Result<ExitCode> {
     }
     let conn = args.api.conn()?;
     let node = find(&conn, args.id.as_deref(), args.this).await?;
-    if args.enable
-        && !args.yes
-        && !confirm(&format!("Drain node {} ({})?", node.id.short(), node.name))?
-    {
+    if args.enable && !args.yes && !confirm(&format!("Drain node {} ({})?", node.id.short(), node.name))? {
         output::line("Not drained");
         return Ok(ExitCode::SUCCESS);
     }
@@ -167,15 +156,8 @@ async fn drain(args: Drain) -> Result<ExitCode> {
     } else {
         json!({"DrainSpec": null, "MarkEligible": !args.keep_ineligible, "Meta": meta})
     };
-    let _: Value = conn
-        .put(&format!("/v1/node/{}/drain", node.id), &body)
-        .await?;
-    output::line(&format!(
-        "Node {} ({}): drain {}",
-        node.id.short(),
-        node.name,
-        if args.enable { "started" } else { "stopped" }
-    ));
+    let _: Value = conn.put(&format!("/v1/node/{}/drain", node.id), &body).await?;
+    output::line(&format!("Node {} ({}): drain {}", node.id.short(), node.name, if args.enable { "started" } else { "stopped" }));
     if args.enable && !args.detach {
         follow_drain(&conn, &node).await?;
     }
@@ -196,36 +178,20 @@ fn confirm(question: &str) -> Result<bool> {
 }
 
 async fn follow_drain(conn: &Conn, node: &Node) -> Result<()> {
-    let mut known: std::collections::BTreeMap<model::AllocId, String> =
-        std::collections::BTreeMap::new();
+    let mut known: std::collections::BTreeMap<model::AllocId, String> = std::collections::BTreeMap::new();
     let mut index = 0;
     loop {
         let (now, next): (Node, u64) = conn.get_at(&format!("/v1/node/{}", node.id), index).await?;
         index = next;
-        let allocs: Vec<Allocation> = conn
-            .get(&format!("/v1/node/{}/allocations", node.id))
-            .await?;
+        let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", node.id)).await?;
         for a in allocs {
-            let text = format!(
-                "{} ({}): wanted {}, is {}",
-                a.id.short(),
-                a.name,
-                lower(&a.desired_status),
-                lower(&a.client_status)
-            );
-            if known
-                .insert(a.id, text.clone())
-                .is_none_or(|old| old != text)
-            {
+            let text = format!("{} ({}): wanted {}, is {}", a.id.short(), a.name, lower(&a.desired_status), lower(&a.client_status));
+            if known.insert(a.id, text.clone()).is_none_or(|old| old != text) {
                 output::line(&format!("Allocation {text}"));
             }
         }
         if now.drain.is_none() {
-            output::line(&format!(
-                "Node {} ({}): drain complete",
-                node.id.short(),
-                node.name
-            ));
+            output::line(&format!("Node {} ({}): drain complete", node.id.short(), node.name));
             return Ok(());
         }
     }
@@ -234,22 +200,9 @@ async fn follow_drain(conn: &Conn, node: &Node) -> Result<()> {
 async fn eligibility(args: EligibilityArgs) -> Result<ExitCode> {
     let conn = args.api.conn()?;
     let node = find(&conn, args.id.as_deref(), args.this).await?;
-    let wanted = if args.enable {
-        "eligible"
-    } else {
-        "ineligible"
-    };
-    let _: Value = conn
-        .put(
-            &format!("/v1/node/{}/eligibility", node.id),
-            &json!({"NodeID": node.id, "Eligibility": wanted}),
-        )
-        .await?;
-    output::line(&format!(
-        "Node {} ({}) is {wanted}",
-        node.id.short(),
-        node.name
-    ));
+    let wanted = if args.enable { "eligible" } else { "ineligible" };
+    let _: Value = conn.put(&format!("/v1/node/{}/eligibility", node.id), &json!({"NodeID": node.id, "Eligibility": wanted})).await?;
+    output::line(&format!("Node {} ({}) is {wanted}", node.id.short(), node.name));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -267,16 +220,7 @@ async fn status(args: Status) -> Result<ExitCode> {
         output::line("No nodes registered");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut header = vec![
-        "ID",
-        "Node Pool",
-        "DC",
-        "Name",
-        "Class",
-        "Drain",
-        "Eligibility",
-        "Status",
-    ];
+    let mut header = vec!["ID", "Node Pool", "DC", "Name", "Class", "Drain", "Eligibility", "Status"];
     if args.allocs {
         header.push("Running Allocs");
     }
@@ -293,15 +237,8 @@ async fn status(args: Status) -> Result<ExitCode> {
             lower(&n.status),
         ];
         if args.allocs {
-            let allocs: Vec<Allocation> =
-                conn.get(&format!("/v1/node/{}/allocations", n.id)).await?;
-            row.push(
-                allocs
-                    .iter()
-                    .filter(|a| a.client_status == model::ClientStatus::Running)
-                    .count()
-                    .to_string(),
-            );
+            let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", n.id)).await?;
+            row.push(allocs.iter().filter(|a| a.client_status == model::ClientStatus::Running).count().to_string());
         }
         table.row(row);
     }
@@ -324,31 +261,18 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         ("Status", lower(&node.status)),
         ("Status Description", node.status_description.clone()),
     ]);
-    if node.eligibility == Eligibility::Ineligible
-        && node.status == NodeStatus::Ready
-        && node.drain.is_none()
-    {
-        output::line(
-            "The scheduler does not place on this node: `drover node eligibility -enable` changes that.",
-        );
+    if node.eligibility == Eligibility::Ineligible && node.status == NodeStatus::Ready && node.drain.is_none() {
+        output::line("The scheduler does not place on this node: `drover node eligibility -enable` changes that.");
     }
     output::heading("Drivers");
-    let mut table = Table::new([
-        "Driver",
-        "Detected",
-        "Healthy",
-        "Message",
-        "Remote Provider",
-    ]);
+    let mut table = Table::new(["Driver", "Detected", "Healthy", "Message", "Remote Provider"]);
     for (name, d) in &node.drivers {
         table.row([
             name.clone(),
             d.detected.to_string(),
             d.healthy.to_string(),
             d.health_description.clone(),
-            d.remote
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |r| r.provider.clone()),
+            d.remote.as_ref().map_or_else(|| "-".to_owned(), |r| r.provider.clone()),
         ]);
     }
     table.print();
@@ -360,17 +284,13 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         }
         table.print();
     }
-    let allocs: Vec<Allocation> = conn
-        .get(&format!("/v1/node/{}/allocations", node.id))
-        .await?;
+    let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", node.id)).await?;
     output::heading("Allocated Resources");
     let used = allocs
         .iter()
         .filter(|a| a.occupies())
         .map(|a| a.resources.usage())
-        .fold((0, 0, 0), |s, u| {
-            (s.0 + u.cpu, s.1 + u.memory_mb, s.2 + u.disk_mb)
-        });
+        .fold((0, 0, 0), |s, u| (s.0 + u.cpu, s.1 + u.memory_mb, s.2 + u.disk_mb));
     let mut table = Table::new(["CPU", "Memory", "Disk"]);
     table.row([
         format!("{}/{} MHz", used.0, node.resources.cpu.cpu_shares),
@@ -379,20 +299,14 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     ]);
     table.print();
     if args.stats {
-        let stats: Value = conn
-            .get(&format!("/v1/client/stats?node_id={}", node.id))
-            .await?;
+        let stats: Value = conn.get(&format!("/v1/client/stats?node_id={}", node.id)).await?;
         output::heading("Host Resource Use");
         output::json(&stats)?;
     }
     if !args.short {
         output::heading("Allocations");
         let table = alloc::table(&allocs, &args.shape);
-        if table.is_empty() {
-            output::line("No allocations placed")
-        } else {
-            table.print()
-        }
+        if table.is_empty() { output::line("No allocations placed") } else { table.print() }
     }
     if args.shape.verbose {
         output::heading("Attributes");
@@ -406,10 +320,7 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     }
     if let Some(drain) = &node.drain {
         output::heading("Drain");
-        output::pairs(&[
-            ("Started", drain.started_at.clone()),
-            ("Force Deadline", when::stamp(drain.force_deadline_ns)),
-        ]);
+        output::pairs(&[("Started", drain.started_at.clone()), ("Force Deadline", when::stamp(drain.force_deadline_ns))]);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -417,14 +328,6 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
 impl Command {
     /// `node status ID`, for `drover status`.
     pub(crate) fn for_status(api: ApiArgs, shape: Shape, id: String) -> Self {
-        Self::Status(Status {
-            api,
-            shape,
-            this: false,
-            short: false,
-            stats: false,
-            allocs: false,
-            id: Some(id),
-        })
+        Self::Status(Status { api, shape, this: false, short: false, stats: false, allocs: false, id: Some(id) })
     }
 }

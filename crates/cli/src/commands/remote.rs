@@ -42,17 +42,9 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List {
-            api,
-            shape,
-            unmanaged,
-            unknown,
-        } => {
+        Command::List { api, shape, unmanaged, unknown } => {
             let mut tasks = all(&api.conn()?).await?;
-            tasks.retain(|t| {
-                (!unmanaged || t.manager.is_none())
-                    && (!unknown || matches!(t.observed, Observed::Unknown { .. }))
-            });
+            tasks.retain(|t| (!unmanaged || t.manager.is_none()) && (!unknown || matches!(t.observed, Observed::Unknown { .. })));
             if shape.json {
                 output::json(&tasks)?;
             } else if tasks.is_empty() {
@@ -66,11 +58,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let tasks: Vec<RemoteTask> = all(&api.conn()?)
                 .await?
                 .into_iter()
-                .filter(|t| {
-                    t.slot.job_id == *what
-                        || t.slot.to_string() == what
-                        || t.incarnation.to_string().starts_with(&what)
-                })
+                .filter(|t| t.slot.job_id == *what || t.slot.to_string() == what || t.incarnation.to_string().starts_with(&what))
                 .collect();
             if tasks.is_empty() {
                 bail!("no remote task of a job, slot or incarnation {what:?}");
@@ -100,9 +88,7 @@ pub(crate) fn observed(o: &Observed) -> String {
         Observed::Intended => "intended".into(),
         Observed::Creating => "creating".into(),
         Observed::Running => "running".into(),
-        Observed::Exited {
-            code, signal: 0, ..
-        } => format!("exited ({code})"),
+        Observed::Exited { code, signal: 0, .. } => format!("exited ({code})"),
         Observed::Exited { signal, .. } => format!("exited (signal {signal})"),
         Observed::Gone => "gone".into(),
         Observed::Unknown { .. } => "unknown".into(),
@@ -110,16 +96,7 @@ pub(crate) fn observed(o: &Observed) -> String {
 }
 
 fn table(tasks: &[RemoteTask], shape: &Shape) -> Table {
-    let mut table = Table::new([
-        "Slot",
-        "Incarnation",
-        "Driver",
-        "Desired",
-        "Observed",
-        "Manager",
-        "Epoch",
-        "Hand-overs",
-    ]);
+    let mut table = Table::new(["Slot", "Incarnation", "Driver", "Desired", "Observed", "Manager", "Epoch", "Hand-overs"]);
     for t in tasks {
         table.row([
             t.slot.to_string(),
@@ -138,10 +115,7 @@ fn table(tasks: &[RemoteTask], shape: &Shape) -> Table {
 fn manager(t: &RemoteTask, shape: &Shape) -> String {
     match &t.manager {
         Some(m) => shape.id(m.node_id),
-        None if t.unmanaged_since > 0 => format!(
-            "none, for {}",
-            when::span(when::now_ns() - t.unmanaged_since)
-        ),
+        None if t.unmanaged_since > 0 => format!("none, for {}", when::span(when::now_ns() - t.unmanaged_since)),
         None => "none".into(),
     }
 }

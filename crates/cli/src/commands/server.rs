@@ -30,16 +30,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let leader: String = conn.get("/v1/status/leader").await?;
-    let mut table = Table::new([
-        "Name",
-        "Address",
-        "Port",
-        "Status",
-        "Leader",
-        "Build",
-        "Datacenter",
-        "Region",
-    ]);
+    let mut table = Table::new(["Name", "Address", "Port", "Status", "Leader", "Build", "Datacenter", "Region"]);
     for m in members["Members"].as_array().into_iter().flatten() {
         let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
         let tags = &m["Tags"];

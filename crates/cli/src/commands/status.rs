@@ -24,17 +24,10 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let Some(id) = &args.id else {
         return super::job::list(&conn, &args.shape).await;
     };
-    let answer: Value = conn
-        .put("/v1/search", &json!({"Prefix": id, "Context": "all"}))
-        .await?;
+    let answer: Value = conn.put("/v1/search", &json!({"Prefix": id, "Context": "all"})).await?;
     let mut found: Vec<(String, String)> = Vec::new();
     for (context, ids) in answer["Matches"].as_object().into_iter().flatten() {
-        found.extend(
-            ids.as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|i| Some((context.clone(), i.as_str()?.to_owned()))),
-        );
+        found.extend(ids.as_array().into_iter().flatten().filter_map(|i| Some((context.clone(), i.as_str()?.to_owned()))));
     }
     // An exact match is meant, even when others begin the same.
     if found.iter().any(|(_, i)| i == id) {
@@ -44,14 +37,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         [] => bail!("nothing begins with {id:?}"),
         [(context, id)] => match context.as_str() {
             "jobs" => super::job::show(&conn, &args.shape, id, false).await,
-            "nodes" => {
-                super::node::run(super::node::Command::for_status(
-                    args.api.clone(),
-                    args.shape.clone(),
-                    id.clone(),
-                ))
-                .await
-            }
+            "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone())).await,
             "allocs" => super::alloc::show(&conn, &args.shape, id, false).await,
             "evals" => super::eval::show(&conn, &args.shape, id.clone()).await,
             "deployment" => {
@@ -62,20 +48,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
                 super::deployment::show(&conn.get::<model::Deployment>(&path).await?, &args.shape);
                 Ok(ExitCode::SUCCESS)
             }
-            other => bail!(
-                "{id:?} is one of {other}, which this command does not show; ask the API: /v1/{other}"
-            ),
+            other => bail!("{id:?} is one of {other}, which this command does not show; ask the API: /v1/{other}"),
         },
         many => {
-            let list: Vec<String> = many
-                .iter()
-                .map(|(context, id)| format!("  {context:10}  {id}"))
-                .collect();
-            bail!(
-                "{} things begin with {id:?}, give more of the identifier:\n{}",
-                many.len(),
-                list.join("\n")
-            )
+            let list: Vec<String> = many.iter().map(|(context, id)| format!("  {context:10}  {id}")).collect();
+            bail!("{} things begin with {id:?}, give more of the identifier:\n{}", many.len(), list.join("\n"))
         }
     }
 }

@@ -22,9 +22,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Gc { api } => {
             api.conn()?.put_empty("/v1/system/gc").await?;
-            output::line(
-                "Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is confirmed.",
-            );
+            output::line("Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is confirmed.");
             Ok(ExitCode::SUCCESS)
         }
     }

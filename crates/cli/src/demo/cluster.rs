@@ -32,33 +32,15 @@ pub(crate) struct Cluster {
 
 /// A port that was free a moment ago.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|l| l.local_addr())
-        .context("no free port on 127.0.0.1")?
-        .port())
+    Ok(TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).context("no free port on 127.0.0.1")?.port())
 }
 
 impl Cluster {
     /// Makes the directory; nothing runs yet.
     pub(crate) fn new(lease: GoDuration) -> Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("drover-demo-")
-            .tempdir()
-            .context("could not make a directory for the demo")?
-            .keep();
-        fs::write(
-            dir.join(MARKER),
-            "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n",
-        )?;
-        Ok(Self {
-            dir,
-            lease,
-            http_port: free_port()?,
-            rpc_port: free_port()?,
-            agents: BTreeMap::new(),
-            keep: false,
-            torn_down: false,
-        })
+        let dir = tempfile::Builder::new().prefix("drover-demo-").tempdir().context("could not make a directory for the demo")?.keep();
+        fs::write(dir.join(MARKER), "The directory of a `drover demo`; `drover demo-stop DIRECTORY` ends what runs here.\n")?;
+        Ok(Self { dir, lease, http_port: free_port()?, rpc_port: free_port()?, agents: BTreeMap::new(), keep: false, torn_down: false })
     }
     /// Where everything lives.
     pub(crate) fn dir(&self) -> &Path {
@@ -82,10 +64,7 @@ impl Cluster {
         fs::create_dir_all(&home)?;
         let file = home.join("agent.hcl");
         fs::write(&file, config)?;
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(home.join("agent.log"))?;
+        let log = fs::OpenOptions::new().create(true).append(true).open(home.join("agent.log"))?;
         let program = std::env::current_exe().context("could not find this program's own file")?;
         let child = Command::new(program)
             .args(["agent", "-config"])
@@ -131,14 +110,8 @@ impl Cluster {
 
     /// Sends a signal to an agent and waits for its end.
     pub(crate) async fn end_agent(&mut self, name: &str, signal: Signal) -> Result<()> {
-        let child = self
-            .agents
-            .get_mut(name)
-            .with_context(|| format!("{name} does not run"))?;
-        let pid = i32::try_from(child.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .context("a pid")?;
+        let child = self.agents.get_mut(name).with_context(|| format!("{name} does not run"))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
         kill_process(pid, signal).with_context(|| format!("could not signal {name}"))?;
         let deadline = Instant::now() + Duration::from_secs(15);
         while child.try_wait()?.is_none() {
@@ -159,9 +132,7 @@ impl Cluster {
         let wanted = format!("driver {driver}");
         sweep::processes_of(&self.dir)
             .into_iter()
-            .filter(|(pid, command)| {
-                command.ends_with(&wanted) && parent_of(*pid) == i32::try_from(agent.id()).ok()
-            })
+            .filter(|(pid, command)| command.ends_with(&wanted) && parent_of(*pid) == i32::try_from(agent.id()).ok())
             .map(|(pid, _)| pid)
             .collect()
     }
@@ -169,10 +140,7 @@ impl Cluster {
     /// The record of the only remote task.
     pub(crate) async fn remote_task(&self) -> Result<RemoteTask> {
         let tasks: Vec<RemoteTask> = self.conn()?.get("/v1/remote/tasks").await?;
-        tasks
-            .into_iter()
-            .next()
-            .context("the server knows no remote task")
+        tasks.into_iter().next().context("the server knows no remote task")
     }
 
     /// The last lines of each agent's log, on standard error.
@@ -201,10 +169,7 @@ impl Cluster {
         if left.is_empty()
             && let Err(error) = fs::remove_dir_all(&self.dir)
         {
-            eprintln!(
-                "drover demo: could not remove {}: {error}",
-                self.dir.display()
-            );
+            eprintln!("drover demo: could not remove {}: {error}", self.dir.display());
         }
         left
     }
@@ -220,10 +185,7 @@ impl Drop for Cluster {
             drop(child.kill());
             drop(child.wait());
         }
-        for pid in sweep::processes_of(&self.dir)
-            .keys()
-            .filter_map(|p| Pid::from_raw(*p))
-        {
+        for pid in sweep::processes_of(&self.dir).keys().filter_map(|p| Pid::from_raw(*p)) {
             let _ = kill_process(pid, Signal::KILL);
         }
         drop(fs::remove_dir_all(&self.dir));
@@ -233,10 +195,5 @@ impl Drop for Cluster {
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and parentheses: fields are counted from the last one.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -26,22 +26,15 @@ impl Process {
         if state == "Z" {
             return None;
         }
-        Some(Self {
-            pid,
-            start_ticks: fields.nth(18)?.parse().ok()?,
-        })
+        Some(Self { pid, start_ticks: fields.nth(18)?.parse().ok()? })
     }
 }
 
 /// The instance that the record names.
 pub(crate) async fn instance(cluster: &Cluster) -> Result<Process> {
     let task = cluster.remote_task().await?;
-    let pid = task
-        .attributes
-        .get("pid")
-        .context("the record of the remote task names no pid")?;
-    Process::of(pid.parse().context("the pid of the record")?)
-        .with_context(|| format!("pid {pid} of the record does not run"))
+    let pid = task.attributes.get("pid").context("the record of the remote task names no pid")?;
+    Process::of(pid.parse().context("the pid of the record")?).with_context(|| format!("pid {pid} of the record does not run"))
 }
 
 /// Follows the counter's log through the API, with a cursor, over whichever node manages it.
@@ -69,11 +62,7 @@ impl Follower {
             loop {
                 // An error here is a hand-over: no node manages the task at the moment, or the one that did is gone. The cursor is ours.
                 if let Err(error) = follow_once(&conn, &mut offset, &mut partial, &sender).await {
-                    tracing::debug!(
-                        error = format!("{error:#}"),
-                        offset,
-                        "log follower reconnects"
-                    );
+                    tracing::debug!(error = format!("{error:#}"), offset, "log follower reconnects");
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -86,18 +75,9 @@ impl Follower {
     }
     /// Waits until the counter has reached a number.
     pub(crate) async fn reaches(&mut self, number: u64, bound: Duration) -> Result<()> {
-        tokio::time::timeout(
-            bound,
-            self.seen
-                .wait_for(|s| s.last >= number || s.fault.is_some()),
-        )
-        .await
-        .with_context(|| {
-            format!(
-                "the log did not reach line {number} within {} s",
-                bound.as_secs()
-            )
-        })??;
+        tokio::time::timeout(bound, self.seen.wait_for(|s| s.last >= number || s.fault.is_some()))
+            .await
+            .with_context(|| format!("the log did not reach line {number} within {} s", bound.as_secs()))??;
         Ok(())
     }
 }
@@ -108,27 +88,15 @@ impl Drop for Follower {
     }
 }
 
-async fn follow_once(
-    conn: &Conn,
-    offset: &mut u64,
-    partial: &mut Vec<u8>,
-    sender: &watch::Sender<Seen>,
-) -> Result<()> {
+async fn follow_once(conn: &Conn, offset: &mut u64, partial: &mut Vec<u8>, sender: &watch::Sender<Seen>) -> Result<()> {
     let allocs: Vec<model::Allocation> = conn.get("/v1/job/counter/allocations").await?;
-    let alloc = allocs
-        .into_iter()
-        .filter(|a| !a.terminal())
-        .max_by_key(|a| a.create_index)
-        .context("no allocation manages the counter now")?;
-    let path = format!(
-        "/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=true&origin=start&offset={offset}",
-        alloc.id
-    );
+    let alloc =
+        allocs.into_iter().filter(|a| !a.terminal()).max_by_key(|a| a.create_index).context("no allocation manages the counter now")?;
+    let path = format!("/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=true&origin=start&offset={offset}", alloc.id);
     let mut stream = conn.stream(&path).await?;
     // Between two chunks: long enough for a quiet machine, short enough to notice a node that is gone without a goodbye.
-    while let Some(chunk) = tokio::time::timeout(Duration::from_secs(1), stream.next())
-        .await
-        .context("the log has stood still for a second")??
+    while let Some(chunk) =
+        tokio::time::timeout(Duration::from_secs(1), stream.next()).await.context("the log has stood still for a second")??
     {
         *offset += chunk.len() as u64;
         for byte in chunk {

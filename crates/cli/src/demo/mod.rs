@@ -52,11 +52,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     let code = match &outcome {
         Ok(report) => {
             report.print();
-            if report.all_held() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
+            if report.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("\ndrover demo: {error:#}");
@@ -80,11 +76,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
         ] {
             output::line(&format!("  {hint}"));
         }
-        output::line(&format!(
-            "Everything lives in {}; to end it: drover demo-stop {}",
-            cluster.dir().display(),
-            cluster.dir().display()
-        ));
+        output::line(&format!("Everything lives in {}; to end it: drover demo-stop {}", cluster.dir().display(), cluster.dir().display()));
     } else {
         let left = cluster.tear_down().await;
         if !left.is_empty() {
@@ -107,11 +99,7 @@ pub(crate) struct StopArgs {
 /// # Errors
 /// When the directory is not a demo's.
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
-    anyhow::ensure!(
-        args.dir.join(cluster::MARKER).is_file(),
-        "{} is not the directory of a demo",
-        args.dir.display()
-    );
+    anyhow::ensure!(args.dir.join(cluster::MARKER).is_file(), "{} is not the directory of a demo", args.dir.display());
     let left = sweep::end_everything_of(&args.dir).await;
     anyhow::ensure!(left.is_empty(), "could not end these processes: {left:?}");
     std::fs::remove_dir_all(&args.dir)?;

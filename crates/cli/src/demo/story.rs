@@ -54,30 +54,15 @@ impl Report {
     /// The closing table.
     pub(crate) fn print(&self) {
         output::heading("What held");
-        let mut table = Table::new([
-            "Event",
-            "Hand-over",
-            "Managed by",
-            "Counter",
-            "Same instance",
-            "Note",
-        ]);
+        let mut table = Table::new(["Event", "Hand-over", "Managed by", "Counter", "Same instance", "Note"]);
         for o in &self.outcomes {
             table.row([
                 o.event.clone(),
                 o.handover.map_or_else(|| "-".to_owned(), millis),
                 o.manager.clone(),
                 format!("{} -> {}", o.counter.0, o.counter.1),
-                if o.held {
-                    "yes".to_owned()
-                } else {
-                    "NO".to_owned()
-                },
-                if o.note.is_empty() {
-                    "-".to_owned()
-                } else {
-                    o.note.clone()
-                },
+                if o.held { "yes".to_owned() } else { "NO".to_owned() },
+                if o.note.is_empty() { "-".to_owned() } else { o.note.clone() },
             ]);
         }
         table.print();
@@ -94,11 +79,7 @@ impl Report {
 }
 
 fn millis(d: Duration) -> String {
-    if d < Duration::from_secs(1) {
-        format!("{} ms", d.as_millis())
-    } else {
-        format!("{:.2} s", d.as_secs_f64())
-    }
+    if d < Duration::from_secs(1) { format!("{} ms", d.as_millis()) } else { format!("{:.2} s", d.as_secs_f64()) }
 }
 
 /// The live timeline.
@@ -111,11 +92,7 @@ impl Timeline {
 }
 
 /// Asks until the answer is there. The bound makes a promise that does not come true a failure with a name.
-async fn until<T, F: Future<Output = Result<Option<T>>>>(
-    what: &str,
-    bound: Duration,
-    mut ask: impl FnMut() -> F,
-) -> Result<T> {
+async fn until<T, F: Future<Output = Result<Option<T>>>>(what: &str, bound: Duration, mut ask: impl FnMut() -> F) -> Result<T> {
     let start = Instant::now();
     let mut last_error = None;
     loop {
@@ -125,9 +102,7 @@ async fn until<T, F: Future<Output = Result<Option<T>>>>(
             Err(error) => last_error = Some(error),
         }
         if start.elapsed() > bound {
-            let why = last_error
-                .map(|e| format!(" (last error: {e:#})"))
-                .unwrap_or_default();
+            let why = last_error.map(|e| format!(" (last error: {e:#})")).unwrap_or_default();
             anyhow::bail!("{what} did not happen within {} s{why}", bound.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -137,21 +112,13 @@ async fn until<T, F: Future<Output = Result<Option<T>>>>(
 async fn node_id(conn: &Conn, name: &str, status: NodeStatus) -> Result<model::NodeId> {
     until(&format!("node {name} {status:?}"), STEP, || async {
         let nodes: Vec<model::Node> = conn.get("/v1/nodes").await?;
-        Ok(nodes
-            .into_iter()
-            .find(|n| &*n.name == name && n.status == status)
-            .map(|n| n.id))
+        Ok(nodes.into_iter().find(|n| &*n.name == name && n.status == status).map(|n| n.id))
     })
     .await
 }
 
 async fn submit(conn: &Conn, text: &str) -> Result<()> {
-    let job: serde_json::Value = conn
-        .put(
-            "/v1/jobs/parse",
-            &json!({"JobHCL": text, "Canonicalize": true}),
-        )
-        .await?;
+    let job: serde_json::Value = conn.put("/v1/jobs/parse", &json!({"JobHCL": text, "Canonicalize": true})).await?;
     let _: serde_json::Value = conn.put("/v1/jobs", &json!({"Job": job})).await?;
     Ok(())
 }
@@ -159,9 +126,7 @@ async fn submit(conn: &Conn, text: &str) -> Result<()> {
 async fn running(conn: &Conn, job: &str) -> Result<Allocation> {
     until(&format!("job {job} running"), STEP, || async {
         let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{job}/allocations")).await?;
-        Ok(allocs
-            .into_iter()
-            .find(|a| a.client_status == ClientStatus::Running && !a.terminal()))
+        Ok(allocs.into_iter().find(|a| a.client_status == ClientStatus::Running && !a.terminal()))
     })
     .await
 }
@@ -181,8 +146,7 @@ impl Teller<'_> {
     async fn handed_over(&self, epoch: u64) -> Result<RemoteTask> {
         until("the hand-over of the remote task", STEP, || async {
             let task = self.cluster.remote_task().await?;
-            let done =
-                task.epoch > epoch && task.manager.is_some() && task.observed == Observed::Running;
+            let done = task.epoch > epoch && task.manager.is_some() && task.observed == Observed::Running;
             Ok(done.then_some(task))
         })
         .await
@@ -193,30 +157,18 @@ impl Teller<'_> {
             return Ok("nobody".to_owned());
         };
         let nodes: Vec<model::Node> = self.conn.get("/v1/nodes").await?;
-        Ok(nodes
-            .into_iter()
-            .find(|n| n.id == manager.node_id)
-            .map_or_else(|| manager.node_id.short(), |n| n.name.to_string()))
+        Ok(nodes.into_iter().find(|n| n.id == manager.node_id).map_or_else(|| manager.node_id.short(), |n| n.name.to_string()))
     }
 
     /// Checks the promise after an event and writes it down: the same process, and a counter that has gone on.
-    async fn check(
-        &mut self,
-        event: &str,
-        handover: Option<Duration>,
-        before: u64,
-        note: &str,
-    ) -> Result<()> {
+    async fn check(&mut self, event: &str, handover: Option<Duration>, before: u64, note: &str) -> Result<()> {
         self.follower.reaches(before + 5, STEP).await?;
         let after = self.follower.seen().last;
         let task = self.cluster.remote_task().await?;
         let recorded = task.attributes.get("pid").and_then(|p| p.parse().ok());
-        let same = Process::of(self.instance.pid) == Some(self.instance)
-            && recorded == Some(self.instance.pid);
+        let same = Process::of(self.instance.pid) == Some(self.instance) && recorded == Some(self.instance.pid);
         let manager = self.manager_name(&task).await?;
-        let how_long = handover
-            .map(|h| format!(" after {}", millis(h)))
-            .unwrap_or_default();
+        let how_long = handover.map(|h| format!(" after {}", millis(h))).unwrap_or_default();
         self.time.say(&format!(
             "  managed by {manager} (epoch {}){how_long}; pid {} {}; counter {before} -> {after}",
             task.epoch,
@@ -246,10 +198,7 @@ pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
     let conn = cluster.conn()?;
     node_id(&conn, "node-1", NodeStatus::Ready).await?;
     node_id(&conn, "node-2", NodeStatus::Ready).await?;
-    time.say(&format!(
-        "server and two nodes are up: {}",
-        cluster.address()
-    ));
+    time.say(&format!("server and two nodes are up: {}", cluster.address()));
 
     submit(&conn, HELLO).await?;
     let hello = running(&conn, "hello").await?;
@@ -258,29 +207,12 @@ pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
     running(&conn, "counter").await?;
     let instance = counter::instance(cluster).await?;
     let mut follower = Follower::start(cluster.conn()?);
-    follower
-        .reaches(3, STEP)
-        .await
-        .context("the counter's log")?;
+    follower.reaches(3, STEP).await.context("the counter's log")?;
     let task = cluster.remote_task().await?;
-    let mut teller = Teller {
-        cluster,
-        conn,
-        time,
-        follower,
-        instance,
-        outcomes: Vec::new(),
-    };
+    let mut teller = Teller { cluster, conn, time, follower, instance, outcomes: Vec::new() };
     let first = teller.manager_name(&task).await?;
-    let second = if first == "node-1" {
-        "node-2"
-    } else {
-        "node-1"
-    };
-    teller.time.say(&format!(
-        "remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it",
-        instance.pid
-    ));
+    let second = if first == "node-1" { "node-2" } else { "node-1" };
+    teller.time.say(&format!("remote job counter runs as pid {} in a runtime outside both nodes; {first} manages it", instance.pid));
 
     drain(&mut teller, &first, second).await?;
     kill_node(&mut teller, second, &first).await?;
@@ -288,93 +220,44 @@ pub(crate) async fn tell(cluster: &mut Cluster) -> Result<Report> {
     kill_plugin(&mut teller, "node-3").await?;
 
     let seen = teller.follower.seen();
-    let fault = whole_log(&teller, seen.last)
-        .await
-        .err()
-        .map(|e| format!("{e:#}"))
-        .or_else(|| seen.fault.map(|f| f.to_string()));
-    Ok(Report {
-        outcomes: teller.outcomes,
-        lines: seen.last,
-        fault,
-        pid: instance.pid,
-        took: start.elapsed(),
-    })
+    let fault = whole_log(&teller, seen.last).await.err().map(|e| format!("{e:#}")).or_else(|| seen.fault.map(|f| f.to_string()));
+    Ok(Report { outcomes: teller.outcomes, lines: seen.last, fault, pid: instance.pid, took: start.elapsed() })
 }
 
 async fn drain(teller: &mut Teller<'_>, first: &str, second: &str) -> Result<()> {
     let id = node_id(&teller.conn, first, NodeStatus::Ready).await?;
-    let (epoch, before) = (
-        teller.cluster.remote_task().await?.epoch,
-        teller.follower.seen().last,
-    );
+    let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
     teller.time.say(&format!("draining {first}"));
     let asked = Instant::now();
     let _: serde_json::Value = teller
         .conn
-        .put(
-            &format!("/v1/node/{id}/drain"),
-            &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "MarkEligible": false}),
-        )
+        .put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "MarkEligible": false}))
         .await?;
     teller.handed_over(epoch).await?;
-    teller
-        .check(
-            "drain",
-            Some(asked.elapsed()),
-            before,
-            &format!("{second} observed it before {first} let go"),
-        )
-        .await?;
+    teller.check("drain", Some(asked.elapsed()), before, &format!("{second} observed it before {first} let go")).await?;
     until("the drain to complete", STEP, || async {
         let node: model::Node = teller.conn.get(&format!("/v1/node/{id}")).await?;
         Ok(node.drain.is_none().then_some(()))
     })
     .await?;
     let hello = running(&teller.conn, "hello").await?;
-    teller.time.say(&format!(
-        "  drain of {first} complete; local job hello runs on {}",
-        hello.node_name
-    ));
-    ensure!(
-        &*hello.node_name == second,
-        "the local job should have moved to {second}, it is on {}",
-        hello.node_name
-    );
-    let _: serde_json::Value = teller
-        .conn
-        .put(
-            &format!("/v1/node/{id}/eligibility"),
-            &json!({"Eligibility": "eligible"}),
-        )
-        .await?;
+    teller.time.say(&format!("  drain of {first} complete; local job hello runs on {}", hello.node_name));
+    ensure!(&*hello.node_name == second, "the local job should have moved to {second}, it is on {}", hello.node_name);
+    let _: serde_json::Value = teller.conn.put(&format!("/v1/node/{id}/eligibility"), &json!({"Eligibility": "eligible"})).await?;
     Ok(())
 }
 
 async fn kill_node(teller: &mut Teller<'_>, manager: &str, other: &str) -> Result<()> {
-    let (epoch, before) = (
-        teller.cluster.remote_task().await?.epoch,
-        teller.follower.seen().last,
-    );
+    let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
     teller.time.say(&format!("kill -9 {manager}"));
     let asked = Instant::now();
     teller.cluster.end_agent(manager, Signal::KILL).await?;
     teller.handed_over(epoch).await?;
-    teller
-        .check(
-            "kill -9 of the manager",
-            Some(asked.elapsed()),
-            before,
-            &format!("lease and margin had to pass; {other} adopted"),
-        )
-        .await
+    teller.check("kill -9 of the manager", Some(asked.elapsed()), before, &format!("lease and margin had to pass; {other} adopted")).await
 }
 
 async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()> {
-    let (epoch, before) = (
-        teller.cluster.remote_task().await?.epoch,
-        teller.follower.seen().last,
-    );
+    let (epoch, before) = (teller.cluster.remote_task().await?.epoch, teller.follower.seen().last);
     teller.time.say(&format!("removing {last}, the last node"));
     teller.cluster.end_agent(last, Signal::TERM).await?;
     let unmanaged = until("the remote task to be shown as unmanaged", STEP, || async {
@@ -384,35 +267,20 @@ async fn nobody_then_a_new_one(teller: &mut Teller<'_>, last: &str) -> Result<()
     .await?;
     let alive = Process::of(teller.instance.pid) == Some(teller.instance);
     let mut text = format!("  nobody manages it (epoch {}); ", unmanaged.epoch);
-    write!(
-        text,
-        "pid {} {}",
-        teller.instance.pid,
-        if alive { "runs on" } else { "is GONE" }
-    )?;
+    write!(text, "pid {} {}", teller.instance.pid, if alive { "runs on" } else { "is GONE" })?;
     teller.time.say(&text);
     teller.time.say("starting node-3");
     let asked = Instant::now();
     teller.cluster.start_node("node-3")?;
     teller.handed_over(epoch).await?;
-    teller
-        .check(
-            "no node, then a new one",
-            Some(asked.elapsed()),
-            before,
-            "time includes the start of the node",
-        )
-        .await
+    teller.check("no node, then a new one", Some(asked.elapsed()), before, "time includes the start of the node").await
 }
 
 async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
     let before = teller.follower.seen().last;
     let pids = teller.cluster.plugin_pids(node, "remote_exec");
     ensure!(!pids.is_empty(), "{node} runs no remote_exec plugin");
-    teller.time.say(&format!(
-        "kill -9 of the remote_exec plugin of {node} (pid {})",
-        pids[0]
-    ));
+    teller.time.say(&format!("kill -9 of the remote_exec plugin of {node} (pid {})", pids[0]));
     for pid in pids.iter().filter_map(|p| Pid::from_raw(*p)) {
         kill_process(pid, Signal::KILL).context("could not kill the plugin")?;
     }
@@ -422,37 +290,20 @@ async fn kill_plugin(teller: &mut Teller<'_>, node: &str) -> Result<()> {
         Ok((!now.is_empty() && now.iter().all(|p| !pids.contains(p))).then_some(()))
     })
     .await?;
-    teller
-        .check(
-            "kill -9 of the driver plugin",
-            Some(asked.elapsed()),
-            before,
-            "time until a new plugin process served",
-        )
-        .await
+    teller.check("kill -9 of the driver plugin", Some(asked.elapsed()), before, "time until a new plugin process served").await
 }
 
 /// Reads the whole log once more, through the node that manages the task now, and counts.
 async fn whole_log(teller: &Teller<'_>, at_least: u64) -> Result<()> {
     let alloc = running(&teller.conn, "counter").await?;
-    let path = format!(
-        "/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=false&origin=start&offset=0",
-        alloc.id
-    );
+    let path = format!("/v1/client/fs/logs/{}?task=count&type=stdout&plain=true&follow=false&origin=start&offset=0", alloc.id);
     let text = teller.conn.text(&path).await?;
     let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     let mut expected = 1_u64;
     for line in complete.lines() {
-        ensure!(
-            line.parse::<u64>().ok() == Some(expected),
-            "line {expected} of the log reads {line:?}"
-        );
+        ensure!(line.parse::<u64>().ok() == Some(expected), "line {expected} of the log reads {line:?}");
         expected += 1;
     }
-    ensure!(
-        expected > at_least,
-        "the log has {} lines, {at_least} had been seen before",
-        expected - 1
-    );
+    ensure!(expected > at_least, "the log has {} lines, {at_least} had been seen before", expected - 1);
     Ok(())
 }

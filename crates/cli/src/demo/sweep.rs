@@ -19,26 +19,15 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     let own = std::process::id();
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<i32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
         if u32::try_from(pid) == Ok(own) {
             continue;
         }
         let proc = entry.path();
-        let text = |name: &str| {
-            String::from_utf8_lossy(&fs::read(proc.join(name)).unwrap_or_default())
-                .replace('\0', " ")
-        };
-        let link = |name: &str| {
-            fs::read_link(proc.join(name))
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        };
+        let text = |name: &str| String::from_utf8_lossy(&fs::read(proc.join(name)).unwrap_or_default()).replace('\0', " ");
+        let link = |name: &str| fs::read_link(proc.join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let command = text("cmdline");
         // A zombie has neither command line nor environment: it has ended already.
         let ours = command.contains(&needle)

@@ -35,9 +35,7 @@ pub(crate) fn drover() -> &'static Path {
 
 /// A file of `examples/`.
 pub(crate) fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../examples")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
 }
 
 /// A server and node in one process.
@@ -50,10 +48,7 @@ pub(crate) struct Agent {
 impl Agent {
     /// Starts one with further configuration and waits for its node.
     pub(crate) fn start(more: &str) -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("drover-e2e-")
-            .tempdir()
-            .expect("a temporary directory");
+        let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
         let config = format!(
             "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\nclient {{\n  enabled = true\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n{more}\n",
@@ -61,22 +56,14 @@ impl Agent {
             dir.path().join("runtime"),
         );
         fs::write(dir.path().join("agent.hcl"), config).expect("configuration");
-        let mut agent = Self {
-            dir,
-            child: None,
-            address: String::new(),
-        };
+        let mut agent = Self { dir, child: None, address: String::new() };
         agent.launch();
         agent
     }
 
     /// Starts the process on the directory as it is and waits until the node is ready.
     pub(crate) fn launch(&mut self) {
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.dir.path().join("agent.log"))
-            .expect("log");
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         let mut child = Command::new(drover())
             .args(["agent", "-config"])
             .arg(self.dir.path().join("agent.hcl"))
@@ -91,24 +78,12 @@ impl Agent {
         let address = BufReader::new(out)
             .lines()
             .map_while(Result::ok)
-            .find_map(|l| {
-                l.strip_prefix("HTTP API")
-                    .and_then(|r| r.split("= ").nth(1))
-                    .map(str::to_owned)
-            });
-        self.address = address.unwrap_or_else(|| {
-            panic!(
-                "the agent did not say where it listens; its log:\n{}",
-                self.log()
-            )
-        });
+            .find_map(|l| l.strip_prefix("HTTP API").and_then(|r| r.split("= ").nth(1)).map(str::to_owned));
+        self.address = address.unwrap_or_else(|| panic!("the agent did not say where it listens; its log:\n{}", self.log()));
         until("a ready node with its drivers", || {
             let nodes = self.get("/v1/nodes")?;
             let node = nodes.as_array()?.iter().find(|n| n["Status"] == "ready")?;
-            ["raw_exec", "remote_exec"]
-                .iter()
-                .all(|d| node["Drivers"][d]["Healthy"] == true)
-                .then_some(())
+            ["raw_exec", "remote_exec"].iter().all(|d| node["Drivers"][d]["Healthy"] == true).then_some(())
         });
     }
 
@@ -136,20 +111,16 @@ impl Agent {
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let host = self.address.strip_prefix("http://")?;
         let mut stream = TcpStream::connect(host).ok()?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+        stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
             .ok()?;
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()).ok()?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).ok()?;
         let split = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&answer[..split]).into_owned();
         let status = head.split(' ').nth(1)?.parse().ok()?;
         let mut body = answer[split + 4..].to_vec();
-        if head
-            .to_ascii_lowercase()
-            .contains("transfer-encoding: chunked")
-        {
+        if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
             body = dechunk(&body);
         }
         Some((status, String::from_utf8_lossy(&body).into_owned()))
@@ -157,15 +128,11 @@ impl Agent {
     /// GET as JSON; None when it is not answered with 200.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         let (status, body) = self.http("GET", path, "")?;
-        (status == 200)
-            .then(|| serde_json::from_str(&body).ok())
-            .flatten()
+        (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
     }
     /// PUT as JSON; panics when it is refused.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Value {
-        let (status, text) = self
-            .http("PUT", path, &body.to_string())
-            .expect("an answer");
+        let (status, text) = self.http("PUT", path, &body.to_string()).expect("an answer");
         assert_eq!(status, 200, "PUT {path}: {text}");
         serde_json::from_str(&text).unwrap_or(Value::Null)
     }
@@ -184,40 +151,22 @@ impl Agent {
     pub(crate) fn cli_ok(&self, args: &[&str]) -> String {
         let out = self.cli(args);
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(
-            out.status.success(),
-            "drover {}: {}\n{text}\n{}",
-            args.join(" "),
-            out.status,
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.status.success(), "drover {}: {}\n{text}\n{}", args.join(" "), out.status, String::from_utf8_lossy(&out.stderr));
         text
     }
 
     /// Allocations of a job.
     pub(crate) fn allocs(&self, job: &str) -> Vec<Value> {
-        self.get(&format!("/v1/job/{job}/allocations"))
-            .and_then(|v| v.as_array().cloned())
-            .unwrap_or_default()
+        self.get(&format!("/v1/job/{job}/allocations")).and_then(|v| v.as_array().cloned()).unwrap_or_default()
     }
     /// Waits for an allocation of a job in a client status.
     pub(crate) fn alloc(&self, job: &str, status: &str) -> Value {
-        until(&format!("an allocation of {job} that is {status}"), || {
-            self.allocs(job)
-                .into_iter()
-                .find(|a| a["ClientStatus"] == status)
-        })
+        until(&format!("an allocation of {job} that is {status}"), || self.allocs(job).into_iter().find(|a| a["ClientStatus"] == status))
     }
     /// What a task has written.
     pub(crate) fn logs(&self, alloc: &Value, task: &str) -> String {
         let id = alloc["ID"].as_str().expect("an id");
-        self.http(
-            "GET",
-            &format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true"),
-            "",
-        )
-        .map(|(_, b)| b)
-        .unwrap_or_default()
+        self.http("GET", &format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true"), "").map(|(_, b)| b).unwrap_or_default()
     }
     /// Every process that names this agent's directory: pid → command line.
     pub(crate) fn processes(&self) -> BTreeMap<i32, String> {
@@ -263,22 +212,11 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|n| n.parse::<i32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
             continue;
         };
-        let text = |name: &str| {
-            String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default())
-                .replace('\0', " ")
-        };
-        let link = |name: &str| {
-            fs::read_link(entry.path().join(name))
-                .map(|p| p.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        };
+        let text = |name: &str| String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default()).replace('\0', " ");
+        let link = |name: &str| fs::read_link(entry.path().join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let command = text("cmdline");
         if pid != own
             && (command.contains(&needle)
@@ -295,10 +233,7 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
 fn dechunk(mut body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some(end) = body.windows(2).position(|w| w == b"\r\n") {
-        let size = std::str::from_utf8(&body[..end])
-            .ok()
-            .and_then(|t| usize::from_str_radix(t.trim(), 16).ok())
-            .unwrap_or(0);
+        let size = std::str::from_utf8(&body[..end]).ok().and_then(|t| usize::from_str_radix(t.trim(), 16).ok()).unwrap_or(0);
         if size == 0 || body.len() < end + 2 + size {
             break;
         }

@@ -12,91 +12,36 @@ fn verbs_show_what_is_there() {
     let file = example("hello.nomad.hcl").display().to_string();
 
     let out = agent.cli(&["job", "plan", &file]);
-    assert_eq!(
-        out.status.code(),
-        Some(1),
-        "something would change: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    assert_eq!(out.status.code(), Some(1), "something would change: {}", String::from_utf8_lossy(&out.stderr));
     assert!(String::from_utf8_lossy(&out.stdout).contains("All tasks successfully allocated"));
-    assert!(
-        agent
-            .cli_ok(&["job", "validate", &file])
-            .contains("successful")
-    );
-    let json: Value =
-        serde_json::from_str(&agent.cli_ok(&["job", "run", "-output", &file])).expect("JSON");
+    assert!(agent.cli_ok(&["job", "validate", &file]).contains("successful"));
+    let json: Value = serde_json::from_str(&agent.cli_ok(&["job", "run", "-output", &file])).expect("JSON");
     assert_eq!(json["Job"]["ID"], "hello");
 
     agent.cli_ok(&["job", "run", &file]);
     let out = agent.cli(&["job", "plan", &file]);
-    assert_eq!(
-        out.status.code(),
-        Some(0),
-        "nothing would change: {}",
-        String::from_utf8_lossy(&out.stdout)
-    );
+    assert_eq!(out.status.code(), Some(0), "nothing would change: {}", String::from_utf8_lossy(&out.stdout));
     let alloc = agent.alloc("hello", "running");
     let id = alloc["ID"].as_str().expect("an id");
     let short = &id[..8];
 
     assert!(agent.cli_ok(&["job", "status"]).contains("hello"));
     assert!(agent.cli_ok(&["job", "status", "hello"]).contains(short));
-    assert!(
-        agent.cli_ok(&["job", "status", "hel"]).contains(short),
-        "a unique prefix will do"
-    );
-    assert!(
-        agent
-            .cli_ok(&["job", "inspect", "hello"])
-            .contains("\"TaskGroups\"")
-    );
-    assert!(
-        agent
-            .cli_ok(&["job", "history", "hello"])
-            .contains("Version")
-    );
-    assert!(
-        agent
-            .cli_ok(&["alloc", "status", short])
-            .contains("Task \"greet\" is \"running\"")
-    );
-    until("the log", || {
-        agent
-            .cli_ok(&["alloc", "logs", "-tail", "-n", "1", short])
-            .contains("Hello from greet")
-            .then_some(())
-    });
-    assert!(
-        agent
-            .cli_ok(&["alloc", "logs", "-job", "hello"])
-            .contains("number 1")
-    );
+    assert!(agent.cli_ok(&["job", "status", "hel"]).contains(short), "a unique prefix will do");
+    assert!(agent.cli_ok(&["job", "inspect", "hello"]).contains("\"TaskGroups\""));
+    assert!(agent.cli_ok(&["job", "history", "hello"]).contains("Version"));
+    assert!(agent.cli_ok(&["alloc", "status", short]).contains("Task \"greet\" is \"running\""));
+    until("the log", || agent.cli_ok(&["alloc", "logs", "-tail", "-n", "1", short]).contains("Hello from greet").then_some(()));
+    assert!(agent.cli_ok(&["alloc", "logs", "-job", "hello"]).contains("number 1"));
     let listing = agent.cli_ok(&["alloc", "fs", short]);
-    assert!(
-        listing.contains("alloc/") && listing.contains("greet/"),
-        "{listing}"
-    );
-    assert!(
-        agent
-            .cli_ok(&["alloc", "fs", short, "alloc/logs"])
-            .contains("greet.stdout.0")
-    );
-    assert!(
-        agent
-            .cli_ok(&["alloc", "fs", short, "alloc/logs/greet.stdout.0"])
-            .contains("number 1")
-    );
+    assert!(listing.contains("alloc/") && listing.contains("greet/"), "{listing}");
+    assert!(agent.cli_ok(&["alloc", "fs", short, "alloc/logs"]).contains("greet.stdout.0"));
+    assert!(agent.cli_ok(&["alloc", "fs", short, "alloc/logs/greet.stdout.0"]).contains("number 1"));
 
     let nodes = agent.cli_ok(&["node", "status"]);
     assert!(nodes.contains("ready"), "{nodes}");
-    assert!(
-        agent
-            .cli_ok(&["node", "status", "-self"])
-            .contains("raw_exec")
-    );
-    let node: Value =
-        serde_json::from_str(&agent.cli_ok(&["node", "status", "-json"])).expect("JSON");
+    assert!(agent.cli_ok(&["node", "status", "-self"]).contains("raw_exec"));
+    let node: Value = serde_json::from_str(&agent.cli_ok(&["node", "status", "-json"])).expect("JSON");
     let node = node[0]["ID"].as_str().expect("an id").to_owned();
     agent.cli_ok(&["node", "eligibility", "-disable", &node]);
     assert!(agent.cli_ok(&["node", "status"]).contains("ineligible"));
@@ -107,53 +52,23 @@ fn verbs_show_what_is_there() {
     assert!(agent.cli_ok(&["server", "members"]).contains("alive"));
     assert!(agent.cli_ok(&["agent-info"]).contains("node_id"));
     assert!(agent.cli_ok(&["status", short]).contains("Task \"greet\""));
-    assert!(
-        agent
-            .cli_ok(&["remote", "list"])
-            .contains("No remote tasks")
-    );
+    assert!(agent.cli_ok(&["remote", "list"]).contains("No remote tasks"));
 
     // Restart in place: the counter of the loop begins anew, the restart is not held against the policy.
     agent.cli_ok(&["alloc", "restart", short]);
-    until("the restart", || {
-        agent
-            .cli_ok(&["alloc", "status", short])
-            .contains("Restart")
-            .then_some(())
-    });
+    until("the restart", || agent.cli_ok(&["alloc", "status", short]).contains("Restart").then_some(()));
     agent.alloc("hello", "running");
     agent.cli_ok(&["alloc", "signal", "-s", "SIGTERM", short]);
-    until("the end by the signal", || {
-        agent
-            .cli_ok(&["alloc", "status", short])
-            .contains("Signal: 15")
-            .then_some(())
-    });
+    until("the end by the signal", || agent.cli_ok(&["alloc", "status", short]).contains("Signal: 15").then_some(()));
     agent.alloc("hello", "running");
     agent.cli_ok(&["alloc", "stop", "-detach", short]);
-    until("a replacement", || {
-        agent
-            .allocs("hello")
-            .iter()
-            .any(|a| a["ClientStatus"] == "running" && a["ID"] != id)
-            .then_some(())
-    });
+    until("a replacement", || agent.allocs("hello").iter().any(|a| a["ClientStatus"] == "running" && a["ID"] != id).then_some(()));
 
     agent.cli_ok(&["job", "stop", "hello"]);
-    until("the end of the job", || {
-        agent
-            .cli_ok(&["job", "status", "hello"])
-            .contains("dead")
-            .then_some(())
-    });
+    until("the end of the job", || agent.cli_ok(&["job", "status", "hello"]).contains("dead").then_some(()));
     agent.cli_ok(&["job", "stop", "-purge", "hello"]);
     agent.cli_ok(&["system", "gc"]);
-    assert!(
-        agent
-            .cli(&["job", "status", "hello"])
-            .stderr
-            .starts_with(b"no job begins with")
-    );
+    assert!(agent.cli(&["job", "status", "hello"]).stderr.starts_with(b"no job begins with"));
 }
 
 #[test]
@@ -161,7 +76,8 @@ fn errors_of_job_files_show_the_place() {
     let agent = Agent::start("");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("wrong.nomad.hcl");
-    fs::write(&file, "job \"x\" {\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n").expect("the file");
+    fs::write(&file, "job \"x\" {\n  group \"g\" {\n    cuont = 2\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n")
+        .expect("the file");
     let out = agent.cli(&["job", "run", &file.display().to_string()]);
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
@@ -185,10 +101,7 @@ fn errors_of_job_files_show_the_place() {
         fs::write(&file, text).expect("the file");
         let out = agent.cli(&["job", "run", &file.display().to_string()]);
         let error = String::from_utf8_lossy(&out.stderr);
-        assert!(
-            !out.status.success() && error.contains(reason),
-            "{reason:?} in\n{error}"
-        );
+        assert!(!out.status.success() && error.contains(reason), "{reason:?} in\n{error}");
     }
 }
 
@@ -196,27 +109,11 @@ fn errors_of_job_files_show_the_place() {
 fn job_files_are_formatted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("a.nomad.hcl");
-    fs::write(
-        &file,
-        "job \"x\" {\n type=\"batch\"\n      priority = 50\n}\n",
-    )
-    .expect("the file");
-    let fmt = |args: &[&str]| {
-        std::process::Command::new(crate::agent::drover())
-            .arg("fmt")
-            .args(args)
-            .arg(&file)
-            .output()
-            .expect("drover fmt")
-    };
-    assert!(
-        !fmt(&["-check"]).status.success(),
-        "a check of an untidy file fails"
-    );
+    fs::write(&file, "job \"x\" {\n type=\"batch\"\n      priority = 50\n}\n").expect("the file");
+    let fmt =
+        |args: &[&str]| std::process::Command::new(crate::agent::drover()).arg("fmt").args(args).arg(&file).output().expect("drover fmt");
+    assert!(!fmt(&["-check"]).status.success(), "a check of an untidy file fails");
     assert!(fmt(&[]).status.success());
-    assert_eq!(
-        fs::read_to_string(&file).expect("the file"),
-        "job \"x\" {\n  type     = \"batch\"\n  priority = 50\n}\n"
-    );
+    assert_eq!(fs::read_to_string(&file).expect("the file"), "job \"x\" {\n  type     = \"batch\"\n  priority = 50\n}\n");
     assert!(fmt(&["-check"]).status.success());
 }

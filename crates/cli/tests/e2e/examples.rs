@@ -18,37 +18,15 @@ fn all_job_examples_run() {
     let text = run(&agent, "hello.nomad.hcl");
     assert!(text.contains("is successful"), "{text}");
     let hello = agent.alloc("hello", "running");
-    until("what hello says", || {
-        agent
-            .logs(&hello, "greet")
-            .contains("Hello from greet on ")
-            .then_some(())
-    });
+    until("what hello says", || agent.logs(&hello, "greet").contains("Hello from greet on ").then_some(()));
 
     run(&agent, "batch.nomad.hcl");
     until("three complete workers", || {
-        (agent
-            .allocs("batch")
-            .iter()
-            .filter(|a| a["ClientStatus"] == "complete")
-            .count()
-            == 3)
-            .then_some(())
+        (agent.allocs("batch").iter().filter(|a| a["ClientStatus"] == "complete").count() == 3).then_some(())
     });
-    let mut said: Vec<String> = agent
-        .allocs("batch")
-        .iter()
-        .map(|a| agent.logs(a, "work"))
-        .collect();
+    let mut said: Vec<String> = agent.allocs("batch").iter().map(|a| agent.logs(a, "work")).collect();
     said.sort();
-    assert_eq!(
-        said,
-        [
-            "worker 0: 1 4 9\n",
-            "worker 1: 1 4 9\n",
-            "worker 2: 1 4 9\n"
-        ]
-    );
+    assert_eq!(said, ["worker 0: 1 4 9\n", "worker 1: 1 4 9\n", "worker 2: 1 4 9\n"]);
 
     let text = run(&agent, "lifecycle.nomad.hcl");
     assert!(text.contains("is successful"), "{text}");
@@ -60,12 +38,7 @@ fn all_job_examples_run() {
 
     run(&agent, "remote-counter.nomad.hcl");
     let counter = agent.alloc("counter", "running");
-    until("the counter's log", || {
-        agent
-            .logs(&counter, "count")
-            .starts_with("1\n2\n3\n")
-            .then_some(())
-    });
+    until("the counter's log", || agent.logs(&counter, "count").starts_with("1\n2\n3\n").then_some(()));
 
     let text = fs::read_to_string(example("batch.json")).expect("the example");
     let body: Value = serde_json::from_str(&text).expect("JSON");
@@ -77,51 +50,19 @@ fn all_job_examples_run() {
     for job in ["hello", "lifecycle", "counter"] {
         agent.cli_ok(&["job", "stop", job]);
     }
-    until("no workload left", || {
-        agent
-            .processes()
-            .values()
-            .all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep"))
-            .then_some(())
-    });
-    until("no executor left", || {
-        agent
-            .processes()
-            .values()
-            .all(|c| !c.contains("drover-executor"))
-            .then_some(())
-    });
+    until("no workload left", || agent.processes().values().all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep")).then_some(()));
+    until("no executor left", || agent.processes().values().all(|c| !c.contains("drover-executor")).then_some(()));
 }
 
 #[test]
 fn variables_change_the_job() {
     let agent = Agent::start("");
-    agent.cli_ok(&[
-        "job",
-        "run",
-        "-var",
-        "greeting=Servus",
-        &example("hello.nomad.hcl").display().to_string(),
-    ]);
+    agent.cli_ok(&["job", "run", "-var", "greeting=Servus", &example("hello.nomad.hcl").display().to_string()]);
     let hello = agent.alloc("hello", "running");
-    until("the greeting", || {
-        agent
-            .logs(&hello, "greet")
-            .contains("Servus from greet")
-            .then_some(())
-    });
-    let out = agent.cli(&[
-        "job",
-        "run",
-        "-var",
-        "greeting=",
-        &example("hello.nomad.hcl").display().to_string(),
-    ]);
+    until("the greeting", || agent.logs(&hello, "greet").contains("Servus from greet").then_some(()));
+    let out = agent.cli(&["job", "run", "-var", "greeting=", &example("hello.nomad.hcl").display().to_string()]);
     let error = String::from_utf8_lossy(&out.stderr);
-    assert!(
-        !out.status.success() && error.contains("The greeting must not be empty"),
-        "{error}"
-    );
+    assert!(!out.status.success() && error.contains("The greeting must not be empty"), "{error}");
 }
 
 #[test]
@@ -131,32 +72,18 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
     let before: Vec<Value> = agent.allocs("lifecycle");
     let index = agent.get("/v1/job/lifecycle").expect("the job")["Version"].clone();
     run(&agent, "lifecycle.nomad.hcl");
-    assert_eq!(
-        agent.get("/v1/job/lifecycle").expect("the job")["Version"],
-        index,
-        "the same job keeps its version"
-    );
+    assert_eq!(agent.get("/v1/job/lifecycle").expect("the job")["Version"], index, "the same job keeps its version");
     assert_eq!(agent.allocs("lifecycle").len(), before.len());
 
     let mut job = agent.get("/v1/job/lifecycle").expect("the job");
     job["TaskGroups"][0]["Tasks"][2]["Env"] = json!({"CHANGED": "yes"});
     agent.put("/v1/jobs", &json!({"Job": job}));
     until("two healthy allocations of version 1", || {
-        let new = agent
-            .allocs("lifecycle")
-            .into_iter()
-            .filter(|a| a["JobVersion"] == 1 && a["ClientStatus"] == "running")
-            .count();
-        let old = agent
-            .allocs("lifecycle")
-            .into_iter()
-            .filter(|a| a["JobVersion"] == 0 && a["ClientStatus"] == "running")
-            .count();
+        let new = agent.allocs("lifecycle").into_iter().filter(|a| a["JobVersion"] == 1 && a["ClientStatus"] == "running").count();
+        let old = agent.allocs("lifecycle").into_iter().filter(|a| a["JobVersion"] == 0 && a["ClientStatus"] == "running").count();
         (new == 2 && old == 0).then_some(())
     });
-    until("a successful deployment", || {
-        (agent.get("/v1/job/lifecycle/deployment")?["Status"] == "successful").then_some(())
-    });
+    until("a successful deployment", || (agent.get("/v1/job/lifecycle/deployment")?["Status"] == "successful").then_some(()));
 }
 
 #[test]
@@ -173,10 +100,6 @@ fn agent_examples_are_understood() {
             .arg(&path)
             .output()
             .expect("drover config validate");
-        assert!(
-            out.status.success(),
-            "{file}: {}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.status.success(), "{file}: {}", String::from_utf8_lossy(&out.stderr));
     }
 }

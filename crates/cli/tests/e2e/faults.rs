@@ -18,25 +18,12 @@ fn service(id: &str, script: &str) -> Value {
 }
 
 fn workloads(agent: &Agent, mark: &str) -> Vec<i32> {
-    agent
-        .processes()
-        .into_iter()
-        .filter(|(_, c)| c.starts_with(mark))
-        .map(|(p, _)| p)
-        .collect()
+    agent.processes().into_iter().filter(|(_, c)| c.starts_with(mark)).map(|(p, _)| p).collect()
 }
 
 fn events(agent: &Agent, alloc: &Value) -> Vec<Value> {
-    let detail = agent
-        .get(&format!(
-            "/v1/allocation/{}",
-            alloc["ID"].as_str().expect("id")
-        ))
-        .expect("the allocation");
-    detail["TaskStates"]["t"]["Events"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default()
+    let detail = agent.get(&format!("/v1/allocation/{}", alloc["ID"].as_str().expect("id"))).expect("the allocation");
+    detail["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default()
 }
 
 #[test]
@@ -45,54 +32,26 @@ fn workloads_survive_kill_9_of_the_agent_and_exits_meanwhile_are_reported() {
     agent.put("/v1/jobs", &service("stays", "exec sleep 31001"));
     // Ends when a file appears: that is done while no agent runs.
     let flag = agent.dir().join("end-now");
-    agent.put(
-        "/v1/jobs",
-        &service(
-            "ends",
-            &format!(
-                "while [ ! -e {} ]; do sleep 0.05; done; exit 9",
-                flag.display()
-            ),
-        ),
-    );
+    agent.put("/v1/jobs", &service("ends", &format!("while [ ! -e {} ]; do sleep 0.05; done; exit 9", flag.display())));
     agent.alloc("stays", "running");
     let ends = agent.alloc("ends", "running");
-    let before = until("the workload", || {
-        Some(workloads(&agent, "sleep 31001")).filter(|w| w.len() == 1)
-    });
+    let before = until("the workload", || Some(workloads(&agent, "sleep 31001")).filter(|w| w.len() == 1));
 
     agent.kill();
-    assert_eq!(
-        workloads(&agent, "sleep 31001"),
-        before,
-        "the workload runs on without an agent"
-    );
+    assert_eq!(workloads(&agent, "sleep 31001"), before, "the workload runs on without an agent");
     std::fs::write(&flag, "").expect("the flag");
-    until("the end of the other workload", || {
-        agent
-            .processes()
-            .values()
-            .all(|c| !c.contains("end-now"))
-            .then_some(())
-    });
+    until("the end of the other workload", || agent.processes().values().all(|c| !c.contains("end-now")).then_some(()));
     agent.launch();
 
     until("the exit code of what ended meanwhile", || {
-        events(&agent, &ends)
-            .iter()
-            .any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 9)
-            .then_some(())
+        events(&agent, &ends).iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 9).then_some(())
     });
     until("the task to be re-attached", || {
         let id = agent.alloc("stays", "running")["ID"].as_str()?.to_owned();
         let stats = agent.get(&format!("/v1/client/allocation/{id}/stats"))?;
         (!stats["Tasks"]["t"].is_null()).then_some(())
     });
-    assert_eq!(
-        workloads(&agent, "sleep 31001"),
-        before,
-        "the same process, not a new one"
-    );
+    assert_eq!(workloads(&agent, "sleep 31001"), before, "the same process, not a new one");
 }
 
 #[test]
@@ -100,96 +59,47 @@ fn workloads_survive_kill_9_of_the_plugin() {
     let agent = Agent::start("");
     agent.put("/v1/jobs", &service("stays", "exec sleep 31002"));
     let alloc = agent.alloc("stays", "running");
-    let before = until("the workload", || {
-        Some(workloads(&agent, "sleep 31002")).filter(|w| w.len() == 1)
-    });
-    let plugins = || -> Vec<i32> {
-        agent
-            .processes()
-            .into_iter()
-            .filter(|(_, c)| c.ends_with("driver raw_exec"))
-            .map(|(p, _)| p)
-            .collect()
-    };
+    let before = until("the workload", || Some(workloads(&agent, "sleep 31002")).filter(|w| w.len() == 1));
+    let plugins =
+        || -> Vec<i32> { agent.processes().into_iter().filter(|(_, c)| c.ends_with("driver raw_exec")).map(|(p, _)| p).collect() };
     let first = plugins();
     assert_eq!(first.len(), 1, "one plugin process");
     signal(first[0], Signal::KILL);
-    until("a new plugin process", || {
-        plugins().iter().any(|p| !first.contains(p)).then_some(())
-    });
+    until("a new plugin process", || plugins().iter().any(|p| !first.contains(p)).then_some(()));
     until("the task to be recovered", || {
-        let stats = agent.get(&format!(
-            "/v1/client/allocation/{}/stats",
-            alloc["ID"].as_str()?
-        ))?;
+        let stats = agent.get(&format!("/v1/client/allocation/{}/stats", alloc["ID"].as_str()?))?;
         (!stats["Tasks"]["t"].is_null()).then_some(())
     });
-    assert_eq!(
-        workloads(&agent, "sleep 31002"),
-        before,
-        "the same process, not a new one"
-    );
+    assert_eq!(workloads(&agent, "sleep 31002"), before, "the same process, not a new one");
     agent.cli_ok(&["job", "stop", "stays"]);
-    until("the end of the workload", || {
-        workloads(&agent, "sleep 31002").is_empty().then_some(())
-    });
+    until("the end of the workload", || workloads(&agent, "sleep 31002").is_empty().then_some(()));
 }
 
 #[test]
 fn kill_9_of_an_executor_ends_its_workload_and_the_policy_restarts_it() {
     let agent = Agent::start("");
     // The workload leaves its session, as daemons do.
-    agent.put(
-        "/v1/jobs",
-        &service("held", "setsid sleep 31003 & exec sleep 31003"),
-    );
+    agent.put("/v1/jobs", &service("held", "setsid sleep 31003 & exec sleep 31003"));
     let alloc = agent.alloc("held", "running");
-    let before = until("both workloads", || {
-        Some(workloads(&agent, "sleep 31003")).filter(|w| w.len() == 2)
-    });
-    let executors: Vec<i32> = agent
-        .processes()
-        .into_iter()
-        .filter(|(_, c)| c.contains("drover-executor"))
-        .map(|(p, _)| p)
-        .collect();
+    let before = until("both workloads", || Some(workloads(&agent, "sleep 31003")).filter(|w| w.len() == 2));
+    let executors: Vec<i32> = agent.processes().into_iter().filter(|(_, c)| c.contains("drover-executor")).map(|(p, _)| p).collect();
     assert_eq!(executors.len(), 1, "one executor for one task");
     signal(executors[0], Signal::KILL);
-    until("the end of the old workloads", || {
-        workloads(&agent, "sleep 31003")
-            .iter()
-            .all(|p| !before.contains(p))
-            .then_some(())
-    });
-    until("the new workloads", || {
-        (workloads(&agent, "sleep 31003").len() == 2).then_some(())
-    });
+    until("the end of the old workloads", || workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)).then_some(()));
+    until("the new workloads", || (workloads(&agent, "sleep 31003").len() == 2).then_some(()));
     let events = events(&agent, &alloc);
-    assert!(
-        events.iter().any(|e| e.to_string().contains("executor")),
-        "the loss is reported as such: {events:?}"
-    );
-    assert!(
-        workloads(&agent, "sleep 31003")
-            .iter()
-            .all(|p| !before.contains(p))
-    );
+    assert!(events.iter().any(|e| e.to_string().contains("executor")), "the loss is reported as such: {events:?}");
+    assert!(workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)));
 }
 
 #[test]
 fn a_second_agent_on_the_same_directory_is_refused() {
     let agent = Agent::start("");
-    let out = std::process::Command::new(drover())
-        .args(["agent", "-config"])
-        .arg(agent.dir().join("agent.hcl"))
-        .output()
-        .expect("drover agent");
+    let out =
+        std::process::Command::new(drover()).args(["agent", "-config"]).arg(agent.dir().join("agent.hcl")).output().expect("drover agent");
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
-    assert!(
-        error.contains(&agent.pid().to_string()),
-        "the error names the holder: {error}"
-    );
+    assert!(error.contains(&agent.pid().to_string()), "the error names the holder: {error}");
 }
 
 #[test]
@@ -200,22 +110,12 @@ fn malformed_requests_get_a_clear_answer_and_the_agent_runs_on() {
         ("PUT", "/v1/jobs", "[]", 400),
         ("PUT", "/v1/jobs", "{\"Job\": {\"ID\": 3}}", 400),
         ("PUT", "/v1/jobs", "{}", 400),
-        (
-            "PUT",
-            "/v1/jobs/parse",
-            "{\"JobHCL\": \"job \\\"x\\\" {\"}",
-            400,
-        ),
+        ("PUT", "/v1/jobs/parse", "{\"JobHCL\": \"job \\\"x\\\" {\"}", 400),
         ("PUT", "/v1/jobs", "{\"Job\": {\"ID\": \"x\"}}", 500),
         ("PATCH", "/v1/jobs", "", 405),
         ("GET", "/v1/nothing", "", 404),
         ("GET", "/v1/jobs?index=soon", "", 400),
-        (
-            "GET",
-            "/v1/allocation/00000000-0000-0000-0000-000000000001",
-            "",
-            404,
-        ),
+        ("GET", "/v1/allocation/00000000-0000-0000-0000-000000000001", "", 404),
         ("GET", "/v1/job/unknown", "", 404),
     ] {
         let (got, text) = agent.http(method, path, body).expect("an answer");

@@ -46,13 +46,7 @@ impl Subject {
         if self.ctx.drivers.is_builtin(&self.driver_name()) || cgroup::mode() == cgroup::Mode::Off {
             return None;
         }
-        let cores = self
-            .alloc
-            .resources
-            .tasks
-            .get(&self.task)
-            .map(|t| t.cpu.reserved_cores.clone())
-            .unwrap_or_default();
+        let cores = self.alloc.resources.tasks.get(&self.task).map(|t| t.cpu.reserved_cores.clone()).unwrap_or_default();
         Some(TaskCgroup::new(self.alloc.id, &self.task, &cores))
     }
 
@@ -63,12 +57,7 @@ impl Subject {
     /// Waits as long as it takes: a record of a run is only dropped when its driver has answered.
     async fn driver_for_ever(&self) -> Driver {
         loop {
-            if let Ok(driver) = self
-                .ctx
-                .drivers
-                .get(&self.driver_name(), Duration::from_secs(60))
-                .await
-            {
+            if let Ok(driver) = self.ctx.drivers.get(&self.driver_name(), Duration::from_secs(60)).await {
                 driver.wait_ready(0).await;
                 return driver;
             }
@@ -79,43 +68,23 @@ impl Subject {
 }
 
 fn blocking_failed(e: &tokio::task::JoinError) -> StartFailure {
-    StartFailure::Setup {
-        why: format!("the preparation broke off: {e}"),
-        recoverable: true,
-    }
+    StartFailure::Setup { why: format!("the preparation broke off: {e}"), recoverable: true }
 }
 
 /// Prepares and starts a run; answers with the handle.
 pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, StartFailure> {
     let ctx = &subject.ctx;
-    let setup = |why: String| StartFailure::Setup {
-        why,
-        recoverable: false,
-    };
-    let (Some(group), Some(task)) = (subject.job.group(&subject.alloc.task_group), subject.task())
-    else {
+    let setup = |why: String| StartFailure::Setup { why, recoverable: false };
+    let (Some(group), Some(task)) = (subject.job.group(&subject.alloc.task_group), subject.task()) else {
         return Err(setup("the job has no such task".into()));
     };
     if let Some(why) = task_config::refused(task) {
         return Err(setup(why));
     }
     let driver_failed = |why: String, recoverable| StartFailure::Driver { why, recoverable };
-    let driver = ctx
-        .drivers
-        .get(&task.driver, DRIVER_PATIENCE)
-        .await
-        .map_err(|why| driver_failed(why, true))?;
-    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0))
-        .await
-        .is_err()
-    {
-        return Err(driver_failed(
-            format!(
-                "driver {:?} has not become ready within {DRIVER_PATIENCE:?}",
-                task.driver
-            ),
-            true,
-        ));
+    let driver = ctx.drivers.get(&task.driver, DRIVER_PATIENCE).await.map_err(|why| driver_failed(why, true))?;
+    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
+        return Err(driver_failed(format!("driver {:?} has not become ready within {DRIVER_PATIENCE:?}", task.driver), true));
     }
     let begin = std::time::Instant::now();
     let capabilities = driver.capabilities().unwrap_or_default();
@@ -138,12 +107,7 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
         cgroup: cgroup.as_ref(),
     })?;
     if !capabilities.disable_log_collection && !task_config::logs_disabled(task) {
-        collect(subject, task)
-            .await
-            .map_err(|why| StartFailure::Setup {
-                why,
-                recoverable: true,
-            })?;
+        collect(subject, task).await.map_err(|why| StartFailure::Setup { why, recoverable: true })?;
     }
     let built = begin.elapsed();
     // One more attempt after each death of the plugin, on a clean table.
@@ -156,10 +120,7 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
                 tracing::debug!(run, ?prepared, ?built, started = ?begin.elapsed(), "task started");
                 return Ok(handle_to_bytes(&started.handle));
             }
-            Err(e)
-                if (e.is_plugin_gone() || matches!(e, CallError::Timeout { .. }))
-                    && attempts < 3 =>
-            {
+            Err(e) if (e.is_plugin_gone() || matches!(e, CallError::Timeout { .. })) && attempts < 3 => {
                 tracing::warn!(run, error = %e, "start was cut off, cleaning up before the next attempt");
                 if e.is_plugin_gone() {
                     driver.wait_ready(generation).await;
@@ -173,74 +134,37 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
 }
 
 /// Directories, payload and cgroups. Records first what is made outside the allocation's directory.
-async fn prepare(
-    subject: &Subject,
-    task: &Task,
-    cgroup: Option<TaskCgroup>,
-) -> Result<(), StartFailure> {
+async fn prepare(subject: &Subject, task: &Task, cgroup: Option<TaskCgroup>) -> Result<(), StartFailure> {
     if cgroup.is_some() {
         let key = format!("{}.{}", subject.alloc.id, subject.task);
-        let claim = subject
-            .ctx
-            .store
-            .commit(vec![Write::Claim {
-                kind: "cgroup",
-                key,
-            }])
-            .await;
-        claim.map_err(|e| StartFailure::Setup {
-            why: e.to_string(),
-            recoverable: true,
-        })?;
+        let claim = subject.ctx.store.commit(vec![Write::Claim { kind: "cgroup", key }]).await;
+        claim.map_err(|e| StartFailure::Setup { why: e.to_string(), recoverable: true })?;
     }
     let dirs = subject.dirs();
     let task_dirs = dirs.task(&subject.task);
     let user = task.user.clone();
-    let payload = task
-        .dispatch_payload
-        .clone()
-        .map(|p| (p.file, subject.job.payload.clone().unwrap_or_default()));
+    let payload = task.dispatch_payload.clone().map(|p| (p.file, subject.job.payload.clone().unwrap_or_default()));
     let work = move || -> Result<(), String> {
-        let owner = if user.is_empty() || !rustix::process::geteuid().is_root() {
-            None
-        } else {
-            find_user(&user)
-        };
+        let owner = if user.is_empty() || !rustix::process::geteuid().is_root() { None } else { find_user(&user) };
         dirs.create().map_err(|e| e.to_string())?;
         task_dirs.create(owner).map_err(|e| e.to_string())?;
         if let Some((file, payload)) = payload {
             write_payload(&task_dirs.local, &file, &payload)?;
         }
         if let Some(cgroup) = cgroup {
-            cgroup
-                .create()
-                .map_err(|e| format!("create the task's cgroups: {e}"))?;
+            cgroup.create().map_err(|e| format!("create the task's cgroups: {e}"))?;
         }
         Ok(())
     };
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| blocking_failed(&e))?
-        .map_err(|why| StartFailure::Setup {
-            why,
-            recoverable: true,
-        })
+    tokio::task::spawn_blocking(work).await.map_err(|e| blocking_failed(&e))?.map_err(|why| StartFailure::Setup { why, recoverable: true })
 }
 
 fn write_payload(local: &std::path::Path, file: &str, payload: &str) -> Result<(), String> {
     let relative = std::path::Path::new(file);
-    if file.is_empty()
-        || !relative
-            .components()
-            .all(|c| matches!(c, std::path::Component::Normal(_)))
-    {
-        return Err(format!(
-            "dispatch_payload.file {file:?} must be a path below local/"
-        ));
+    if file.is_empty() || !relative.components().all(|c| matches!(c, std::path::Component::Normal(_))) {
+        return Err(format!("dispatch_payload.file {file:?} must be a path below local/"));
     }
-    let bytes = BASE64_STANDARD
-        .decode(payload)
-        .map_err(|e| format!("the dispatch payload is not base64: {e}"))?;
+    let bytes = BASE64_STANDARD.decode(payload).map_err(|e| format!("the dispatch payload is not base64: {e}"))?;
     let path = local.join(relative);
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("create {}: {e}", parent.display()))?;
@@ -249,9 +173,7 @@ fn write_payload(local: &std::path::Path, file: &str, payload: &str) -> Result<(
 }
 
 fn dir_name(dir: &Path) -> String {
-    dir.file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Starts the process that stores what the task writes, or finds it.
@@ -259,13 +181,7 @@ async fn collect(subject: &Subject, task: &Task) -> Result<(), String> {
     let ctx = &subject.ctx;
     let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
     let key = dir_name(&state_dir);
-    ctx.store
-        .commit(vec![Write::Claim {
-            kind: "collector",
-            key,
-        }])
-        .await
-        .map_err(|e| e.to_string())?;
+    ctx.store.commit(vec![Write::Claim { kind: "collector", key }]).await.map_err(|e| e.to_string())?;
     let dirs = subject.dirs();
     let (stdout_fifo, stderr_fifo) = task_config::fifos(&dirs, &subject.task);
     let (max_files, max_file_bytes) = task_config::rotation(task.logs.as_ref());
@@ -283,10 +199,7 @@ async fn collect(subject: &Subject, task: &Task) -> Result<(), String> {
     };
     let parent = ctx.config.run_dir().join("c");
     std::fs::create_dir_all(&parent).map_err(|e| format!("create {}: {e}", parent.display()))?;
-    LogCollector::start(ctx.launcher().await?, &state_dir, spec)
-        .await
-        .map(drop)
-        .map_err(|e| format!("start the log collector: {e}"))
+    LogCollector::start(ctx.launcher().await?, &state_dir, spec).await.map(drop).map_err(|e| format!("start the log collector: {e}"))
 }
 
 /// Makes the driver know a run of a former agent again.
@@ -294,12 +207,7 @@ pub(crate) async fn recover(subject: &Subject, handle: &[u8]) -> Result<(), Stri
     let handle = decode(handle)?;
     if let Some(task) = subject.task() {
         let driver = subject.driver_for_ever().await;
-        if !driver
-            .capabilities()
-            .unwrap_or_default()
-            .disable_log_collection
-            && !task_config::logs_disabled(task)
-        {
+        if !driver.capabilities().unwrap_or_default().disable_log_collection && !task_config::logs_disabled(task) {
             // The collector outlives the agent; one that was killed begins again.
             if let Err(error) = collect(subject, task).await {
                 tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "logs are not collected");
@@ -325,11 +233,7 @@ fn decode(handle: &[u8]) -> Result<TaskHandle, String> {
 
 /// Waits for the end of a run over any number of plugin processes.
 pub(crate) async fn wait(subject: &Subject, run: &str, handle: &[u8]) -> Exit {
-    let lost = |message: String| Exit {
-        code: -1,
-        message,
-        ..Exit::default()
-    };
+    let lost = |message: String| Exit { code: -1, message, ..Exit::default() };
     let handle = match decode(handle) {
         Ok(handle) => handle,
         Err(why) => return lost(why),
@@ -368,13 +272,7 @@ pub(crate) async fn wait(subject: &Subject, run: &str, handle: &[u8]) -> Exit {
 }
 
 /// Stops a run; the end itself is seen by [`wait`]. `over` ends the attempts.
-pub(crate) async fn stop(
-    subject: &Subject,
-    run: &str,
-    signal: &str,
-    timeout: GoDuration,
-    over: CancellationToken,
-) -> Option<String> {
+pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: GoDuration, over: CancellationToken) -> Option<String> {
     let attempts = async {
         let mut last = String::new();
         for pause in [0].into_iter().chain(STOP_PAUSES) {
@@ -395,11 +293,7 @@ pub(crate) async fn stop(
                 }
                 Err(e) => last = e.to_string(),
             }
-            tracing::warn!(
-                run,
-                error = last,
-                "the driver could not stop the task, will try again"
-            );
+            tracing::warn!(run, error = last, "the driver could not stop the task, will try again");
         }
         let driver = subject.driver_for_ever().await;
         let _ = driver.destroy_task(run, true).await;
@@ -470,10 +364,7 @@ pub(crate) async fn task_over(subject: &Subject) {
     let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
     if state_dir.exists() {
         match end_collector(&state_dir).await {
-            Ok(()) => released.push(Write::Release {
-                kind: "collector",
-                key: dir_name(&state_dir),
-            }),
+            Ok(()) => released.push(Write::Release { kind: "collector", key: dir_name(&state_dir) }),
             Err(error) => {
                 tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again");
             }
@@ -481,10 +372,7 @@ pub(crate) async fn task_over(subject: &Subject) {
     }
     if let Some(cgroup) = subject.cgroup() {
         match tokio::task::spawn_blocking(move || cgroup.destroy()).await {
-            Ok(Ok(_)) => released.push(Write::Release {
-                kind: "cgroup",
-                key: format!("{}.{}", subject.alloc.id, subject.task),
-            }),
+            Ok(Ok(_)) => released.push(Write::Release { kind: "cgroup", key: format!("{}.{}", subject.alloc.id, subject.task) }),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "task cgroups stay, the next sweep tries again")
             }
@@ -501,18 +389,10 @@ pub(crate) async fn end_collector(state_dir: &Path) -> Result<(), String> {
     if !state_dir.exists() {
         return Ok(());
     }
-    if let Some(collector) = LogCollector::attach(state_dir)
-        .await
-        .map_err(|e| e.to_string())?
-    {
-        collector
-            .stop(Duration::from_secs(2))
-            .await
-            .map_err(|e| e.to_string())?;
+    if let Some(collector) = LogCollector::attach(state_dir).await.map_err(|e| e.to_string())? {
+        collector.stop(Duration::from_secs(2)).await.map_err(|e| e.to_string())?;
     }
-    executor_client::destroy(state_dir)
-        .await
-        .map_err(|e| e.to_string())
+    executor_client::destroy(state_dir).await.map_err(|e| e.to_string())
 }
 
 /// Directories of the allocation go.
@@ -529,13 +409,6 @@ pub(crate) async fn destroy(subject: &Subject) {
 
 /// Sends a signal to a run.
 pub(crate) async fn signal(subject: &Subject, run: &str, signal: &str) -> Result<(), String> {
-    let driver = subject
-        .ctx
-        .drivers
-        .get(&subject.driver_name(), DRIVER_PATIENCE)
-        .await?;
-    driver
-        .signal_task(run, signal)
-        .await
-        .map_err(|e| e.to_string())
+    let driver = subject.ctx.drivers.get(&subject.driver_name(), DRIVER_PATIENCE).await?;
+    driver.signal_task(run, signal).await.map_err(|e| e.to_string())
 }

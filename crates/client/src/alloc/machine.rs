@@ -19,8 +19,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lifecycle::task_order::{self, TaskSpec};
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task,
-    TaskGroup, TaskRunState, TaskState, TimestampNs, remote::RemoteVerdict,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task, TaskGroup, TaskRunState, TaskState, TimestampNs,
+    remote::RemoteVerdict,
 };
 
 use super::record::{AllocRecord, Run, TaskRecord};
@@ -260,37 +260,17 @@ pub(crate) fn is_remote(alloc: &Allocation, task: &str) -> bool {
 
 impl Machine {
     /// A new allocation, or one of a former run with its tasks.
-    pub(crate) fn new(
-        record: AllocRecord,
-        job: Arc<Job>,
-        tasks: Vec<(Arc<str>, TaskRecord)>,
-        max_kill_timeout: GoDuration,
-    ) -> Self {
+    pub(crate) fn new(record: AllocRecord, job: Arc<Job>, tasks: Vec<(Arc<str>, TaskRecord)>, max_kill_timeout: GoDuration) -> Self {
         let restored = !tasks.is_empty();
-        let specs = job
-            .group(&record.alloc.task_group)
-            .map(task_order::specs)
-            .unwrap_or_default();
+        let specs = job.group(&record.alloc.task_group).map(task_order::specs).unwrap_or_default();
         let mut tasks: BTreeMap<Arc<str>, TaskRecord> = tasks.into_iter().collect();
         let slots = specs
             .iter()
             .map(|spec| {
                 let remote = is_remote(&record.alloc, &spec.name);
                 let known = record.alloc.task_states.get(&spec.name);
-                let record = tasks
-                    .remove(&spec.name)
-                    .unwrap_or_else(|| unrecorded(known, remote));
-                (
-                    spec.name.clone(),
-                    Slot {
-                        record,
-                        phase: Phase::Idle,
-                        kill: None,
-                        remote,
-                        seen: None,
-                        released: false,
-                    },
-                )
+                let record = tasks.remove(&spec.name).unwrap_or_else(|| unrecorded(known, remote));
+                (spec.name.clone(), Slot { record, phase: Phase::Idle, kill: None, remote, seen: None, released: false })
             })
             .collect();
         Self {
@@ -335,16 +315,12 @@ impl Machine {
     /// The driver's id of a task that runs now.
     pub(crate) fn running(&self, task: &str) -> Option<&Run> {
         let slot = self.slots.get(task)?;
-        (slot.phase == Phase::Running)
-            .then_some(slot.record.run.as_ref())
-            .flatten()
+        (slot.phase == Phase::Running).then_some(slot.record.run.as_ref()).flatten()
     }
 
     /// A driver is starting or freeing something: it will be done in a moment.
     pub(crate) fn unsettled(&self) -> bool {
-        self.slots
-            .values()
-            .any(|s| matches!(s.phase, Phase::Starting | Phase::Freeing))
+        self.slots.values().any(|s| matches!(s.phase, Phase::Starting | Phase::Freeing))
     }
 
     pub(crate) fn is_remote_task(&self, task: &str) -> bool {
@@ -357,19 +333,12 @@ impl Machine {
 
     /// Everything has ended here: no local run is left and every task is dead.
     pub(crate) fn over(&self) -> bool {
-        self.slots.values().all(|s| {
-            s.record.state.state == TaskRunState::Dead
-                && s.phase == Phase::Idle
-                && s.record.run.is_none()
-        })
+        self.slots.values().all(|s| s.record.state.state == TaskRunState::Dead && s.phase == Phase::Idle && s.record.run.is_none())
     }
 
     /// Nothing of this allocation is left to this node to do: local runs are gone. Remote tasks live on elsewhere.
     pub(crate) fn local_over(&self) -> bool {
-        self.slots
-            .values()
-            .filter(|s| !s.remote)
-            .all(|s| s.phase == Phase::Idle && s.record.run.is_none())
+        self.slots.values().filter(|s| !s.remote).all(|s| s.phase == Phase::Idle && s.record.run.is_none())
     }
 
     fn stopping(&self) -> bool {
@@ -381,10 +350,7 @@ impl Machine {
     }
 
     fn states(&self) -> BTreeMap<Arc<str>, TaskState> {
-        self.slots
-            .iter()
-            .map(|(n, s)| (n.clone(), s.record.state.clone()))
-            .collect()
+        self.slots.iter().map(|(n, s)| (n.clone(), s.record.state.clone())).collect()
     }
 
     /// What the servers are told.
@@ -400,11 +366,7 @@ impl Machine {
             client_status,
             client_description: description.to_owned(),
             task_states: states,
-            deployment_status: self
-                .record
-                .health
-                .clone()
-                .or_else(|| self.alloc().deployment_status.clone()),
+            deployment_status: self.record.health.clone().or_else(|| self.alloc().deployment_status.clone()),
             network_status: None,
         }
     }
@@ -425,20 +387,13 @@ impl Machine {
                 self.cut_off_since = now.time;
                 if let Some(after) = self.stop_when_cut_off() {
                     let at = now.time.saturating_add(after.nanos());
-                    out.push(Effect::Wake {
-                        at,
-                        timer: Timer::CutOff { since: now.time },
-                    });
+                    out.push(Effect::Wake { at, timer: Timer::CutOff { since: now.time } });
                 }
             }
             Event::CutOff(true) => {}
             Event::CutOff(false) => self.cut_off_since = 0,
-            Event::Started { task, run, result } => {
-                self.started(&task, &run, result, now, &mut out)
-            }
-            Event::Recovered { task, run, result } => {
-                self.recovered(&task, &run, result, now, &mut out)
-            }
+            Event::Started { task, run, result } => self.started(&task, &run, result, now, &mut out),
+            Event::Recovered { task, run, result } => self.recovered(&task, &run, result, now, &mut out),
             Event::Exited { task, run, exit } => self.exited(&task, &run, &exit, now, &mut out),
             Event::StopFailed { task, run, why } => {
                 if let Some(kill) = self.current(&task, &run).and_then(|s| s.kill.as_mut()) {
@@ -452,14 +407,8 @@ impl Machine {
                     self.restart_asked(&task, also_dead, now, &mut out);
                 }
             }
-            Event::SignalAsked { task, signal } => {
-                self.note(&task, events::signaling(now.time, &signal))
-            }
-            Event::DriverSaid {
-                task,
-                message,
-                annotations,
-            } => self.note(&task, events::driver(now.time, &message, &annotations)),
+            Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
+            Event::DriverSaid { task, message, annotations } => self.note(&task, events::driver(now.time, &message, &annotations)),
             Event::Remote { task, view } => self.remote(&task, *view, now),
             Event::RemoteReleased { task } => {
                 if let Some(slot) = self.slots.get_mut(&task) {
@@ -479,9 +428,7 @@ impl Machine {
 
     /// The slot, when `run` is its present run.
     fn current(&mut self, task: &str, run: &str) -> Option<&mut Slot> {
-        self.slots
-            .get_mut(task)
-            .filter(|s| s.record.run.as_ref().is_some_and(|r| r.id == run))
+        self.slots.get_mut(task).filter(|s| s.record.run.as_ref().is_some_and(|r| r.id == run))
     }
 
     fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
@@ -489,62 +436,30 @@ impl Machine {
             self.record.watched_since = now.time;
         }
         for (name, slot) in &mut self.slots {
-            if slot.record.state.events.is_empty()
-                && slot.record.run.is_none()
-                && slot.record.state.state == TaskRunState::Pending
-            {
+            if slot.record.state.events.is_empty() && slot.record.run.is_none() && slot.record.state.state == TaskRunState::Pending {
                 events::push(&mut slot.record.state, events::received(now.time));
             }
             if slot.remote {
                 continue;
             }
             match slot.record.run.clone() {
-                Some(Run {
-                    id,
-                    handle,
-                    ended: true,
-                }) => {
+                Some(Run { id, handle, ended: true }) => {
                     slot.phase = Phase::Freeing;
-                    out.push(Effect::Free {
-                        task: name.clone(),
-                        run: id,
-                        handle,
-                        known: false,
-                    });
+                    out.push(Effect::Free { task: name.clone(), run: id, handle, known: false });
                 }
-                Some(Run {
-                    id,
-                    handle: Some(handle),
-                    ..
-                }) => {
+                Some(Run { id, handle: Some(handle), .. }) => {
                     slot.phase = Phase::Recovering;
-                    out.push(Effect::Recover {
-                        task: name.clone(),
-                        run: id,
-                        handle,
-                    });
+                    out.push(Effect::Recover { task: name.clone(), run: id, handle });
                 }
                 // The start was announced and never confirmed: whatever it has left is ended before anything else.
-                Some(Run {
-                    id, handle: None, ..
-                }) => {
+                Some(Run { id, handle: None, .. }) => {
                     slot.phase = Phase::Freeing;
-                    out.push(Effect::Free {
-                        task: name.clone(),
-                        run: id,
-                        handle: None,
-                        known: false,
-                    });
+                    out.push(Effect::Free { task: name.clone(), run: id, handle: None, known: false });
                 }
-                None if slot.record.state.state == TaskRunState::Dead => {
-                    out.push(Effect::TaskOver { task: name.clone() })
-                }
+                None if slot.record.state.state == TaskRunState::Dead => out.push(Effect::TaskOver { task: name.clone() }),
                 None if slot.record.restart_at != 0 => {
                     slot.phase = Phase::Backoff;
-                    out.push(Effect::Wake {
-                        at: slot.record.restart_at,
-                        timer: Timer::Restart { task: name.clone() },
-                    });
+                    out.push(Effect::Wake { at: slot.record.restart_at, timer: Timer::Restart { task: name.clone() } });
                 }
                 None => {}
             }
@@ -562,11 +477,7 @@ impl Machine {
         if let Some(group) = self.job.group(&self.record.alloc.task_group) {
             let specs = task_order::specs(group);
             // An in-place update never adds or removes tasks; a job that does so means a new allocation.
-            if specs
-                .iter()
-                .map(|s| &s.name)
-                .eq(self.specs.iter().map(|s| &s.name))
-            {
+            if specs.iter().map(|s| &s.name).eq(self.specs.iter().map(|s| &s.name)) {
                 self.specs = specs;
             }
         }
@@ -612,10 +523,7 @@ fn unrecorded(known: Option<&TaskState>, remote: bool) -> TaskRecord {
     if !remote && state.state == TaskRunState::Running {
         state.state = TaskRunState::Pending;
     }
-    TaskRecord {
-        state,
-        ..TaskRecord::default()
-    }
+    TaskRecord { state, ..TaskRecord::default() }
 }
 
 fn dead(state: &mut TaskState, now: Now) {
@@ -625,7 +533,5 @@ fn dead(state: &mut TaskState, now: Now) {
 
 /// Unix ns as RFC 3339.
 pub(crate) fn rfc3339(ns: TimestampNs) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(ns))
-        .map(|t| t.to_string())
-        .unwrap_or_default()
+    jiff::Timestamp::from_nanosecond(i128::from(ns)).map(|t| t.to_string()).unwrap_or_default()
 }

@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart,
-    Task, TaskGroup, TaskRunState, Update,
+    Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart, Task, TaskGroup, TaskRunState, Update,
     remote::{RemoteExit, RemoteVerdict},
     task::Lifecycle,
 };
@@ -17,10 +16,7 @@ use super::{
 const S: i64 = 1_000_000_000;
 
 fn now(time: i64) -> Now {
-    Now {
-        time,
-        seed: u64::try_from(time).unwrap_or(0),
-    }
+    Now { time, seed: u64::try_from(time).unwrap_or(0) }
 }
 
 fn policy(attempts: i32) -> Restart {
@@ -34,50 +30,26 @@ fn policy(attempts: i32) -> Restart {
 }
 
 fn task(name: &str) -> Task {
-    Task {
-        name: name.into(),
-        driver: "d".into(),
-        restart: Some(policy(1)),
-        ..Task::default()
-    }
+    Task { name: name.into(), driver: "d".into(), restart: Some(policy(1)), ..Task::default() }
 }
 
 fn job(kind: &str, tasks: Vec<Task>) -> Arc<Job> {
-    let group = TaskGroup {
-        name: "g".into(),
-        tasks,
-        ..TaskGroup::default()
-    };
-    Arc::new(Job {
-        id: "j".into(),
-        kind: kind.into(),
-        task_groups: vec![group],
-        ..Job::default()
-    })
+    let group = TaskGroup { name: "g".into(), tasks, ..TaskGroup::default() };
+    Arc::new(Job { id: "j".into(), kind: kind.into(), task_groups: vec![group], ..Job::default() })
 }
 
 fn record() -> AllocRecord {
     let alloc = Allocation {
-        id: "11111111-2222-3333-4444-555555555555"
-            .parse()
-            .expect("uuid"),
+        id: "11111111-2222-3333-4444-555555555555".parse().expect("uuid"),
         name: "j.g[0]".into(),
         task_group: "g".into(),
         ..Allocation::default()
     };
-    AllocRecord {
-        alloc,
-        ..AllocRecord::default()
-    }
+    AllocRecord { alloc, ..AllocRecord::default() }
 }
 
 fn fresh(kind: &str, tasks: Vec<Task>) -> Machine {
-    Machine::new(
-        record(),
-        job(kind, tasks),
-        Vec::new(),
-        GoDuration::from_secs(30),
-    )
+    Machine::new(record(), job(kind, tasks), Vec::new(), GoDuration::from_secs(30))
 }
 
 /// Names of effects with their task.
@@ -112,10 +84,7 @@ struct Play {
 
 impl Play {
     fn begin(machine: Machine, at: i64) -> (Self, Vec<String>) {
-        let mut play = Self {
-            machine,
-            runs: BTreeMap::new(),
-        };
+        let mut play = Self { machine, runs: BTreeMap::new() };
         let effects = play.apply(Event::Begin, at);
         (play, effects)
     }
@@ -123,10 +92,7 @@ impl Play {
     fn apply(&mut self, event: Event, at: i64) -> Vec<String> {
         let effects = self.machine.apply(event, now(at));
         for effect in &effects {
-            if let Effect::Start { task, run }
-            | Effect::Recover { task, run, .. }
-            | Effect::Free { task, run, .. } = effect
-            {
+            if let Effect::Start { task, run } | Effect::Recover { task, run, .. } | Effect::Free { task, run, .. } = effect {
                 self.runs.insert(task.to_string(), run.clone());
             }
         }
@@ -139,41 +105,17 @@ impl Play {
 
     fn started(&mut self, task: &str, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(
-            Event::Started {
-                task,
-                run,
-                result: Ok(b"h".to_vec()),
-            },
-            at,
-        )
+        self.apply(Event::Started { task, run, result: Ok(b"h".to_vec()) }, at)
     }
 
     fn failed_start(&mut self, task: &str, failure: StartFailure, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(
-            Event::Started {
-                task,
-                run,
-                result: Err(failure),
-            },
-            at,
-        )
+        self.apply(Event::Started { task, run, result: Err(failure) }, at)
     }
 
     fn exited(&mut self, task: &str, code: i32, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(
-            Event::Exited {
-                task,
-                run,
-                exit: Exit {
-                    code,
-                    ..Exit::default()
-                },
-            },
-            at,
-        )
+        self.apply(Event::Exited { task, run, exit: Exit { code, ..Exit::default() } }, at)
     }
 
     fn freed(&mut self, task: &str, at: i64) -> Vec<String> {
@@ -220,66 +162,28 @@ fn a_failed_task_waits_frees_and_starts_under_a_new_id() {
     let wake = p.freed("t", 10 * S);
     assert_eq!(wake, ["restart t at 11"]);
     assert_eq!(p.state("t"), TaskRunState::Pending);
-    assert_eq!(
-        p.apply(Event::Due(Timer::Restart { task: "t".into() }), 11 * S),
-        ["start t"]
-    );
+    assert_eq!(p.apply(Event::Due(Timer::Restart { task: "t".into() }), 11 * S), ["start t"]);
     assert_ne!(p.runs["t"], first);
     p.started("t", 12 * S);
     p.exited("t", 1, 13 * S);
     assert_eq!(p.freed("t", 13 * S), ["over t"]);
     let update = p.machine.update();
-    assert_eq!(
-        (update.client_status, update.task_states["t"].restarts),
-        (ClientStatus::Failed, 1)
-    );
+    assert_eq!((update.client_status, update.task_states["t"].restarts), (ClientStatus::Failed, 1));
 }
 
 #[test]
 fn failures_to_start_by_kind() {
     for (failure, retried) in [
         (StartFailure::Validation("v".into()), false),
-        (
-            StartFailure::Setup {
-                why: "s".into(),
-                recoverable: true,
-            },
-            true,
-        ),
-        (
-            StartFailure::Setup {
-                why: "s".into(),
-                recoverable: false,
-            },
-            false,
-        ),
-        (
-            StartFailure::Driver {
-                why: "d".into(),
-                recoverable: true,
-            },
-            true,
-        ),
-        (
-            StartFailure::Driver {
-                why: "d".into(),
-                recoverable: false,
-            },
-            false,
-        ),
+        (StartFailure::Setup { why: "s".into(), recoverable: true }, true),
+        (StartFailure::Setup { why: "s".into(), recoverable: false }, false),
+        (StartFailure::Driver { why: "d".into(), recoverable: true }, true),
+        (StartFailure::Driver { why: "d".into(), recoverable: false }, false),
     ] {
         let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
-        assert_eq!(
-            p.failed_start("t", failure.clone(), 2 * S),
-            ["free t"],
-            "{failure:?}"
-        );
+        assert_eq!(p.failed_start("t", failure.clone(), 2 * S), ["free t"], "{failure:?}");
         let after = p.freed("t", 2 * S);
-        assert_eq!(
-            after.iter().any(|e| e.starts_with("restart")),
-            retried,
-            "{failure:?}: {after:?}"
-        );
+        assert_eq!(after.iter().any(|e| e.starts_with("restart")), retried, "{failure:?}: {after:?}");
     }
 }
 
@@ -295,21 +199,14 @@ fn a_stop_in_each_phase() {
     assert_eq!(p.stop(2 * S), ["stop t"]);
     assert_eq!(p.stop(2 * S), Vec::<String>::new(), "asked once");
     assert_eq!(p.exited("t", 143, 3 * S), ["free t"]);
-    assert_eq!(
-        p.machine.update().client_status,
-        ClientStatus::Complete,
-        "a stopped task has not failed"
-    );
+    assert_eq!(p.machine.update().client_status, ClientStatus::Complete, "a stopped task has not failed");
     // Waiting for its restart.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
     p.exited("t", 1, 2 * S);
     p.freed("t", 2 * S);
     assert_eq!(p.stop(3 * S), ["over t"]);
-    assert_eq!(
-        p.apply(Event::Due(Timer::Restart { task: "t".into() }), 4 * S),
-        Vec::<String>::new()
-    );
+    assert_eq!(p.apply(Event::Due(Timer::Restart { task: "t".into() }), 4 * S), Vec::<String>::new());
     // Being freed: no restart follows.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
@@ -320,46 +217,27 @@ fn a_stop_in_each_phase() {
 
 #[test]
 fn shutdown_delay_is_waited_for_unless_it_is_to_be_skipped() {
-    let delayed = || Task {
-        shutdown_delay: GoDuration::from_secs(3),
-        ..task("t")
-    };
+    let delayed = || Task { shutdown_delay: GoDuration::from_secs(3), ..task("t") };
     let (mut p, _) = Play::begin(fresh("service", vec![delayed()]), S);
     p.started("t", S);
     assert_eq!(p.stop(2 * S), ["delay t until 5"]);
     let (task, run) = p.run("t");
-    assert_eq!(
-        p.apply(Event::Due(Timer::ShutdownDelay { task, run }), 5 * S),
-        ["stop t"]
-    );
+    assert_eq!(p.apply(Event::Due(Timer::ShutdownDelay { task, run }), 5 * S), ["stop t"]);
 
     let mut record = record();
     record.alloc.desired_transition.no_shutdown_delay = Some(true);
-    let machine = Machine::new(
-        record,
-        job("service", vec![delayed()]),
-        Vec::new(),
-        GoDuration::from_secs(30),
-    );
+    let machine = Machine::new(record, job("service", vec![delayed()]), Vec::new(), GoDuration::from_secs(30));
     let (mut p, _) = Play::begin(machine, S);
     p.started("t", S);
     assert_eq!(p.stop(2 * S), ["stop t"]);
 }
 
 fn restored(record_of_task: TaskRecord) -> Machine {
-    Machine::new(
-        record(),
-        job("service", vec![task("t")]),
-        vec![("t".into(), record_of_task)],
-        GoDuration::from_secs(30),
-    )
+    Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), record_of_task)], GoDuration::from_secs(30))
 }
 
 fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
-    let mut record = TaskRecord {
-        run,
-        ..TaskRecord::default()
-    };
+    let mut record = TaskRecord { run, ..TaskRecord::default() };
     record.state.state = state;
     record.state.events.push(crate::events::received(1));
     record
@@ -367,34 +245,13 @@ fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
 
 #[test]
 fn restored_runs_by_how_far_they_had_come() {
-    let run = |handle: Option<&[u8]>, ended| {
-        Some(Run {
-            id: "a/t/1".into(),
-            handle: handle.map(<[u8]>::to_vec),
-            ended,
-        })
-    };
+    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended });
     for (record, expected) in [
-        (
-            task_record(run(Some(b"h"), false), TaskRunState::Running),
-            "recover t",
-        ),
-        (
-            task_record(run(Some(b"h"), true), TaskRunState::Dead),
-            "free t anew",
-        ),
-        (
-            task_record(run(None, false), TaskRunState::Pending),
-            "free t anew",
-        ),
+        (task_record(run(Some(b"h"), false), TaskRunState::Running), "recover t"),
+        (task_record(run(Some(b"h"), true), TaskRunState::Dead), "free t anew"),
+        (task_record(run(None, false), TaskRunState::Pending), "free t anew"),
         (task_record(None, TaskRunState::Dead), "over t"),
-        (
-            TaskRecord {
-                restart_at: 9 * S,
-                ..task_record(None, TaskRunState::Pending)
-            },
-            "restart t at 9",
-        ),
+        (TaskRecord { restart_at: 9 * S, ..task_record(None, TaskRunState::Pending) }, "restart t at 9"),
     ] {
         let (_, effects) = Play::begin(restored(record.clone()), 2 * S);
         assert_eq!(effects, [expected], "{record:?}");
@@ -403,32 +260,12 @@ fn restored_runs_by_how_far_they_had_come() {
 
 #[test]
 fn nothing_is_started_again_before_the_servers_have_been_heard() {
-    let record = task_record(
-        Some(Run {
-            id: "a/t/1".into(),
-            handle: Some(b"h".to_vec()),
-            ended: false,
-        }),
-        TaskRunState::Running,
-    );
+    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ended: false }), TaskRunState::Running);
     let (mut p, _) = Play::begin(restored(record), S);
     let (task, run) = p.run("t");
-    assert_eq!(
-        p.apply(
-            Event::Recovered {
-                task,
-                run,
-                result: Err("gone".into())
-            },
-            2 * S
-        ),
-        ["free t"]
-    );
+    assert_eq!(p.apply(Event::Recovered { task, run, result: Err("gone".into()) }, 2 * S), ["free t"]);
     assert_eq!(p.freed("t", 2 * S), ["restart t at 3"]);
-    assert_eq!(
-        p.apply(Event::Due(Timer::Restart { task: "t".into() }), 3 * S),
-        Vec::<String>::new()
-    );
+    assert_eq!(p.apply(Event::Due(Timer::Restart { task: "t".into() }), 3 * S), Vec::<String>::new());
     assert_eq!(p.apply(Event::Contacted, 4 * S), ["start t"]);
 }
 
@@ -436,23 +273,10 @@ fn nothing_is_started_again_before_the_servers_have_been_heard() {
 fn what_comes_late_changes_nothing() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
-    let old = Event::Exited {
-        task: "t".into(),
-        run: "a/t/other".into(),
-        exit: Exit::default(),
-    };
+    let old = Event::Exited { task: "t".into(), run: "a/t/other".into(), exit: Exit::default() };
     let before = p.machine.update();
     assert_eq!(p.apply(old, 2 * S), Vec::<String>::new());
-    assert_eq!(
-        p.apply(
-            Event::Freed {
-                task: "t".into(),
-                run: p.runs["t"].clone()
-            },
-            2 * S
-        ),
-        Vec::<String>::new()
-    );
+    assert_eq!(p.apply(Event::Freed { task: "t".into(), run: p.runs["t"].clone() }, 2 * S), Vec::<String>::new());
     assert_eq!(p.machine.update(), before);
 }
 
@@ -463,22 +287,12 @@ fn a_removed_allocation_goes_when_its_runs_are_gone() {
     assert_eq!(p.apply(Event::Removed, 2 * S), ["stop t"]);
     assert_eq!(p.exited("t", 0, 3 * S), ["free t"]);
     assert_eq!(p.freed("t", 4 * S), ["over t", "destroy"]);
-    assert_eq!(
-        p.apply(Event::Contacted, 5 * S),
-        Vec::<String>::new(),
-        "once"
-    );
+    assert_eq!(p.apply(Event::Contacted, 5 * S), Vec::<String>::new(), "once");
 }
 
 #[test]
 fn a_prestart_task_of_a_service_runs_once() {
-    let before = Task {
-        lifecycle: Some(Lifecycle {
-            hook: "prestart".into(),
-            sidecar: false,
-        }),
-        ..task("before")
-    };
+    let before = Task { lifecycle: Some(Lifecycle { hook: "prestart".into(), sidecar: false }), ..task("before") };
     let (mut p, effects) = Play::begin(fresh("service", vec![task("main"), before]), S);
     assert_eq!(effects, ["start before"]);
     p.started("before", S);
@@ -488,11 +302,8 @@ fn a_prestart_task_of_a_service_runs_once() {
 
 #[test]
 fn health_is_decided_once_and_reported() {
-    let update = Update {
-        min_healthy_time: Some(GoDuration::from_secs(5)),
-        healthy_deadline: Some(GoDuration::from_secs(20)),
-        ..Update::default()
-    };
+    let update =
+        Update { min_healthy_time: Some(GoDuration::from_secs(5)), healthy_deadline: Some(GoDuration::from_secs(20)), ..Update::default() };
     let with_update = |record: AllocRecord| {
         let mut job = (*job("service", vec![task("t")])).clone();
         job.task_groups[0].update = Some(update.clone());
@@ -500,9 +311,7 @@ fn health_is_decided_once_and_reported() {
     };
     let in_deployment = || {
         let mut record = record();
-        record.alloc.deployment_id = "99999999-2222-3333-4444-555555555555"
-            .parse()
-            .expect("uuid");
+        record.alloc.deployment_id = "99999999-2222-3333-4444-555555555555".parse().expect("uuid");
         record
     };
     let healthy = |p: &Play| p.machine.update().deployment_status.and_then(|d| d.healthy);
@@ -516,105 +325,47 @@ fn health_is_decided_once_and_reported() {
     let (mut p, _) = Play::begin(with_update(in_deployment()), 100 * S);
     p.apply(Event::Due(Timer::Health), 120 * S);
     assert_eq!(healthy(&p), Some(false));
-    assert!(
-        p.machine.update().task_states["t"]
-            .events
-            .iter()
-            .any(|e| e.kind == "Alloc Unhealthy")
-    );
+    assert!(p.machine.update().task_states["t"].events.iter().any(|e| e.kind == "Alloc Unhealthy"));
 }
 
 fn remote() -> Machine {
     let mut record = record();
     record.alloc.remote.insert("t".into(), IncarnationId::NIL);
-    Machine::new(
-        record,
-        job("service", vec![task("t")]),
-        Vec::new(),
-        GoDuration::from_secs(30),
-    )
+    Machine::new(record, job("service", vec![task("t")]), Vec::new(), GoDuration::from_secs(30))
 }
 
 fn view(observed: Observed, verdict: RemoteVerdict) -> Event {
-    Event::Remote {
-        task: "t".into(),
-        view: Box::new(RemoteView {
-            observed,
-            verdict,
-            ..RemoteView::default()
-        }),
-    }
+    Event::Remote { task: "t".into(), view: Box::new(RemoteView { observed, verdict, ..RemoteView::default() }) }
 }
 
 #[test]
 fn a_remote_task_follows_sightings_and_verdicts() {
-    let exit = RemoteExit {
-        code: 3,
-        at: 5 * S,
-        ..RemoteExit::default()
-    };
+    let exit = RemoteExit { code: 3, at: 5 * S, ..RemoteExit::default() };
     let ended = |verdict| {
         let result = Some(exit.clone());
-        let view = RemoteView {
-            observed: Observed::Gone,
-            verdict,
-            result,
-            ..RemoteView::default()
-        };
-        Event::Remote {
-            task: "t".into(),
-            view: Box::new(view),
-        }
+        let view = RemoteView { observed: Observed::Gone, verdict, result, ..RemoteView::default() };
+        Event::Remote { task: "t".into(), view: Box::new(view) }
     };
     for (verdict, state, failed, last) in [
-        (
-            RemoteVerdict::Complete,
-            TaskRunState::Dead,
-            false,
-            "Terminated",
-        ),
-        (
-            RemoteVerdict::Failed { reason: "r".into() },
-            TaskRunState::Dead,
-            true,
-            "Not Restarting",
-        ),
+        (RemoteVerdict::Complete, TaskRunState::Dead, false, "Terminated"),
+        (RemoteVerdict::Failed { reason: "r".into() }, TaskRunState::Dead, true, "Not Restarting"),
         (RemoteVerdict::Stopped, TaskRunState::Dead, false, "Killed"),
-        (
-            RemoteVerdict::Restarting {
-                at: 9 * S,
-                reason: "r".into(),
-            },
-            TaskRunState::Pending,
-            false,
-            "Restarting",
-        ),
+        (RemoteVerdict::Restarting { at: 9 * S, reason: "r".into() }, TaskRunState::Pending, false, "Restarting"),
     ] {
         let (mut p, effects) = Play::begin(remote(), S);
-        assert_eq!(
-            effects,
-            Vec::<String>::new(),
-            "orders start remote tasks, not allocations"
-        );
+        assert_eq!(effects, Vec::<String>::new(), "orders start remote tasks, not allocations");
         p.apply(view(Observed::Creating, RemoteVerdict::Active), 2 * S);
         assert_eq!(p.state("t"), TaskRunState::Pending);
         p.apply(view(Observed::Running, RemoteVerdict::Active), 3 * S);
         assert_eq!(p.state("t"), TaskRunState::Running);
-        let unknown = Observed::Unknown {
-            since: 4 * S,
-            why: "throttled".into(),
-        };
+        let unknown = Observed::Unknown { since: 4 * S, why: "throttled".into() };
         p.apply(view(unknown, RemoteVerdict::Active), 4 * S);
         assert_eq!(p.state("t"), TaskRunState::Running, "unknown is not an end");
         assert_eq!(p.apply(ended(verdict.clone()), 5 * S), Vec::<String>::new());
         let update = p.machine.update();
         let task = &update.task_states["t"];
         assert_eq!((task.state, task.failed), (state, failed), "{verdict:?}");
-        assert_eq!(
-            task.events.last().map(|e| e.kind.as_str()),
-            Some(last),
-            "{verdict:?}"
-        );
+        assert_eq!(task.events.last().map(|e| e.kind.as_str()), Some(last), "{verdict:?}");
     }
 }
 
@@ -624,22 +375,11 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
     p.apply(view(Observed::Running, RemoteVerdict::Active), 2 * S);
     assert_eq!(p.stop(3 * S), Vec::<String>::new());
     assert_eq!(p.apply(Event::StopLocal, 3 * S), Vec::<String>::new());
-    let asked = Event::RestartAsked {
-        tasks: vec!["t".into()],
-        also_dead: true,
-    };
+    let asked = Event::RestartAsked { tasks: vec!["t".into()], also_dead: true };
     assert_eq!(p.apply(asked, 3 * S), Vec::<String>::new());
-    assert_eq!(
-        p.state("t"),
-        TaskRunState::Running,
-        "it runs until the servers say otherwise"
-    );
+    assert_eq!(p.state("t"), TaskRunState::Running, "it runs until the servers say otherwise");
     p.apply(Event::RemoteReleased { task: "t".into() }, 4 * S);
-    assert_eq!(
-        p.state("t"),
-        TaskRunState::Dead,
-        "for this allocation it is over"
-    );
+    assert_eq!(p.state("t"), TaskRunState::Dead, "for this allocation it is over");
     assert_eq!(p.machine.update().client_status, ClientStatus::Complete);
     assert_eq!(p.apply(Event::Removed, 5 * S), ["destroy"]);
 }
@@ -647,99 +387,45 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
 #[test]
 fn a_job_may_ask_to_be_stopped_when_its_node_is_cut_off() {
     let mut job = (*job("service", vec![task("t")])).clone();
-    job.task_groups[0].disconnect = Some(model::Disconnect {
-        stop_on_client_after: Some(GoDuration::from_secs(10)),
-        ..model::Disconnect::default()
-    });
-    let machine = Machine::new(
-        record(),
-        Arc::new(job),
-        Vec::new(),
-        GoDuration::from_secs(30),
-    );
+    job.task_groups[0].disconnect =
+        Some(model::Disconnect { stop_on_client_after: Some(GoDuration::from_secs(10)), ..model::Disconnect::default() });
+    let machine = Machine::new(record(), Arc::new(job), Vec::new(), GoDuration::from_secs(30));
     let (mut p, _) = Play::begin(machine, S);
     p.started("t", S);
     assert_eq!(p.apply(Event::CutOff(true), 2 * S), ["cut off until 12"]);
     assert_eq!(p.apply(Event::CutOff(false), 5 * S), Vec::<String>::new());
-    assert_eq!(
-        p.apply(Event::Due(Timer::CutOff { since: 2 * S }), 12 * S),
-        Vec::<String>::new(),
-        "it was heard in between"
-    );
+    assert_eq!(p.apply(Event::Due(Timer::CutOff { since: 2 * S }), 12 * S), Vec::<String>::new(), "it was heard in between");
     assert_eq!(p.apply(Event::CutOff(true), 20 * S), ["cut off until 30"]);
-    assert_eq!(
-        p.apply(Event::Due(Timer::CutOff { since: 20 * S }), 30 * S),
-        ["stop t"]
-    );
+    assert_eq!(p.apply(Event::Due(Timer::CutOff { since: 20 * S }), 30 * S), ["stop t"]);
 }
 
 #[test]
 fn a_restart_of_the_agent_repeats_no_event_of_a_remote_task() {
-    let result = Some(RemoteExit {
-        code: 1,
-        at: 2 * S,
-        ..RemoteExit::default()
-    });
+    let result = Some(RemoteExit { code: 1, at: 2 * S, ..RemoteExit::default() });
     let seen = |restarts| {
-        let view = RemoteView {
-            observed: Observed::Running,
-            restarts,
-            result: result.clone(),
-            ..RemoteView::default()
-        };
-        Event::Remote {
-            task: "t".into(),
-            view: Box::new(view),
-        }
+        let view = RemoteView { observed: Observed::Running, restarts, result: result.clone(), ..RemoteView::default() };
+        Event::Remote { task: "t".into(), view: Box::new(view) }
     };
     let (mut p, _) = Play::begin(remote(), S);
     p.apply(seen(1), 3 * S);
     let before = p.machine.update();
-    let tasks: Vec<_> = p
-        .machine
-        .tasks()
-        .map(|(n, r)| (n.clone(), r.clone()))
-        .collect();
-    let again = Machine::new(
-        p.machine.record().clone(),
-        p.machine.job().clone(),
-        tasks,
-        GoDuration::from_secs(30),
-    );
+    let tasks: Vec<_> = p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect();
+    let again = Machine::new(p.machine.record().clone(), p.machine.job().clone(), tasks, GoDuration::from_secs(30));
     let (mut p, _) = Play::begin(again, 9 * S);
     p.apply(seen(1), 10 * S);
     assert_eq!(p.machine.update(), before);
     p.apply(seen(2), 11 * S);
-    assert_eq!(
-        p.machine.update().task_states["t"]
-            .events
-            .last()
-            .map(|e| e.kind.clone()),
-        Some("Started".into())
-    );
+    assert_eq!(p.machine.update().task_states["t"].events.last().map(|e| e.kind.clone()), Some("Started".into()));
 }
 
 #[test]
 fn without_records_the_servers_copy_says_what_has_ended_and_nothing_runs() {
-    for (state, expected) in [
-        (TaskRunState::Pending, vec!["start t"]),
-        (TaskRunState::Running, vec!["start t"]),
-        (TaskRunState::Dead, vec!["over t"]),
-    ] {
+    for (state, expected) in
+        [(TaskRunState::Pending, vec!["start t"]), (TaskRunState::Running, vec!["start t"]), (TaskRunState::Dead, vec!["over t"])]
+    {
         let mut record = record();
-        record.alloc.task_states.insert(
-            "t".into(),
-            model::TaskState {
-                state,
-                ..model::TaskState::default()
-            },
-        );
-        let machine = Machine::new(
-            record,
-            job("batch", vec![task("t")]),
-            Vec::new(),
-            GoDuration::from_secs(30),
-        );
+        record.alloc.task_states.insert("t".into(), model::TaskState { state, ..model::TaskState::default() });
+        let machine = Machine::new(record, job("batch", vec![task("t")]), Vec::new(), GoDuration::from_secs(30));
         let (p, effects) = Play::begin(machine, S);
         assert_eq!(effects, expected, "{state:?}");
         assert_eq!(p.machine.over(), state == TaskRunState::Dead);

@@ -48,10 +48,7 @@ pub(crate) struct Run {
 
 impl TaskRecord {
     pub(crate) fn tracker(&self) -> Tracker {
-        Tracker {
-            window_start: self.window_start,
-            in_window: self.in_window,
-        }
+        Tracker { window_start: self.window_start, in_window: self.in_window }
     }
 
     pub(crate) fn set_tracker(&mut self, tracker: Tracker) {
@@ -66,21 +63,15 @@ mod base64_bytes {
     use super::{BASE64_STANDARD, Engine};
 
     #[allow(clippy::ref_option, reason = "serde calls it like this")]
-    pub(super) fn serialize<S: Serializer>(
-        bytes: &Option<Vec<u8>>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, s: S) -> Result<S::Ok, S::Error> {
         match bytes {
             Some(bytes) => s.serialize_str(&BASE64_STANDARD.encode(bytes)),
             None => s.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        d: D,
-    ) -> Result<Option<Vec<u8>>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Vec<u8>>, D::Error> {
         let text = Option::<String>::deserialize(d)?;
-        text.map(|t| BASE64_STANDARD.decode(t).map_err(D::Error::custom))
-            .transpose()
+        text.map(|t| BASE64_STANDARD.decode(t).map_err(D::Error::custom)).transpose()
     }
 }

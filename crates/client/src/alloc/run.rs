@@ -118,22 +118,14 @@ pub(crate) struct Origin {
 impl AllocLoop {
     /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`].
     pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Self, AllocHandle) {
-        let Origin {
-            record,
-            job,
-            stored_job,
-            tasks,
-        } = origin;
+        let Origin { record, job, stored_job, tasks } = origin;
         let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
         let saved_tasks: HashMap<_, _> = tasks.iter().cloned().collect();
         let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
         let machine = Machine::new(record, job, tasks, max_kill);
         let (to_loop, commands) = mpsc::unbounded_channel();
         let (view, seen) = watch::channel(Arc::new(view_of(&machine)));
-        let handle = AllocHandle {
-            commands: to_loop,
-            view: seen,
-        };
+        let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Self {
             ctx,
             machine,
@@ -220,42 +212,23 @@ impl AllocLoop {
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
             AllocCommand::CutOff(is) => self.apply(Event::CutOff(is)).await,
             AllocCommand::Remote { task, view } => self.apply(Event::Remote { task, view }).await,
-            AllocCommand::RemoteReleased { task } => {
-                self.apply(Event::RemoteReleased { task }).await
-            }
-            AllocCommand::DriverSaid {
-                task,
-                message,
-                annotations,
-            } => {
-                self.apply(Event::DriverSaid {
-                    task,
-                    message,
-                    annotations,
-                })
-                .await;
+            AllocCommand::RemoteReleased { task } => self.apply(Event::RemoteReleased { task }).await,
+            AllocCommand::DriverSaid { task, message, annotations } => {
+                self.apply(Event::DriverSaid { task, message, annotations }).await;
             }
             AllocCommand::Restart { task, all, reply } => {
                 let answer = self.restart(task.as_deref(), all).await;
                 // The asker may have gone.
                 let _ = reply.send(answer);
             }
-            AllocCommand::Signal {
-                task,
-                signal,
-                reply,
-            } => self.signal(task.as_deref(), &signal, reply).await,
+            AllocCommand::Signal { task, signal, reply } => self.signal(task.as_deref(), &signal, reply).await,
         }
     }
 
     /// Remote tasks are driven by the remote loop; it is told what they are made of.
     fn register_remote(&self) {
         let alloc = Arc::new(self.machine.alloc().clone());
-        for (task, _) in self
-            .machine
-            .tasks()
-            .filter(|(t, _)| self.machine.is_remote_task(t))
-        {
+        for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
             self.ctx.remote.interest(crate::remote::Interest {
                 slot: slot_of(&alloc, task),
                 alloc: alloc.clone(),
@@ -267,10 +240,7 @@ impl AllocLoop {
     }
 
     fn now(&self) -> Now {
-        Now {
-            time: now_ns(),
-            seed: self.ctx.seed(),
-        }
+        Now { time: now_ns(), seed: self.ctx.seed() }
     }
 
     async fn apply(&mut self, event: Event) {
@@ -295,11 +265,7 @@ impl AllocLoop {
                 return;
             }
             self.saved_alloc = Some(self.machine.record().clone());
-            self.saved_tasks = self
-                .machine
-                .tasks()
-                .map(|(n, r)| (n.clone(), r.clone()))
-                .collect();
+            self.saved_tasks = self.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect();
         }
         tracing::trace!(alloc = %self.machine.id(), took = ?begin.elapsed(), "records written");
         self.publish();
@@ -313,23 +279,11 @@ impl AllocLoop {
         let mut writes = Vec::new();
         if self.saved_alloc.as_ref() != Some(self.machine.record()) {
             let record = serde_json::to_vec(self.machine.record()).unwrap_or_default();
-            writes.push(Write::Alloc {
-                id: id.clone(),
-                job: self.stored_job.clone(),
-                record,
-            });
+            writes.push(Write::Alloc { id: id.clone(), job: self.stored_job.clone(), record });
         }
-        for (task, record) in self
-            .machine
-            .tasks()
-            .filter(|(t, r)| self.saved_tasks.get(*t) != Some(r))
-        {
+        for (task, record) in self.machine.tasks().filter(|(t, r)| self.saved_tasks.get(*t) != Some(r)) {
             let record = serde_json::to_vec(record).unwrap_or_default();
-            writes.push(Write::Task {
-                alloc: id.clone(),
-                task: task.to_string(),
-                record,
-            });
+            writes.push(Write::Task { alloc: id.clone(), task: task.to_string(), record });
         }
         writes
     }
@@ -346,12 +300,7 @@ impl AllocLoop {
 
     fn subject(&self, task: &Arc<str>) -> Subject {
         let view = self.view.borrow();
-        Subject {
-            ctx: self.ctx.clone(),
-            alloc: view.alloc.clone(),
-            job: view.job.clone(),
-            task: task.clone(),
-        }
+        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone() }
     }
 
     async fn perform(&mut self, effect: Effect) {
@@ -378,12 +327,7 @@ impl AllocLoop {
                     Some(Event::Exited { task, run, exit })
                 });
             }
-            Effect::Stop {
-                task,
-                run,
-                signal,
-                timeout,
-            } => {
+            Effect::Stop { task, run, signal, timeout } => {
                 let subject = self.subject(&task);
                 let over = self.exits.get(&run).cloned().unwrap_or_default();
                 self.effects.spawn(async move {
@@ -391,12 +335,7 @@ impl AllocLoop {
                     Some(Event::StopFailed { task, run, why })
                 });
             }
-            Effect::Free {
-                task,
-                run,
-                handle,
-                known,
-            } => {
+            Effect::Free { task, run, handle, known } => {
                 let subject = self.subject(&task);
                 self.effects.spawn(async move {
                     effects::free(&subject, &run, handle.as_deref(), known).await;
@@ -405,8 +344,7 @@ impl AllocLoop {
             }
             Effect::TaskOver { task } => {
                 let subject = self.subject(&task);
-                self.cleanups
-                    .spawn(async move { effects::task_over(&subject).await });
+                self.cleanups.spawn(async move { effects::task_over(&subject).await });
             }
             Effect::Wake { at, timer } => {
                 let wait = u64::try_from(at.saturating_sub(now_ns())).unwrap_or(0);
@@ -421,27 +359,14 @@ impl AllocLoop {
 
     async fn destroy(&mut self) {
         // What is still being cleaned up uses the directory.
-        while let Ok(Some(_)) =
-            tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await
-        {}
+        while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await {}
         let subject = self.subject(&Arc::from(""));
         effects::destroy(&subject).await;
         let id = self.machine.id();
-        for (task, _) in self
-            .machine
-            .tasks()
-            .filter(|(t, _)| self.machine.is_remote_task(t))
-        {
-            self.ctx
-                .remote
-                .no_interest(slot_of(&subject.alloc, task), id);
+        for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
+            self.ctx.remote.no_interest(slot_of(&subject.alloc, task), id);
         }
-        if let Err(error) = self
-            .ctx
-            .store
-            .commit(vec![Write::Forget(id.to_string())])
-            .await
-        {
+        if let Err(error) = self.ctx.store.commit(vec![Write::Forget(id.to_string())]).await {
             tracing::error!(alloc = %id, %error, "the record of a collected allocation stays until the next start");
         }
         self.destroyed = true;
@@ -451,9 +376,7 @@ impl AllocLoop {
         let tasks: Vec<Arc<str>> = match task {
             Some(name) => {
                 if !self.machine.has_task(name) {
-                    return Err(RequestError::NotFound(format!(
-                        "Could not find task named: {name}"
-                    )));
+                    return Err(RequestError::NotFound(format!("Could not find task named: {name}")));
                 }
                 if self.machine.is_remote_task(name) {
                     return Err(RequestError::Invalid(format!(
@@ -467,26 +390,15 @@ impl AllocLoop {
             }
             None => self.machine.tasks().map(|(n, _)| n.clone()).collect(),
         };
-        self.apply(Event::RestartAsked {
-            tasks,
-            also_dead: all,
-        })
-        .await;
+        self.apply(Event::RestartAsked { tasks, also_dead: all }).await;
         Ok(())
     }
 
-    async fn signal(
-        &mut self,
-        task: Option<&str>,
-        signal: &str,
-        reply: oneshot::Sender<Result<(), RequestError>>,
-    ) {
+    async fn signal(&mut self, task: Option<&str>, signal: &str, reply: oneshot::Sender<Result<(), RequestError>>) {
         if let Some(name) = task
             && !self.machine.has_task(name)
         {
-            let _ = reply.send(Err(RequestError::NotFound(format!(
-                "Could not find task named: {name}"
-            ))));
+            let _ = reply.send(Err(RequestError::NotFound(format!("Could not find task named: {name}"))));
             return;
         }
         let wanted = |name: &str| task.is_none_or(|t| t == name);
@@ -501,35 +413,19 @@ impl AllocLoop {
             return;
         }
         for (name, _) in &running {
-            self.apply(Event::SignalAsked {
-                task: name.clone(),
-                signal: signal.to_owned(),
-            })
-            .await;
+            self.apply(Event::SignalAsked { task: name.clone(), signal: signal.to_owned() }).await;
         }
         let signal = signal.to_owned();
-        let subjects: Vec<_> = running
-            .into_iter()
-            .map(|(n, run)| (self.subject(&n), run))
-            .collect();
+        let subjects: Vec<_> = running.into_iter().map(|(n, run)| (self.subject(&n), run)).collect();
         self.effects.spawn(async move {
             let mut answer = Ok(());
             for (subject, run) in subjects {
                 let sent = match run {
                     Some(run) => effects::signal(&subject, &run, &signal).await,
-                    None => {
-                        subject
-                            .ctx
-                            .remote
-                            .signal(slot_of(&subject.alloc, &subject.task), &signal)
-                            .await
-                    }
+                    None => subject.ctx.remote.signal(slot_of(&subject.alloc, &subject.task), &signal).await,
                 };
                 if let Err(why) = sent {
-                    answer = Err(RequestError::Failed(format!(
-                        "task {:?}: {why}",
-                        subject.task
-                    )));
+                    answer = Err(RequestError::Failed(format!("task {:?}: {why}", subject.task)));
                 }
             }
             let _ = reply.send(answer);
@@ -547,16 +443,8 @@ fn view_of(machine: &Machine) -> AllocView {
         alloc: Arc::new(alloc),
         job: machine.job().clone(),
         update: Arc::new(update),
-        runs: machine
-            .tasks()
-            .filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone())))
-            .collect(),
-        remote: machine
-            .tasks()
-            .map(|(n, _)| n)
-            .filter(|n| machine.is_remote_task(n))
-            .cloned()
-            .collect(),
+        runs: machine.tasks().filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone()))).collect(),
+        remote: machine.tasks().map(|(n, _)| n).filter(|n| machine.is_remote_task(n)).cloned().collect(),
         over: machine.over(),
         ended_at: machine.record().ended_at,
     }

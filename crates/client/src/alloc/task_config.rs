@@ -34,35 +34,23 @@ pub(crate) struct Input<'a> {
 
 /// Paths of the fifos that a collected task writes its output into.
 pub(crate) fn fifos(dirs: &AllocDirs, task: &str) -> (std::path::PathBuf, std::path::PathBuf) {
-    (
-        dirs.logs().join(format!(".{task}.stdout.fifo")),
-        dirs.logs().join(format!(".{task}.stderr.fifo")),
-    )
+    (dirs.logs().join(format!(".{task}.stdout.fifo")), dirs.logs().join(format!(".{task}.stderr.fifo")))
 }
 
 /// Rotation as the job wants it: files, bytes per file.
 pub(crate) fn rotation(logs: Option<&LogConfig>) -> (u32, u64) {
     let files = logs.and_then(|l| l.max_files).unwrap_or(10);
     let mib = logs.and_then(|l| l.max_file_size_mb).unwrap_or(10);
-    (
-        u32::try_from(files).unwrap_or(10).max(1),
-        u64::try_from(mib).unwrap_or(10).max(1) << 20,
-    )
+    (u32::try_from(files).unwrap_or(10).max(1), u64::try_from(mib).unwrap_or(10).max(1) << 20)
 }
 
 pub(crate) fn logs_disabled(task: &Task) -> bool {
-    task.logs
-        .as_ref()
-        .is_some_and(|l| l.disabled == Some(true) || l.enabled == Some(false))
+    task.logs.as_ref().is_some_and(|l| l.disabled == Some(true) || l.enabled == Some(false))
 }
 
 /// What this release does not do, by name: a job that asks for it must not run without it.
 pub(crate) fn refused(task: &Task) -> Option<String> {
-    let identity = task
-        .identity
-        .iter()
-        .chain(&task.identities)
-        .any(|i| i.env || i.file);
+    let identity = task.identity.iter().chain(&task.identities).any(|i| i.env || i.file);
     let what = [
         (!task.artifacts.is_empty(), "artifact"),
         (!task.templates.is_empty(), "template"),
@@ -72,35 +60,14 @@ pub(crate) fn refused(task: &Task) -> Option<String> {
         (identity, "identity with env or file"),
         (!task.resources.devices.is_empty(), "resources.device"),
     ];
-    let named: Vec<&str> = what
-        .iter()
-        .filter(|(asked, _)| *asked)
-        .map(|(_, name)| *name)
-        .collect();
-    (!named.is_empty()).then(|| {
-        format!(
-            "this release cannot do what the task asks for: {}",
-            named.join(", ")
-        )
-    })
+    let named: Vec<&str> = what.iter().filter(|(asked, _)| *asked).map(|(_, name)| *name).collect();
+    (!named.is_empty()).then(|| format!("this release cannot do what the task asks for: {}", named.join(", ")))
 }
 
 /// Builds the message; errors are the job's or the driver's, never transient.
 pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailure> {
-    let Input {
-        config,
-        node,
-        alloc,
-        job,
-        group,
-        task,
-        capabilities,
-        ..
-    } = *input;
-    let setup = |why: String| StartFailure::Setup {
-        why,
-        recoverable: false,
-    };
+    let Input { config, node, alloc, job, group, task, capabilities, .. } = *input;
+    let setup = |why: String| StartFailure::Setup { why, recoverable: false };
     let dirs = AllocDirs::new(&config.alloc_dir, alloc.id);
     let task_dirs = dirs.task(&task.name);
     let view = match capabilities.fs_isolation {
@@ -127,18 +94,11 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
     check_user(config, &task.driver, &user).map_err(setup)?;
     let (max_files, max_file_bytes) = rotation(task.logs.as_ref());
     let disabled = logs_disabled(task);
-    let (stdout, stderr) = if disabled {
-        ("/dev/null".into(), "/dev/null".into())
-    } else {
-        fifos(&dirs, &task.name)
-    };
+    let (stdout, stderr) = if disabled { ("/dev/null".into(), "/dev/null".into()) } else { fifos(&dirs, &task.name) };
     if let Some(network) = group.networks.first()
         && !matches!(network.mode.as_str(), "" | "host")
     {
-        return Err(setup(format!(
-            "this release cannot set up the network mode {:?} of the group; use \"host\"",
-            network.mode
-        )));
+        return Err(setup(format!("this release cannot set up the network mode {:?} of the group; use \"host\"", network.mode)));
     }
     let task_config = TaskConfig {
         id: input.run.to_owned(),
@@ -181,84 +141,40 @@ fn check_user(config: &ClientConfig, driver: &str, user: &str) -> Result<(), Str
         let text = config.options.get(name).map_or(default, String::as_str);
         text.split(',').map(|t| t.trim().to_owned()).collect()
     };
-    let denied = option("user.denylist", "root,Administrator")
-        .iter()
-        .any(|u| u == user);
-    let checked = option("user.checked_drivers", "exec,qemu,java")
-        .iter()
-        .any(|d| d == driver);
+    let denied = option("user.denylist", "root,Administrator").iter().any(|u| u == user);
+    let checked = option("user.checked_drivers", "exec,qemu,java").iter().any(|d| d == driver);
     if !user.is_empty() && denied && checked {
-        return Err(format!(
-            "this node does not let tasks of driver {driver:?} run as {user:?} (option user.denylist)"
-        ));
+        return Err(format!("this node does not let tasks of driver {driver:?} run as {user:?} (option user.denylist)"));
     }
     Ok(())
 }
 
 fn resources(input: &Input<'_>) -> wire::Resources {
-    let given = input
-        .alloc
-        .resources
-        .tasks
-        .get(&input.task.name)
-        .cloned()
-        .unwrap_or_default();
-    let usable = (input
-        .cpu
-        .total_mhz
-        .saturating_sub(input.config.reserved.cpu))
-    .max(1);
+    let given = input.alloc.resources.tasks.get(&input.task.name).cloned().unwrap_or_default();
+    let usable = (input.cpu.total_mhz.saturating_sub(input.config.reserved.cpu)).max(1);
     let max_mb = given.memory.memory_max_mb.max(given.memory.memory_mb);
-    let cores: Vec<String> = given
-        .cpu
-        .reserved_cores
-        .iter()
-        .map(u16::to_string)
-        .collect();
+    let cores: Vec<String> = given.cpu.reserved_cores.iter().map(u16::to_string).collect();
     let ports = input.alloc.resources.shared.ports.iter();
     wire::Resources {
         allocated_resources: Some(wire::AllocatedTaskResources {
-            cpu: Some(wire::AllocatedCpuResources {
-                cpu_shares: given.cpu.cpu_shares,
-            }),
-            memory: Some(wire::AllocatedMemoryResources {
-                memory_mb: given.memory.memory_mb,
-                memory_max_mb: given.memory.memory_max_mb,
-            }),
-            networks: given
-                .networks
-                .iter()
-                .chain(&input.alloc.resources.shared.networks)
-                .map(network)
-                .collect(),
+            cpu: Some(wire::AllocatedCpuResources { cpu_shares: given.cpu.cpu_shares }),
+            memory: Some(wire::AllocatedMemoryResources { memory_mb: given.memory.memory_mb, memory_max_mb: given.memory.memory_max_mb }),
+            networks: given.networks.iter().chain(&input.alloc.resources.shared.networks).map(network).collect(),
         }),
         linux_resources: Some(wire::LinuxResources {
             cpu_shares: given.cpu.cpu_shares,
             memory_limit_bytes: max_mb << 20,
             cpuset_cpus: cores.join(","),
             percent_ticks: given.cpu.cpu_shares as f64 / usable as f64,
-            cpuset_cgroup: input
-                .cgroup
-                .map(TaskCgroup::cpuset_path)
-                .unwrap_or_default(),
+            cpuset_cgroup: input.cgroup.map(TaskCgroup::cpuset_path).unwrap_or_default(),
             ..wire::LinuxResources::default()
         }),
-        ports: ports
-            .map(|p| wire::PortMapping {
-                label: p.label.clone(),
-                value: p.value,
-                to: p.to,
-                host_ip: p.host_ip.clone(),
-            })
-            .collect(),
+        ports: ports.map(|p| wire::PortMapping { label: p.label.clone(), value: p.value, to: p.to, host_ip: p.host_ip.clone() }).collect(),
     }
 }
 
 fn network(n: &model::Network) -> wire::NetworkResource {
-    let port = |p: &model::Port| wire::NetworkPort {
-        label: p.label.clone(),
-        value: p.value,
-    };
+    let port = |p: &model::Port| wire::NetworkPort { label: p.label.clone(), value: p.value };
     wire::NetworkResource {
         device: n.device.clone(),
         cidr: n.cidr.clone(),
@@ -277,45 +193,27 @@ fn mounts(input: &Input<'_>, _dirs: &TaskDirs) -> Result<Vec<wire::Mount>, Strin
         .iter()
         .map(|mount| {
             let name = mount.volume.as_deref().unwrap_or_default();
-            let request = input.group.volumes.get(name).ok_or_else(|| {
-                format!("volume_mount names volume {name:?}, which the group does not ask for")
-            })?;
+            let request = input
+                .group
+                .volumes
+                .get(name)
+                .ok_or_else(|| format!("volume_mount names volume {name:?}, which the group does not ask for"))?;
             if request.kind != "host" {
-                return Err(format!(
-                    "volume {name:?} is of type {:?}; this release mounts host volumes only",
-                    request.kind
-                ));
+                return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
             }
             if input.capabilities.no_mounts {
-                return Err(format!(
-                    "driver {:?} cannot mount volumes; remove volume_mount {name:?}",
-                    input.task.driver
-                ));
+                return Err(format!("driver {:?} cannot mount volumes; remove volume_mount {name:?}", input.task.driver));
             }
-            let source = if request.per_alloc {
-                format!("{}[{}]", request.source, input.alloc.index())
-            } else {
-                request.source.clone()
-            };
-            let volume = input
-                .config
-                .host_volumes
-                .get(&source)
-                .ok_or_else(|| format!("this node has no host volume {source:?}"))?;
+            let source = if request.per_alloc { format!("{}[{}]", request.source, input.alloc.index()) } else { request.source.clone() };
+            let volume = input.config.host_volumes.get(&source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
             if !std::path::Path::new(&volume.path).exists() {
-                return Err(format!(
-                    "the directory {} of host volume {source:?} does not exist on this node",
-                    volume.path
-                ));
+                return Err(format!("the directory {} of host volume {source:?} does not exist on this node", volume.path));
             }
             Ok(wire::Mount {
                 task_path: mount.destination.clone().unwrap_or_default(),
                 host_path: volume.path.clone(),
                 readonly: volume.read_only || request.read_only || mount.read_only == Some(true),
-                propagation_mode: mount
-                    .propagation_mode
-                    .clone()
-                    .unwrap_or_else(|| "private".into()),
+                propagation_mode: mount.propagation_mode.clone().unwrap_or_else(|| "private".into()),
                 selinux_label: mount.selinux_label.clone().unwrap_or_default(),
                 request_name: name.to_owned(),
             })

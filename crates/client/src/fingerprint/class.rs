@@ -24,14 +24,7 @@ pub(crate) fn computed_class(node: &Node) -> String {
     }
     for (name, driver) in &node.drivers {
         part("driver", name);
-        part(
-            name,
-            if driver.detected && driver.healthy {
-                "1"
-            } else {
-                "0"
-            },
-        );
+        part(name, if driver.detected && driver.healthy { "1" } else { "0" });
         if let Some(remote) = &driver.remote {
             part("provider", &remote.provider);
         }
@@ -59,15 +52,11 @@ mod tests {
         assert_eq!(computed_class(&a), computed_class(&b));
         type Change = fn(&mut Node);
         let changes: [(&str, Change); 5] = [
-            ("attribute", |n| {
-                drop(n.attributes.insert("kernel.name".into(), "plan9".into()))
-            }),
+            ("attribute", |n| drop(n.attributes.insert("kernel.name".into(), "plan9".into()))),
             ("meta", |n| drop(n.meta.insert("rack".into(), "1".into()))),
             ("class", |n| n.class = "big".into()),
             ("pool", |n| n.pool = "gpu".into()),
-            ("driver", |n| {
-                drop(n.drivers.insert("mock".into(), Default::default()))
-            }),
+            ("driver", |n| drop(n.drivers.insert("mock".into(), Default::default()))),
         ];
         for (what, change) in changes {
             let mut c = a.clone();

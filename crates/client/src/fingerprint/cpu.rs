@@ -35,10 +35,7 @@ impl Core {
     /// The speed that counts.
     #[must_use]
     pub fn mhz(&self) -> u64 {
-        [self.base_mhz, self.max_mhz, self.seen_mhz]
-            .into_iter()
-            .find(|v| *v > 0)
-            .unwrap_or(1000)
+        [self.base_mhz, self.max_mhz, self.seen_mhz].into_iter().find(|v| *v > 0).unwrap_or(1000)
     }
 }
 
@@ -46,11 +43,7 @@ impl Cpu {
     /// MHz of one core on average: what 100 % of a core is worth.
     #[must_use]
     pub fn core_mhz(&self) -> f64 {
-        if self.cores.is_empty() {
-            1000.0
-        } else {
-            self.total_mhz as f64 / self.cores.len() as f64
-        }
+        if self.cores.is_empty() { 1000.0 } else { self.total_mhz as f64 / self.cores.len() as f64 }
     }
 }
 
@@ -80,13 +73,8 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
             .map(|(_, v)| v.trim().to_owned())
             .collect::<Vec<_>>()
     };
-    let seen: Vec<u64> = field("cpu MHz")
-        .iter()
-        .map(|v| v.parse::<f64>().unwrap_or(0.0) as u64)
-        .collect();
-    let online = fs::read_to_string(root.join("online"))
-        .map(|t| parse_ranges(&t))
-        .unwrap_or_default();
+    let seen: Vec<u64> = field("cpu MHz").iter().map(|v| v.parse::<f64>().unwrap_or(0.0) as u64).collect();
+    let online = fs::read_to_string(root.join("online")).map(|t| parse_ranges(&t)).unwrap_or_default();
     let online = if online.is_empty() {
         let n = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         (0..u16::try_from(n).unwrap_or(1)).collect()
@@ -98,16 +86,10 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     if let Ok(entries) = fs::read_dir("/sys/devices/system/node") {
         for entry in entries.flatten() {
             let name = entry.file_name();
-            let Some(id) = name
-                .to_str()
-                .and_then(|n| n.strip_prefix("node"))
-                .and_then(|n| n.parse::<u16>().ok())
-            else {
+            let Some(id) = name.to_str().and_then(|n| n.strip_prefix("node")).and_then(|n| n.parse::<u16>().ok()) else {
                 continue;
             };
-            let cores = fs::read_to_string(entry.path().join("cpulist"))
-                .map(|t| parse_ranges(&t))
-                .unwrap_or_default();
+            let cores = fs::read_to_string(entry.path().join("cpulist")).map(|t| parse_ranges(&t)).unwrap_or_default();
             for core in &cores {
                 numa_of.insert(*core, id);
             }
@@ -125,9 +107,7 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
             Core {
                 id: *id,
                 numa: numa_of.get(id).copied().unwrap_or(0),
-                socket: number(&dir.join("topology/physical_package_id"))
-                    .and_then(|v| u16::try_from(v).ok())
-                    .unwrap_or(0),
+                socket: number(&dir.join("topology/physical_package_id")).and_then(|v| u16::try_from(v).ok()).unwrap_or(0),
                 // cpufreq speaks kHz.
                 base_mhz: number(&dir.join("cpufreq/base_frequency")).unwrap_or(0) / 1000,
                 max_mhz: number(&dir.join("cpufreq/cpuinfo_max_freq")).unwrap_or(0) / 1000,
@@ -136,11 +116,7 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
         })
         .collect();
     let measured: u64 = cores.iter().map(Core::mhz).sum();
-    let total = if config.cpu_total_compute > 0 {
-        config.cpu_total_compute
-    } else {
-        measured
-    };
+    let total = if config.cpu_total_compute > 0 { config.cpu_total_compute } else { measured };
     let usable = total.saturating_sub(config.reserved.cpu);
 
     let arch = match std::env::consts::ARCH {
@@ -156,30 +132,17 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     }
     facts.set("cpu.numcores", cores.len());
     facts.set("cpu.reservablecores", cores.len());
-    facts.set(
-        "cpu.frequency",
-        cores.iter().map(Core::mhz).max().unwrap_or(0),
-    );
+    facts.set("cpu.frequency", cores.iter().map(Core::mhz).max().unwrap_or(0));
     facts.set("cpu.totalcompute", total);
     facts.set("cpu.usablecompute", usable);
     facts.set("numa.node.count", numa_nodes.len());
     for (id, cores) in &numa_nodes {
-        facts.set(
-            format!("numa.node{id}.cores"),
-            cores
-                .iter()
-                .map(u16::to_string)
-                .collect::<Vec<_>>()
-                .join(","),
-        );
+        facts.set(format!("numa.node{id}.cores"), cores.iter().map(u16::to_string).collect::<Vec<_>>().join(","));
     }
     facts.resources.cpu.cpu_shares = total.cast_signed();
     facts.resources.cpu.total_cpu_cores = u16::try_from(cores.len()).unwrap_or(u16::MAX);
     facts.resources.cpu.reservable_cpu_cores = cores.iter().map(|c| c.id).collect();
-    facts.cpu = Cpu {
-        cores,
-        total_mhz: total,
-    };
+    facts.cpu = Cpu { cores, total_mhz: total };
 }
 
 #[cfg(test)]
@@ -188,13 +151,7 @@ mod tests {
 
     #[test]
     fn ranges_of_the_kernel() {
-        for (text, expected) in [
-            ("0-3,8\n", vec![0, 1, 2, 3, 8]),
-            ("0", vec![0]),
-            ("", vec![]),
-            ("x,2", vec![2]),
-            ("3-1", vec![]),
-        ] {
+        for (text, expected) in [("0-3,8\n", vec![0, 1, 2, 3, 8]), ("0", vec![0]), ("", vec![]), ("x,2", vec![2]), ("3-1", vec![])] {
             assert_eq!(parse_ranges(text), expected, "{text:?}");
         }
     }
@@ -207,12 +164,6 @@ mod tests {
         config.reserved.cpu = 345;
         let mut facts = Facts::default();
         look(&config, &mut facts);
-        assert_eq!(
-            (
-                facts.resources.cpu.cpu_shares,
-                facts.attributes["cpu.usablecompute"].as_str()
-            ),
-            (12_345, "12000")
-        );
+        assert_eq!((facts.resources.cpu.cpu_shares, facts.attributes["cpu.usablecompute"].as_str()), (12_345, "12000"));
     }
 }

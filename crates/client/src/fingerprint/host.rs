@@ -40,33 +40,17 @@ pub(crate) const SIGNALS: &[(&str, i32)] = &[
 
 pub(super) fn look(_: &ClientConfig, facts: &mut Facts) {
     let uname = rustix::system::uname();
-    facts.set(
-        "kernel.name",
-        uname.sysname().to_string_lossy().to_lowercase(),
-    );
+    facts.set("kernel.name", uname.sysname().to_string_lossy().to_lowercase());
     facts.set("kernel.version", uname.release().to_string_lossy());
     facts.set("kernel.arch", uname.machine().to_string_lossy());
     facts.set("unique.hostname", uname.nodename().to_string_lossy());
-    let release = fs::read_to_string("/etc/os-release")
-        .or_else(|_| fs::read_to_string("/usr/lib/os-release"))
-        .unwrap_or_default();
+    let release = fs::read_to_string("/etc/os-release").or_else(|_| fs::read_to_string("/usr/lib/os-release")).unwrap_or_default();
     let field = |name: &str| {
-        release
-            .lines()
-            .filter_map(|l| l.split_once('='))
-            .find(|(k, _)| *k == name)
-            .map(|(_, v)| v.trim_matches('"').to_owned())
+        release.lines().filter_map(|l| l.split_once('=')).find(|(k, _)| *k == name).map(|(_, v)| v.trim_matches('"').to_owned())
     };
     facts.set("os.name", field("ID").unwrap_or_else(|| "linux".into()));
     facts.set("os.version", field("VERSION_ID").unwrap_or_default());
-    facts.set(
-        "os.signals",
-        SIGNALS
-            .iter()
-            .map(|(n, _)| *n)
-            .collect::<Vec<_>>()
-            .join(","),
-    );
+    facts.set("os.signals", SIGNALS.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(","));
     facts.set(
         "os.cgroups.version",
         match cgroup::mode() {
@@ -83,11 +67,7 @@ pub(super) fn look(_: &ClientConfig, facts: &mut Facts) {
 }
 
 pub(super) fn memory(config: &ClientConfig, facts: &mut Facts) {
-    let bytes = if config.memory_total_mb > 0 {
-        config.memory_total_mb << 20
-    } else {
-        total_memory()
-    };
+    let bytes = if config.memory_total_mb > 0 { config.memory_total_mb << 20 } else { total_memory() };
     if bytes > 0 {
         facts.set("memory.totalbytes", bytes);
         facts.resources.memory.memory_mb = (bytes >> 20).cast_signed();
@@ -102,12 +82,6 @@ pub(crate) fn total_memory() -> u64 {
 /// A field of /proc/meminfo in bytes.
 pub(crate) fn meminfo(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find(|l| l.strip_prefix(name).is_some_and(|r| r.starts_with(':')))?;
-    line.split_whitespace()
-        .nth(1)?
-        .parse::<u64>()
-        .ok()
-        .map(|kib| kib << 10)
+    let line = text.lines().find(|l| l.strip_prefix(name).is_some_and(|r| r.starts_with(':')))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
 }

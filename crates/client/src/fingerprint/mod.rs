@@ -46,19 +46,9 @@ type Look = fn(&ClientConfig, &mut Facts);
 #[must_use]
 pub fn look(config: &ClientConfig) -> Facts {
     let mut facts = Facts::default();
-    let denied = |name: &str| {
-        config
-            .options
-            .get("fingerprint.denylist")
-            .is_some_and(|list| list.split(',').any(|n| n.trim() == name))
-    };
-    let looks: [(&str, Look); 5] = [
-        ("host", host::look),
-        ("cpu", cpu::look),
-        ("memory", host::memory),
-        ("storage", storage::look),
-        ("network", network::look),
-    ];
+    let denied = |name: &str| config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name));
+    let looks: [(&str, Look); 5] =
+        [("host", host::look), ("cpu", cpu::look), ("memory", host::memory), ("storage", storage::look), ("network", network::look)];
     for (name, look) in looks {
         if !denied(name) {
             look(config, &mut facts);
@@ -89,9 +79,7 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
     resources.min_dynamic_port = i32::from(config.dynamic_ports.0);
     resources.max_dynamic_port = i32::from(config.dynamic_ports.1);
     if config.memory_total_mb > 0 {
-        resources.memory = NodeMemory {
-            memory_mb: config.memory_total_mb.cast_signed(),
-        };
+        resources.memory = NodeMemory { memory_mb: config.memory_total_mb.cast_signed() };
     }
     if config.disk_total_mb > 0 {
         resources.disk.disk_mb = config.disk_total_mb.cast_signed();
@@ -157,11 +145,7 @@ mod tests {
             "nomad.version",
             "drover.version",
         ] {
-            assert!(
-                facts.attributes.contains_key(name),
-                "{name} is missing from {:?}",
-                facts.attributes
-            );
+            assert!(facts.attributes.contains_key(name), "{name} is missing from {:?}", facts.attributes);
         }
         assert_eq!(facts.attributes["kernel.name"], "linux");
         let node = node(&config, &facts);
@@ -174,15 +158,8 @@ mod tests {
     fn a_denied_fingerprint_leaves_no_trace() {
         let dir = tempfile::tempdir().expect("temp dir");
         let mut config = ClientConfig::new(dir.path(), "n1");
-        config
-            .options
-            .insert("fingerprint.denylist".into(), "storage,network".into());
+        config.options.insert("fingerprint.denylist".into(), "storage,network".into());
         let facts = look(&config);
-        assert!(
-            !facts
-                .attributes
-                .keys()
-                .any(|k| k.starts_with("unique.storage") || k.starts_with("unique.network"))
-        );
+        assert!(!facts.attributes.keys().any(|k| k.starts_with("unique.storage") || k.starts_with("unique.network")));
     }
 }

@@ -17,17 +17,8 @@ const IFA_LOCAL: u16 = 2;
 /// Addresses by interface index.
 pub(super) fn addresses() -> std::io::Result<BTreeMap<u32, Vec<(IpAddr, u8)>>> {
     // No protocol means number 0, which is the routing family.
-    let socket = rustix::net::socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::net::sockopt::set_socket_timeout(
-        &socket,
-        rustix::net::sockopt::Timeout::Recv,
-        Some(std::time::Duration::from_secs(2)),
-    )?;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(2)))?;
     // nlmsghdr {len, type, flags = REQUEST|DUMP, seq, pid} and an ifaddrmsg of zeroes (any family, any interface).
     let mut request = Vec::with_capacity(24);
     request.extend_from_slice(&24_u32.to_ne_bytes());
@@ -35,12 +26,7 @@ pub(super) fn addresses() -> std::io::Result<BTreeMap<u32, Vec<(IpAddr, u8)>>> {
     request.extend_from_slice(&0x301_u16.to_ne_bytes());
     request.extend_from_slice(&1_u32.to_ne_bytes());
     request.extend_from_slice(&[0; 12]);
-    rustix::net::sendto(
-        &socket,
-        &request,
-        SendFlags::empty(),
-        &netlink::SocketAddrNetlink::new(0, 0),
-    )?;
+    rustix::net::sendto(&socket, &request, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, 0))?;
     let mut found = BTreeMap::<u32, Vec<(IpAddr, u8)>>::new();
     let mut buffer = vec![0_u8; 64 * 1024];
     loop {
@@ -76,11 +62,7 @@ fn next_message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32_at(bytes, 0)? as usize;
     let kind = u16_at(bytes, 4)?;
     let body = bytes.get(16..length)?;
-    Some((
-        kind,
-        body,
-        bytes.get(length.next_multiple_of(4)..).unwrap_or_default(),
-    ))
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
 /// ifaddrmsg {family u8, prefixlen u8, flags u8, scope u8, index u32}, then attributes {len u16, type u16, data} on four-byte borders.
@@ -95,12 +77,8 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr, u8)> {
             break;
         };
         let parsed = match data.len() {
-            4 => <[u8; 4]>::try_from(data)
-                .ok()
-                .map(|b| IpAddr::V4(Ipv4Addr::from(b))),
-            16 => <[u8; 16]>::try_from(data)
-                .ok()
-                .map(|b| IpAddr::V6(Ipv6Addr::from(b))),
+            4 => <[u8; 4]>::try_from(data).ok().map(|b| IpAddr::V4(Ipv4Addr::from(b))),
+            16 => <[u8; 16]>::try_from(data).ok().map(|b| IpAddr::V6(Ipv6Addr::from(b))),
             _ => None,
         };
         // On point-to-point links IFA_ADDRESS is the peer and IFA_LOCAL is ours.
@@ -119,20 +97,12 @@ mod tests {
     #[test]
     fn loopback_is_found() {
         let all = addresses().expect("netlink dump");
-        assert!(
-            all.values().flatten().any(|(a, _)| a.is_loopback()),
-            "{all:?}"
-        );
+        assert!(all.values().flatten().any(|(a, _)| a.is_loopback()), "{all:?}");
     }
 
     #[test]
     fn truncated_messages_are_no_addresses() {
-        for bytes in [
-            &[][..],
-            &[2, 24],
-            &[2, 24, 0, 0, 1, 0, 0, 0],
-            &[2, 24, 0, 0, 1, 0, 0, 0, 200, 0, 1, 0, 9],
-        ] {
+        for bytes in [&[][..], &[2, 24], &[2, 24, 0, 0, 1, 0, 0, 0], &[2, 24, 0, 0, 1, 0, 0, 0, 200, 0, 1, 0, 9]] {
             assert!(parse_address(bytes).is_none(), "{bytes:?}");
         }
         assert!(next_message(&[9, 0, 0, 0]).is_none());

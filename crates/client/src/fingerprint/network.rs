@@ -38,9 +38,7 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
         }
     }
     let default_device = chosen.map(|i| i.name.clone()).unwrap_or_default();
-    let default_ip = chosen
-        .and_then(|i| best_address(&i.addresses))
-        .map(|(ip, _)| *ip);
+    let default_ip = chosen.and_then(|i| best_address(&i.addresses)).map(|(ip, _)| *ip);
     facts.resources.node_networks = interfaces
         .iter()
         .map(|interface| NodeNetwork {
@@ -53,13 +51,8 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
                 .iter()
                 .flat_map(|(ip, _)| {
                     let is_default = interface.name == default_device && Some(*ip) == default_ip;
-                    let named = config
-                        .host_networks
-                        .iter()
-                        .filter(|(_, n)| matches(n, &interface.name, *ip));
-                    let mut found: Vec<NodeAddress> = named
-                        .map(|(alias, n)| address(alias, *ip, &n.reserved_ports))
-                        .collect();
+                    let named = config.host_networks.iter().filter(|(_, n)| matches(n, &interface.name, *ip));
+                    let mut found: Vec<NodeAddress> = named.map(|(alias, n)| address(alias, *ip, &n.reserved_ports)).collect();
                     if is_default && !config.host_networks.contains_key("default") {
                         found.insert(0, address("default", *ip, ""));
                     }
@@ -82,8 +75,7 @@ fn address(alias: &str, ip: IpAddr, reserved: &str) -> NodeAddress {
 }
 
 fn matches(network: &HostNetwork, interface: &str, ip: IpAddr) -> bool {
-    (network.interface.is_empty() || network.interface == interface)
-        && (network.cidr.is_empty() || in_range(&network.cidr, ip))
+    (network.interface.is_empty() || network.interface == interface) && (network.cidr.is_empty() || in_range(&network.cidr, ip))
 }
 
 /// Whether an address lies in `a.b.c.d/n`.
@@ -97,11 +89,7 @@ fn in_range(cidr: &str, ip: IpAddr) -> bool {
         IpAddr::V6(v) => (v.to_bits(), 128),
     };
     let ((a, width), (b, other)) = (value(base), value(ip));
-    let bits: u32 = if bits.is_empty() {
-        width
-    } else {
-        bits.parse().unwrap_or(width)
-    };
+    let bits: u32 = if bits.is_empty() { width } else { bits.parse().unwrap_or(width) };
     width == other && bits <= width && (bits == 0 || (a ^ b) >> (128 - bits) == 0)
 }
 
@@ -118,9 +106,7 @@ fn choose<'a>(interfaces: &'a [Interface], wanted: &str) -> Option<&'a Interface
     if !wanted.is_empty() {
         return interfaces.iter().find(|i| i.name == wanted);
     }
-    let by_route = default_route()
-        .and_then(|name| interfaces.iter().find(|i| i.name == name))
-        .filter(usable);
+    let by_route = default_route().and_then(|name| interfaces.iter().find(|i| i.name == name)).filter(usable);
     by_route
         .or_else(|| interfaces.iter().filter(usable).find(|i| !i.loopback))
         .or_else(|| interfaces.iter().filter(usable).find(|i| i.loopback))
@@ -146,16 +132,12 @@ fn interfaces() -> Vec<Interface> {
             let dir = entry.path();
             let text = |name: &str| read(&dir, name);
             let index = text("ifindex")?.parse::<u32>().ok()?;
-            let flags =
-                u32::from_str_radix(text("flags")?.trim_start_matches("0x"), 16).unwrap_or(0);
+            let flags = u32::from_str_radix(text("flags")?.trim_start_matches("0x"), 16).unwrap_or(0);
             Some(Interface {
                 name: entry.file_name().to_string_lossy().into_owned(),
                 mac: text("address").unwrap_or_default(),
                 // Unknown speeds count as a gigabit, as in the system we follow.
-                speed: text("speed")
-                    .and_then(|s| s.parse::<i64>().ok())
-                    .filter(|s| *s > 0)
-                    .unwrap_or(1000),
+                speed: text("speed").and_then(|s| s.parse::<i64>().ok()).filter(|s| *s > 0).unwrap_or(1000),
                 up: flags & 1 != 0,
                 loopback: flags & 8 != 0,
                 addresses: by_index.remove(&index).unwrap_or_default(),
@@ -167,9 +149,7 @@ fn interfaces() -> Vec<Interface> {
 }
 
 fn read(dir: &Path, name: &str) -> Option<String> {
-    fs::read_to_string(dir.join(name))
-        .ok()
-        .map(|t| t.trim().to_owned())
+    fs::read_to_string(dir.join(name)).ok().map(|t| t.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -189,11 +169,7 @@ mod tests {
             ("junk/8", "10.0.0.1", false),
             ("10.0.0.0/99", "10.0.0.1", false),
         ] {
-            assert_eq!(
-                in_range(cidr, ip.parse().expect("ip")),
-                expected,
-                "{cidr} {ip}"
-            );
+            assert_eq!(in_range(cidr, ip.parse().expect("ip")), expected, "{cidr} {ip}");
         }
     }
 
@@ -207,10 +183,7 @@ mod tests {
             loopback,
             addresses: vec![(ip.parse().expect("ip"), 8)],
         };
-        let all = [
-            make("lo", true, "127.0.0.1"),
-            make("zz9", false, "10.0.0.9"),
-        ];
+        let all = [make("lo", true, "127.0.0.1"), make("zz9", false, "10.0.0.9")];
         assert_eq!(choose(&all, "lo").map(|i| i.name.as_str()), Some("lo"));
         assert_eq!(choose(&all[..1], "").map(|i| i.name.as_str()), Some("lo"));
         assert_eq!(choose(&all, "").map(|i| i.name.as_str()), Some("zz9"));

@@ -10,10 +10,7 @@ pub(crate) fn look(config: &ClientConfig, facts: &mut Facts) {
     let Some(dir) = config.alloc_dir.ancestors().find(|d| d.exists()) else {
         return;
     };
-    facts.set(
-        "unique.storage.volume",
-        volume_of(dir).unwrap_or_else(|| dir.display().to_string()),
-    );
+    facts.set("unique.storage.volume", volume_of(dir).unwrap_or_else(|| dir.display().to_string()));
     if let Ok(stat) = rustix::fs::statvfs(dir) {
         let (total, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
         facts.set("unique.storage.bytestotal", total);

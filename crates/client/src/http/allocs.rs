@@ -15,11 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{Query, find, json as answer, text};
 use crate::{client::ClientHandle, error::RequestError, stats};
 
-pub(super) async fn stats(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-    query: Query,
-) -> Result<Response, RequestError> {
+pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     let (_, loop_handle) = find(&handle, &alloc)?;
     let view = loop_handle.view.borrow().clone();
     let wanted = query.get("task");
@@ -29,68 +25,36 @@ pub(super) async fn stats(
     let ctx = &handle.inner.ctx;
     let interval = ctx.config.telemetry_interval;
     let group = view.job.group(&view.alloc.task_group);
-    let asked = view
-        .update
-        .task_states
-        .keys()
-        .filter(|t| wanted.is_empty() || ***t == *wanted)
-        .map(|task| {
-            let (view, handle) = (view.clone(), handle.clone());
-            async move {
-                if view.remote.contains(task) {
-                    let instance = handle
-                        .inner
-                        .ctx
-                        .remote
-                        .instance(slot_of(&view.alloc, task))
-                        .await?;
-                    let remote = instance.driver.remote()?;
-                    let sample = remote
-                        .stats(crate::remote::wire_handle(&instance.handle))
-                        .await
-                        .ok()??;
-                    return Some((task.to_string(), sample));
-                }
-                let run = view.runs.get(task)?;
-                let driver = handle.inner.ctx.drivers.now(&group?.task(task)?.driver)?;
-                let sample = handle
-                    .inner
-                    .task_stats
-                    .sample(&driver, run, interval)
-                    .await?;
-                Some((task.to_string(), sample))
+    let asked = view.update.task_states.keys().filter(|t| wanted.is_empty() || ***t == *wanted).map(|task| {
+        let (view, handle) = (view.clone(), handle.clone());
+        async move {
+            if view.remote.contains(task) {
+                let instance = handle.inner.ctx.remote.instance(slot_of(&view.alloc, task)).await?;
+                let remote = instance.driver.remote()?;
+                let sample = remote.stats(crate::remote::wire_handle(&instance.handle)).await.ok()??;
+                return Some((task.to_string(), sample));
             }
-        });
-    let samples: Vec<_> = futures::future::join_all(asked)
-        .await
-        .into_iter()
-        .flatten()
-        .collect();
+            let run = view.runs.get(task)?;
+            let driver = handle.inner.ctx.drivers.now(&group?.task(task)?.driver)?;
+            let sample = handle.inner.task_stats.sample(&driver, run, interval).await?;
+            Some((task.to_string(), sample))
+        }
+    });
+    let samples: Vec<_> = futures::future::join_all(asked).await.into_iter().flatten().collect();
     let total = stats::usage_json(&stats::sum(samples.iter().map(|(_, s)| s)));
-    let tasks: Map<String, Value> = samples
-        .iter()
-        .map(|(name, s)| (name.clone(), stats::task_json(s)))
-        .collect();
-    Ok(answer(
-        &json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": crate::context::now_ns() }),
-        query.pretty(),
-    ))
+    let tasks: Map<String, Value> = samples.iter().map(|(name, s)| (name.clone(), stats::task_json(s))).collect();
+    Ok(answer(&json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": crate::context::now_ns() }), query.pretty()))
 }
 
 /// Checks of services are refused at submission in this release, so there are no results.
-pub(super) async fn checks(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-    query: Query,
-) -> Result<Response, RequestError> {
+pub(super) async fn checks(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     find(&handle, &alloc)?;
     Ok(answer(&json!({}), query.pretty()))
 }
 
 /// Go ignores the case of keys and reads null as absent.
 fn body<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, RequestError> {
-    api::go_json::from_slice(bytes)
-        .map_err(|e| RequestError::Invalid(format!("Failed to decode body: {e}")))
+    api::go_json::from_slice(bytes).map_err(|e| RequestError::Invalid(format!("Failed to decode body: {e}")))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,19 +64,11 @@ struct SignalBody {
     task: String,
 }
 
-pub(super) async fn signal(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-    bytes: Bytes,
-) -> Result<Response, RequestError> {
+pub(super) async fn signal(State(handle): State<ClientHandle>, Path(alloc): Path<String>, bytes: Bytes) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
     let asked: SignalBody = body(&bytes)?;
     let task = Some(asked.task.as_str()).filter(|t| !t.is_empty());
-    let signal = if asked.signal.is_empty() {
-        "SIGKILL"
-    } else {
-        &asked.signal
-    };
+    let signal = if asked.signal.is_empty() { "SIGKILL" } else { &asked.signal };
     handle.signal(id, task, signal).await?;
     Ok(answer(&json!({}), false))
 }
@@ -124,31 +80,18 @@ struct RestartBody {
     all_tasks: bool,
 }
 
-pub(super) async fn restart(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-    bytes: Bytes,
-) -> Result<Response, RequestError> {
+pub(super) async fn restart(State(handle): State<ClientHandle>, Path(alloc): Path<String>, bytes: Bytes) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
-    let asked: RestartBody = if bytes.is_empty() {
-        RestartBody::default()
-    } else {
-        body(&bytes)?
-    };
+    let asked: RestartBody = if bytes.is_empty() { RestartBody::default() } else { body(&bytes)? };
     let task = Some(asked.task_name.as_str()).filter(|t| !t.is_empty());
     if task.is_some() && asked.all_tasks {
-        return Err(RequestError::Invalid(
-            "Cannot specify a task name with all tasks set".into(),
-        ));
+        return Err(RequestError::Invalid("Cannot specify a task name with all tasks set".into()));
     }
     handle.restart(id, task, asked.all_tasks).await?;
     Ok(answer(&json!({}), false))
 }
 
-pub(super) async fn gc(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-) -> Result<Response, RequestError> {
+pub(super) async fn gc(State(handle): State<ClientHandle>, Path(alloc): Path<String>) -> Result<Response, RequestError> {
     let (id, _) = find(&handle, &alloc)?;
     handle.collect(Some(id)).await?;
     Ok(text(StatusCode::OK, ""))
@@ -164,31 +107,17 @@ pub(super) async fn pause() -> Response {
 }
 
 pub(super) async fn exec() -> Response {
-    text(
-        StatusCode::NOT_IMPLEMENTED,
-        "this release does not run commands inside allocations (alloc exec)",
-    )
+    text(StatusCode::NOT_IMPLEMENTED, "this release does not run commands inside allocations (alloc exec)")
 }
 
 pub(super) async fn snapshot() -> Response {
-    text(
-        StatusCode::NOT_IMPLEMENTED,
-        "this release does not migrate ephemeral disks between nodes",
-    )
+    text(StatusCode::NOT_IMPLEMENTED, "this release does not migrate ephemeral disks between nodes")
 }
 
-pub(super) async fn host_stats(
-    State(handle): State<ClientHandle>,
-    query: Query,
-) -> Result<Response, RequestError> {
+pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
-    let sampled =
-        tokio::task::spawn_blocking(move || stats::host(at.config(), at.inner.ctx.cpu.core_mhz()))
-            .await;
-    Ok(answer(
-        &sampled.map_err(|e| RequestError::Failed(e.to_string()))?,
-        query.pretty(),
-    ))
+    let sampled = tokio::task::spawn_blocking(move || stats::host(at.config(), at.inner.ctx.cpu.core_mhz())).await;
+    Ok(answer(&sampled.map_err(|e| RequestError::Failed(e.to_string()))?, query.pretty()))
 }
 
 pub(super) async fn metadata(State(handle): State<ClientHandle>, query: Query) -> Response {
@@ -201,13 +130,9 @@ struct MetadataBody {
     meta: BTreeMap<String, Option<String>>,
 }
 
-pub(super) async fn change_metadata(
-    State(handle): State<ClientHandle>,
-    bytes: Bytes,
-) -> Result<Response, RequestError> {
+pub(super) async fn change_metadata(State(handle): State<ClientHandle>, bytes: Bytes) -> Result<Response, RequestError> {
     // Keys of the map are free text: only the outer object is read without regard to case, and null means removal here.
-    let asked: MetadataBody = serde_json::from_slice(&bytes)
-        .map_err(|e| RequestError::Invalid(format!("Failed to decode body: {e}")))?;
+    let asked: MetadataBody = serde_json::from_slice(&bytes).map_err(|e| RequestError::Invalid(format!("Failed to decode body: {e}")))?;
     if asked.meta.is_empty() {
         return Err(RequestError::Invalid("missing required Meta object".into()));
     }

@@ -20,11 +20,7 @@ pub(crate) enum FileError {
     #[error("Reading secret file prohibited: {0}")]
     Secret(String),
     #[error("{doing} {path}: {source}")]
-    Io {
-        doing: &'static str,
-        path: String,
-        source: io::Error,
-    },
+    Io { doing: &'static str, path: String, source: io::Error },
     #[error("{0} is a directory")]
     Directory(String),
 }
@@ -45,9 +41,7 @@ fn clean(path: &str) -> Result<PathBuf, FileError> {
     }
     let mut parts = out.components();
     let (first, second) = (parts.next(), parts.next());
-    if first.is_some_and(|f| f.as_os_str() != "alloc")
-        && second.is_some_and(|s| s.as_os_str() == "secrets" || s.as_os_str() == "private")
-    {
+    if first.is_some_and(|f| f.as_os_str() != "alloc") && second.is_some_and(|s| s.as_os_str() == "secrets" || s.as_os_str() == "private") {
         return Err(FileError::Secret(out.display().to_string()));
     }
     Ok(out)
@@ -58,18 +52,10 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
     let relative = clean(path)?;
     let named = |doing| {
         let path = relative.display().to_string();
-        move |source: io::Error| FileError::Io {
-            doing,
-            path,
-            source,
-        }
+        move |source: io::Error| FileError::Io { doing, path, source }
     };
     let dir = File::open(root).map_err(named("open"))?;
-    let target = if relative.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        relative.as_path()
-    };
+    let target = if relative.as_os_str().is_empty() { Path::new(".") } else { relative.as_path() };
     // Without NONBLOCK a fifo of a task would hold the thread until somebody writes.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -79,15 +65,8 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
     })?;
     // A link inside the directory may lead to secrets by another name.
     let file = File::from(fd);
-    let real = std::fs::read_link(format!(
-        "/proc/self/fd/{}",
-        std::os::fd::AsRawFd::as_raw_fd(&file)
-    ))
-    .ok();
-    if let Some(inside) = real
-        .as_deref()
-        .and_then(|r| r.strip_prefix(root.canonicalize().ok()?).ok())
-    {
+    let real = std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).ok();
+    if let Some(inside) = real.as_deref().and_then(|r| r.strip_prefix(root.canonicalize().ok()?).ok()) {
         clean(&inside.display().to_string())?;
     }
     Ok(file)
@@ -96,11 +75,7 @@ pub(crate) fn open(root: &Path, path: &str) -> Result<File, FileError> {
 /// A regular file, opened for reading.
 pub(crate) fn open_file(root: &Path, path: &str) -> Result<(File, u64), FileError> {
     let file = open(root, path)?;
-    let metadata = file.metadata().map_err(|source| FileError::Io {
-        doing: "look at",
-        path: path.to_owned(),
-        source,
-    })?;
+    let metadata = file.metadata().map_err(|source| FileError::Io { doing: "look at", path: path.to_owned(), source })?;
     if metadata.is_dir() {
         return Err(FileError::Directory(path.to_owned()));
     }
@@ -108,9 +83,7 @@ pub(crate) fn open_file(root: &Path, path: &str) -> Result<(File, u64), FileErro
 }
 
 fn info(name: &str, m: &std::fs::Metadata, content_type: Option<String>) -> Value {
-    let modified = jiff::Timestamp::new(m.mtime(), i32::try_from(m.mtime_nsec()).unwrap_or(0))
-        .map(|t| t.to_string())
-        .unwrap_or_default();
+    let modified = jiff::Timestamp::new(m.mtime(), i32::try_from(m.mtime_nsec()).unwrap_or(0)).map(|t| t.to_string()).unwrap_or_default();
     let mut value = json!({ "Name": name, "IsDir": m.is_dir(), "Size": m.len(), "FileMode": go_mode(m.mode()), "ModTime": modified });
     if let (Some(object), Some(kind)) = (value.as_object_mut(), content_type) {
         object.insert("ContentType".into(), kind.into());
@@ -121,11 +94,7 @@ fn info(name: &str, m: &std::fs::Metadata, content_type: Option<String>) -> Valu
 /// The entries of a directory, by name.
 pub(crate) fn list(root: &Path, path: &str) -> Result<Vec<Value>, FileError> {
     let dir = open(root, path)?;
-    let io = |source| FileError::Io {
-        doing: "list",
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| FileError::Io { doing: "list", path: path.to_owned(), source };
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(&dir).map_err(|e| io(e.into()))? {
         let entry = entry.map_err(|e| io(e.into()))?;
@@ -135,40 +104,18 @@ pub(crate) fn list(root: &Path, path: &str) -> Result<Vec<Value>, FileError> {
         }
     }
     names.sort();
-    let base = PathBuf::from(format!(
-        "/proc/self/fd/{}",
-        std::os::fd::AsRawFd::as_raw_fd(&dir)
-    ));
+    let base = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
     // What has gone since the listing is left out.
-    Ok(names
-        .iter()
-        .filter_map(|n| {
-            Some(info(
-                n,
-                &std::fs::symlink_metadata(base.join(n)).ok()?,
-                None,
-            ))
-        })
-        .collect())
+    Ok(names.iter().filter_map(|n| Some(info(n, &std::fs::symlink_metadata(base.join(n)).ok()?, None))).collect())
 }
 
 /// One file or directory.
 pub(crate) fn stat(root: &Path, path: &str) -> Result<Value, FileError> {
     let file = open(root, path)?;
-    let io = |source| FileError::Io {
-        doing: "look at",
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| FileError::Io { doing: "look at", path: path.to_owned(), source };
     let metadata = file.metadata().map_err(io)?;
-    let name = Path::new(path)
-        .file_name()
-        .map_or_else(|| "/".to_owned(), |n| n.to_string_lossy().into_owned());
-    let kind = if metadata.is_file() {
-        Some(content_type(&file))
-    } else {
-        None
-    };
+    let name = Path::new(path).file_name().map_or_else(|| "/".to_owned(), |n| n.to_string_lossy().into_owned());
+    let kind = if metadata.is_file() { Some(content_type(&file)) } else { None };
     Ok(info(&name, &metadata, kind))
 }
 
@@ -181,12 +128,7 @@ fn content_type(file: &File) -> String {
         Ok(_) => true,
         Err(e) => e.error_len().is_none() && read == head.len(),
     };
-    if text && !head[..read].contains(&0) {
-        "text/plain; charset=utf-8"
-    } else {
-        "application/octet-stream"
-    }
-    .to_owned()
+    if text && !head[..read].contains(&0) { "text/plain; charset=utf-8" } else { "application/octet-stream" }.to_owned()
 }
 
 #[cfg(test)]
@@ -197,21 +139,14 @@ mod tests {
     fn only_what_lies_beneath_is_shown() {
         let dir = tempfile::tempdir().expect("temp dir");
         let root = dir.path().join("a");
-        for sub in [
-            "alloc/logs",
-            "web/local",
-            "web/secrets",
-            "web/private",
-            "alloc/secrets",
-        ] {
+        for sub in ["alloc/logs", "web/local", "web/secrets", "web/private", "alloc/secrets"] {
             std::fs::create_dir_all(root.join(sub)).expect("dir");
         }
         std::fs::write(root.join("web/local/f"), "text").expect("file");
         std::fs::write(root.join("web/secrets/token"), "s").expect("file");
         std::fs::write(root.join("alloc/secrets/f"), "x").expect("file");
         std::fs::write(dir.path().join("outside"), "o").expect("file");
-        std::os::unix::fs::symlink(dir.path().join("outside"), root.join("web/local/out"))
-            .expect("link");
+        std::os::unix::fs::symlink(dir.path().join("outside"), root.join("web/local/out")).expect("link");
         std::os::unix::fs::symlink("../../../outside", root.join("web/local/up")).expect("link");
         std::os::unix::fs::symlink("../secrets/token", root.join("web/local/sly")).expect("link");
         std::os::unix::fs::symlink("f", root.join("web/local/in")).expect("link");
@@ -233,27 +168,13 @@ mod tests {
             ("web/private", false),
             ("web/local/missing", false),
         ] {
-            assert_eq!(
-                open(&root, path).is_ok(),
-                ok,
-                "{path}: {:?}",
-                open(&root, path).err()
-            );
+            assert_eq!(open(&root, path).is_ok(), ok, "{path}: {:?}", open(&root, path).err());
         }
-        let names: Vec<String> = list(&root, "web")
-            .expect("list")
-            .iter()
-            .map(|v| v["Name"].as_str().unwrap_or_default().to_owned())
-            .collect();
+        let names: Vec<String> =
+            list(&root, "web").expect("list").iter().map(|v| v["Name"].as_str().unwrap_or_default().to_owned()).collect();
         assert_eq!(names, ["local", "private", "secrets"]);
-        assert_eq!(
-            stat(&root, "web/local/f").expect("stat")["ContentType"],
-            "text/plain; charset=utf-8"
-        );
+        assert_eq!(stat(&root, "web/local/f").expect("stat")["ContentType"], "text/plain; charset=utf-8");
         assert_eq!(stat(&root, "web").expect("stat")["IsDir"], true);
-        assert!(matches!(
-            open_file(&root, "web"),
-            Err(FileError::Directory(_))
-        ));
+        assert!(matches!(open_file(&root, "web"), Err(FileError::Directory(_))));
     }
 }

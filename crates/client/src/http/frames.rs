@@ -18,17 +18,9 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// Bytes; `end` is the position behind them.
-    Data {
-        file: String,
-        end: u64,
-        bytes: Vec<u8>,
-    },
+    Data { file: String, end: u64, bytes: Vec<u8> },
     /// Something happened to the file.
-    Event {
-        file: String,
-        offset: u64,
-        event: &'static str,
-    },
+    Event { file: String, offset: u64, event: &'static str },
     /// Nothing for a second.
     Heartbeat,
     /// The stream cannot go on; the text is for people.
@@ -41,8 +33,7 @@ pub(crate) type Sink = mpsc::Sender<Item>;
 /// A sink and the body that it fills. A slow client holds its reader back.
 pub(crate) fn channel(plain: bool) -> (Sink, Body) {
     let (sink, items) = mpsc::channel(8);
-    let bytes = ReceiverStream::new(items)
-        .filter_map(move |item| Some(Ok::<Bytes, Infallible>(encode(item, plain)?)));
+    let bytes = ReceiverStream::new(items).filter_map(move |item| Some(Ok::<Bytes, Infallible>(encode(item, plain)?)));
     (sink, Body::from_stream(bytes))
 }
 
@@ -55,16 +46,8 @@ fn encode(item: Item, plain: bool) -> Option<Bytes> {
         Item::Data { file, end, bytes } => {
             json!({ "Data": BASE64_STANDARD.encode(bytes), "File": file, "Offset": end })
         }
-        Item::Event {
-            file,
-            offset: 0,
-            event,
-        } => json!({ "File": file, "FileEvent": event }),
-        Item::Event {
-            file,
-            offset,
-            event,
-        } => json!({ "File": file, "FileEvent": event, "Offset": offset }),
+        Item::Event { file, offset: 0, event } => json!({ "File": file, "FileEvent": event }),
+        Item::Event { file, offset, event } => json!({ "File": file, "FileEvent": event, "Offset": offset }),
         Item::Heartbeat => return Some(Bytes::from_static(b"{}")),
     };
     Some(value.to_string().into_bytes().into())
@@ -76,39 +59,15 @@ mod tests {
 
     #[test]
     fn frames_as_clients_know_them() {
-        let data = Item::Data {
-            file: "alloc/logs/t.stdout.0".into(),
-            end: 6,
-            bytes: b"hello\n".to_vec(),
-        };
-        let event = Item::Event {
-            file: "f".into(),
-            offset: 0,
-            event: "file deleted",
-        };
+        let data = Item::Data { file: "alloc/logs/t.stdout.0".into(), end: 6, bytes: b"hello\n".to_vec() };
+        let event = Item::Event { file: "f".into(), offset: 0, event: "file deleted" };
         for (item, framed, plain) in [
-            (
-                data,
-                Some(r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#),
-                Some("hello\n"),
-            ),
-            (
-                event,
-                Some(r#"{"File":"f","FileEvent":"file deleted"}"#),
-                None,
-            ),
+            (data, Some(r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#), Some("hello\n")),
+            (event, Some(r#"{"File":"f","FileEvent":"file deleted"}"#), None),
             (Item::Heartbeat, Some("{}"), None),
         ] {
-            assert_eq!(
-                encode(item.clone(), false).as_deref(),
-                framed.map(str::as_bytes),
-                "{item:?}"
-            );
-            assert_eq!(
-                encode(item.clone(), true).as_deref(),
-                plain.map(str::as_bytes),
-                "{item:?}"
-            );
+            assert_eq!(encode(item.clone(), false).as_deref(), framed.map(str::as_bytes), "{item:?}");
+            assert_eq!(encode(item.clone(), true).as_deref(), plain.map(str::as_bytes), "{item:?}");
         }
     }
 }

@@ -16,16 +16,9 @@ use super::{
     fs::{offset, origin_is_end},
     raw, text,
 };
-use crate::{
-    alloc::AllocView, client::ClientHandle, dirs::AllocDirs, error::RequestError,
-    remote::RemoteManager,
-};
+use crate::{alloc::AllocView, client::ClientHandle, dirs::AllocDirs, error::RequestError, remote::RemoteManager};
 
-pub(super) async fn logs(
-    State(handle): State<ClientHandle>,
-    Path(alloc): Path<String>,
-    query: Query,
-) -> Result<Response, RequestError> {
+pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     let (id, loop_handle) = find(&handle, &alloc)?;
     let task = query.get("task").to_owned();
     if task.is_empty() {
@@ -33,55 +26,32 @@ pub(super) async fn logs(
     }
     let kind = query.get("type").to_owned();
     if kind != "stdout" && kind != "stderr" {
-        return Err(RequestError::Invalid(
-            "must provide log type (stdout/stderr)".into(),
-        ));
+        return Err(RequestError::Invalid("must provide log type (stdout/stderr)".into()));
     }
     let (follow, plain) = (query.flag("follow")?, query.flag("plain")?);
     let (from_end, offset) = (origin_is_end(&query)?, offset(&query)?);
     let view = loop_handle.view.borrow().clone();
     let Some(state) = view.update.task_states.get(task.as_str()) else {
-        return Ok(text(
-            StatusCode::BAD_REQUEST,
-            RequestError::unknown_task(&task).to_string(),
-        ));
+        return Ok(text(StatusCode::BAD_REQUEST, RequestError::unknown_task(&task).to_string()));
     };
     if state.started_at.is_empty() {
-        return Err(RequestError::NotFound(format!(
-            "task {task:?} not started yet. No logs available"
-        )));
+        return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
     }
     let (sink, body) = frames::channel(plain);
     if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
-        let from = Remote {
-            manager: handle.inner.ctx.remote.clone(),
-            slot: slot_of(&view.alloc, name),
-            task,
-            kind,
-        };
+        let from = Remote { manager: handle.inner.ctx.remote.clone(), slot: slot_of(&view.alloc, name), task, kind };
         tokio::spawn(from.run(loop_handle.view.clone(), offset, from_end, follow, sink));
     } else {
         let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
         let log = RotatedLog::new(dirs.logs(), format!("{task}.{kind}"));
-        tokio::spawn(local(
-            log,
-            loop_handle.view.clone(),
-            task,
-            offset,
-            from_end,
-            follow,
-            sink,
-        ));
+        tokio::spawn(local(log, loop_handle.view.clone(), task, offset, from_end, follow, sink));
     }
     Ok(raw(body))
 }
 
 /// The task has ended for good: nothing more will be written.
 fn dead(view: &AllocView, task: &str) -> bool {
-    view.update
-        .task_states
-        .get(task)
-        .is_none_or(|s| s.state == TaskRunState::Dead)
+    view.update.task_states.get(task).is_none_or(|s| s.state == TaskRunState::Dead)
 }
 
 async fn local(
@@ -93,21 +63,12 @@ async fn local(
     follow: bool,
     sink: Sink,
 ) {
-    let start = if from_end {
-        log.end().map(|end| end.saturating_sub(offset))
-    } else {
-        Ok(offset)
-    };
+    let start = if from_end { log.end().map(|end| end.saturating_sub(offset)) } else { Ok(offset) };
     let opened = start.and_then(|at| log.follow(at));
     let mut reader = match opened {
         Ok(reader) => reader,
         Err(e) => {
-            return drop(
-                sink.send(Item::Trouble(format!(
-                    "read the logs of task {task:?}: {e}"
-                )))
-                .await,
-            );
+            return drop(sink.send(Item::Trouble(format!("read the logs of task {task:?}: {e}"))).await);
         }
     };
     let data = |chunk: executor_client::Chunk| Item::Data {
@@ -131,12 +92,7 @@ async fn local(
             Ok(None) if !follow || last => return,
             Ok(None) => {}
             Err(e) => {
-                return drop(
-                    sink.send(Item::Trouble(format!(
-                        "read the logs of task {task:?}: {e}"
-                    )))
-                    .await,
-                );
+                return drop(sink.send(Item::Trouble(format!("read the logs of task {task:?}: {e}"))).await);
             }
         }
         if dead(&view.borrow_and_update(), &task) {
@@ -174,30 +130,13 @@ struct Remote {
 
 impl Remote {
     /// Reads on over plugin deaths and hand-overs by the absolute offset, so that no byte is missing and none comes twice.
-    async fn run(
-        self,
-        mut view: watch::Receiver<std::sync::Arc<AllocView>>,
-        offset: u64,
-        from_end: bool,
-        follow: bool,
-        sink: Sink,
-    ) {
-        let mut query = LogsQuery {
-            stderr: self.kind == "stderr",
-            offset,
-            follow,
-            from_end,
-        };
+    async fn run(self, mut view: watch::Receiver<std::sync::Arc<AllocView>>, offset: u64, from_end: bool, follow: bool, sink: Sink) {
+        let mut query = LogsQuery { stderr: self.kind == "stderr", offset, follow, from_end };
         let mut told = false;
         loop {
             let Some(instance) = self.manager.instance(self.slot.clone()).await else {
                 if !follow {
-                    return drop(
-                        sink.send(Item::Trouble(
-                            "this node does not know the instance of the task now".into(),
-                        ))
-                        .await,
-                    );
+                    return drop(sink.send(Item::Trouble("this node does not know the instance of the task now".into())).await);
                 }
                 if pause(&sink, &mut view).await {
                     return;
@@ -205,9 +144,7 @@ impl Remote {
                 continue;
             };
             let opened = match instance.driver.remote() {
-                Some(remote) => remote
-                    .logs(crate::remote::wire_handle(&instance.handle), query.clone())
-                    .map_err(|e| e.to_string()),
+                Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query.clone()).map_err(|e| e.to_string()),
                 None => Err("the plugin of its driver is not running".to_owned()),
             };
             let ended = match opened {
@@ -241,12 +178,7 @@ impl Remote {
                 None if !follow || dead(&view.borrow(), &self.task) => return,
                 Some(why) if !follow => {
                     if !told {
-                        let _ = sink
-                            .send(Item::Trouble(format!(
-                                "the logs of task {:?} cannot be read: {why}",
-                                self.task
-                            )))
-                            .await;
+                        let _ = sink.send(Item::Trouble(format!("the logs of task {:?} cannot be read: {why}", self.task))).await;
                     }
                     return;
                 }

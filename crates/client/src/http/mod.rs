@@ -34,35 +34,15 @@ pub fn router(handle: ClientHandle) -> Router {
         .route("/v1/client/fs/logs/{alloc}", get(logs::logs))
         .route("/v1/client/allocation/{alloc}/stats", get(allocs::stats))
         .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
-        .route(
-            "/v1/client/allocation/{alloc}/signal",
-            axum::routing::put(allocs::signal).post(allocs::signal),
-        )
-        .route(
-            "/v1/client/allocation/{alloc}/restart",
-            axum::routing::put(allocs::restart).post(allocs::restart),
-        )
-        .route(
-            "/v1/client/allocation/{alloc}/gc",
-            get(allocs::gc).put(allocs::gc).post(allocs::gc),
-        )
+        .route("/v1/client/allocation/{alloc}/signal", axum::routing::put(allocs::signal).post(allocs::signal))
+        .route("/v1/client/allocation/{alloc}/restart", axum::routing::put(allocs::restart).post(allocs::restart))
+        .route("/v1/client/allocation/{alloc}/gc", get(allocs::gc).put(allocs::gc).post(allocs::gc))
         .route("/v1/client/allocation/{alloc}/pause", any(allocs::pause))
         .route("/v1/client/allocation/{alloc}/exec", any(allocs::exec))
-        .route(
-            "/v1/client/allocation/{alloc}/snapshot",
-            any(allocs::snapshot),
-        )
-        .route(
-            "/v1/client/gc",
-            get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all),
-        )
+        .route("/v1/client/allocation/{alloc}/snapshot", any(allocs::snapshot))
+        .route("/v1/client/gc", get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all))
         .route("/v1/client/stats", get(allocs::host_stats))
-        .route(
-            "/v1/client/metadata",
-            get(allocs::metadata)
-                .put(allocs::change_metadata)
-                .post(allocs::change_metadata),
-        )
+        .route("/v1/client/metadata", get(allocs::metadata).put(allocs::change_metadata).post(allocs::change_metadata))
         .with_state(handle)
 }
 
@@ -79,21 +59,12 @@ impl IntoResponse for RequestError {
 
 /// A plain text answer.
 pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
-    (
-        status,
-        [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
-        body.into(),
-    )
-        .into_response()
+    (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
 
 /// A JSON answer.
 pub(crate) fn json(value: &impl Serialize, pretty: bool) -> Response {
-    let bytes = if pretty {
-        serde_json::to_vec_pretty(value)
-    } else {
-        serde_json::to_vec(value)
-    };
+    let bytes = if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
     match bytes {
         Ok(bytes) => ([(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
@@ -102,14 +73,7 @@ pub(crate) fn json(value: &impl Serialize, pretty: bool) -> Response {
 
 /// Raw bytes of a file or log.
 pub(crate) fn raw(body: Body) -> Response {
-    (
-        [
-            (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        ],
-        body,
-    )
-        .into_response()
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response()
 }
 
 /// Query parameters, the last of equal names winning.
@@ -118,14 +82,9 @@ pub(crate) struct Query(BTreeMap<String, String>);
 
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Query {
     type Rejection = Response;
-    async fn from_request_parts(
-        parts: &mut axum::http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, Response> {
         let query = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&parts.uri);
-        query
-            .map(|q| Self(q.0.into_iter().collect()))
-            .map_err(|e| text(StatusCode::BAD_REQUEST, e.to_string()))
+        query.map(|q| Self(q.0.into_iter().collect())).map_err(|e| text(StatusCode::BAD_REQUEST, e.to_string()))
     }
 }
 
@@ -140,18 +99,14 @@ impl Query {
             None => Ok(false),
             Some("" | "1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
-            Some(other) => Err(RequestError::Invalid(format!(
-                "Failed to parse value of {name:?} ({other:?}) as a bool"
-            ))),
+            Some(other) => Err(RequestError::Invalid(format!("Failed to parse value of {name:?} ({other:?}) as a bool"))),
         }
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, RequestError> {
         match self.get(name) {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                RequestError::Invalid(format!("error parsing {name}: {text:?} is not a number"))
-            }),
+            text => text.parse().map(Some).map_err(|_| RequestError::Invalid(format!("error parsing {name}: {text:?} is not a number"))),
         }
     }
 
@@ -161,19 +116,10 @@ impl Query {
 }
 
 /// The loop of an allocation by the id in the path.
-pub(crate) fn find(
-    handle: &ClientHandle,
-    id: &str,
-) -> Result<(AllocId, AllocHandle), RequestError> {
-    let parsed: AllocId = id
-        .parse()
-        .map_err(|_| RequestError::Invalid("must provide a valid alloc id".into()))?;
+pub(crate) fn find(handle: &ClientHandle, id: &str) -> Result<(AllocId, AllocHandle), RequestError> {
+    let parsed: AllocId = id.parse().map_err(|_| RequestError::Invalid("must provide a valid alloc id".into()))?;
     if parsed.is_nil() {
-        return Err(RequestError::Invalid(
-            "must provide a valid alloc id".into(),
-        ));
+        return Err(RequestError::Invalid("must provide a valid alloc id".into()));
     }
-    node::handle(&handle.inner.allocs, parsed)
-        .map(|h| (parsed, h))
-        .ok_or_else(|| RequestError::unknown_alloc(parsed))
+    node::handle(&handle.inner.allocs, parsed).map(|h| (parsed, h)).ok_or_else(|| RequestError::unknown_alloc(parsed))
 }

@@ -21,11 +21,7 @@ pub(crate) fn go_mode(mode: u32) -> String {
         out.push('-');
     }
     for (n, letter) in "rwxrwxrwx".chars().enumerate() {
-        out.push(if mode & (1 << (8 - n)) != 0 {
-            letter
-        } else {
-            '-'
-        });
+        out.push(if mode & (1 << (8 - n)) != 0 { letter } else { '-' });
     }
     out
 }

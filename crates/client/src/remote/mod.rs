@@ -119,23 +119,11 @@ impl RemoteManager {
 
     /// Sends a signal to an instance under the present epoch.
     pub(crate) async fn signal(&self, slot: SlotKey, signal: &str) -> Result<(), String> {
-        let instance = self
-            .instance(slot)
-            .await
-            .ok_or("this node does not manage the instance")?;
+        let instance = self.instance(slot).await.ok_or("this node does not manage the instance")?;
         if !instance.may_mutate {
-            return Err(
-                "this node may not act on the instance now: it has no lease or only observes it"
-                    .into(),
-            );
+            return Err("this node may not act on the instance now: it has no lease or only observes it".into());
         }
-        let remote = instance
-            .driver
-            .remote()
-            .ok_or("the driver's plugin is not running")?;
-        remote
-            .signal(calls::wire_handle(&instance.handle), instance.epoch, signal)
-            .await
-            .map_err(|e| e.to_string())
+        let remote = instance.driver.remote().ok_or("the driver's plugin is not running")?;
+        remote.signal(calls::wire_handle(&instance.handle), instance.epoch, signal).await.map_err(|e| e.to_string())
     }
 }

@@ -7,9 +7,7 @@ use std::{
 };
 
 use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
-use model::{
-    ClusterId, DesiredRemote, IncarnationId, SlotKey, node::RemoteProvider, remote::RemoteHandle,
-};
+use model::{ClusterId, DesiredRemote, IncarnationId, SlotKey, node::RemoteProvider, remote::RemoteHandle};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
@@ -79,13 +77,7 @@ impl RemoteLoop {
         };
         for (key, stored) in restored {
             if let Ok(slot) = serde_json::from_str::<SlotKey>(&key) {
-                this.entries.insert(
-                    slot,
-                    Entry {
-                        slot: Slot::restore(&stored),
-                        ..Entry::default()
-                    },
-                );
+                this.entries.insert(slot, Entry { slot: Slot::restore(&stored), ..Entry::default() });
             }
         }
         this
@@ -124,18 +116,10 @@ impl RemoteLoop {
                 } else if !self.orders_are_fresh && !self.entries.is_empty() {
                     self.expect_orders();
                 }
-                let event = if held {
-                    Event::LeaseHeld
-                } else {
-                    Event::LeaseLost
-                };
+                let event = if held { Event::LeaseHeld } else { Event::LeaseLost };
                 events.extend(self.entries.keys().map(|k| (k.clone(), event.clone())));
             }
-            Command::Orders {
-                full,
-                orders,
-                released,
-            } => self.orders(full, orders, &released, events),
+            Command::Orders { full, orders, released } => self.orders(full, orders, &released, events),
             Command::Interest(interest) => self.interest(*interest),
             Command::NoInterest { slot, alloc } => {
                 if let Some(list) = self.interests.get_mut(&slot) {
@@ -148,11 +132,7 @@ impl RemoteLoop {
             Command::Event { slot, event } => events.push((slot, *event)),
             Command::Prepared { slot, result } => {
                 if let Some(entry) = self.entries.get_mut(&slot) {
-                    let incarnation = entry
-                        .slot
-                        .order()
-                        .map(|o| o.incarnation)
-                        .unwrap_or_default();
+                    let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
                     entry.prepared = Some((incarnation, *result));
                     events.push((slot, Event::Prepared));
                 }
@@ -173,22 +153,13 @@ impl RemoteLoop {
                 let _ = reply.send(self.orders_are_fresh);
             }
             Command::Count(reply) => {
-                let _ = reply.send(
-                    self.entries
-                        .values()
-                        .filter(|e| e.slot.order().is_some())
-                        .count(),
-                );
+                let _ = reply.send(self.entries.values().filter(|e| e.slot.order().is_some()).count());
             }
         }
     }
 
     fn expect_orders(&self) {
-        let (reset, manager, stop) = (
-            self.reset_session.clone(),
-            self.manager.clone(),
-            self.ctx.stop.clone(),
-        );
+        let (reset, manager, stop) = (self.reset_session.clone(), self.manager.clone(), self.ctx.stop.clone());
         let lease = self.ctx.lease.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -201,22 +172,11 @@ impl RemoteLoop {
         });
     }
 
-    fn orders(
-        &mut self,
-        full: bool,
-        orders: Vec<model::RemoteOrder>,
-        released: &[String],
-        events: &mut Vec<(SlotKey, Event)>,
-    ) {
+    fn orders(&mut self, full: bool, orders: Vec<model::RemoteOrder>, released: &[String], events: &mut Vec<(SlotKey, Event)>) {
         let named: HashSet<SlotKey> = orders.iter().map(|o| o.slot.clone()).collect();
         if full {
             self.orders_are_fresh = true;
-            let gone: Vec<SlotKey> = self
-                .entries
-                .keys()
-                .filter(|k| !named.contains(*k))
-                .cloned()
-                .collect();
+            let gone: Vec<SlotKey> = self.entries.keys().filter(|k| !named.contains(*k)).cloned().collect();
             for slot in &gone {
                 events.push((slot.clone(), Event::Released));
             }
@@ -227,12 +187,8 @@ impl RemoteLoop {
             }
         }
         if !released.is_empty() {
-            let by_name: HashMap<String, SlotKey> = self
-                .entries
-                .keys()
-                .chain(self.interests.keys())
-                .map(|k| (k.to_string(), k.clone()))
-                .collect();
+            let by_name: HashMap<String, SlotKey> =
+                self.entries.keys().chain(self.interests.keys()).map(|k| (k.to_string(), k.clone())).collect();
             for slot in released.iter().filter_map(|text| by_name.get(text)) {
                 if self.entries.contains_key(slot) {
                     events.push((slot.clone(), Event::Released));
@@ -260,11 +216,7 @@ impl RemoteLoop {
         let slot = interest.slot.clone();
         // All orders are known and none is for this allocation: should it be stopped, there is nothing to wait for. An order that comes
         // later takes that back.
-        let ordered = self
-            .entries
-            .get(&slot)
-            .and_then(|e| e.slot.order())
-            .is_some_and(|o| o.alloc_id == interest.alloc.id);
+        let ordered = self.entries.get(&slot).and_then(|e| e.slot.order()).is_some_and(|o| o.alloc_id == interest.alloc.id);
         if self.orders_are_fresh && !ordered {
             tell_released(std::iter::once(&interest));
         }
@@ -293,10 +245,7 @@ impl RemoteLoop {
             for reason in &step.reasons {
                 tracing::debug!(slot = %key, reason, "remote task");
             }
-            if matches!(
-                event,
-                Event::Done(node::Answer::Instance { .. } | node::Answer::Absent)
-            ) {
+            if matches!(event, Event::Done(node::Answer::Instance { .. } | node::Answer::Absent)) {
                 entry.failures = 0;
             }
             entry.slot = step.slot;
@@ -311,11 +260,7 @@ impl RemoteLoop {
         if !writes.is_empty() {
             let writes: Vec<Write> = writes
                 .iter()
-                .map(|(key, stored)| Write::Slot {
-                    key: slot_name(key),
-                    attempted: stored.attempted,
-                    epoch: stored.highest_epoch,
-                })
+                .map(|(key, stored)| Write::Slot { key: slot_name(key), attempted: stored.attempted, epoch: stored.highest_epoch })
                 .collect();
             while let Err(error) = self.ctx.store.commit(writes.clone()).await {
                 // Without the record a create could be forgotten: nothing goes on before it is written.
@@ -350,20 +295,12 @@ impl RemoteLoop {
         }
         for (driver, asked) in observe {
             for chunk in asked.chunks(OBSERVE_BATCH) {
-                let (ctx, manager, driver, chunk) = (
-                    self.ctx.clone(),
-                    self.manager.clone(),
-                    driver.clone(),
-                    chunk.to_vec(),
-                );
+                let (ctx, manager, driver, chunk) = (self.ctx.clone(), self.manager.clone(), driver.clone(), chunk.to_vec());
                 tokio::spawn(async move {
                     let handles: Vec<RemoteHandle> = chunk.iter().map(|(_, h)| h.clone()).collect();
                     let answers = calls::observe_by_name(&ctx, &driver, &handles).await;
                     for ((slot, _), answer) in chunk.into_iter().zip(answers) {
-                        manager.send(Command::Event {
-                            slot,
-                            event: Box::new(Event::Done(answer)),
-                        });
+                        manager.send(Command::Event { slot, event: Box::new(Event::Done(answer)) });
                     }
                 });
             }
@@ -374,40 +311,24 @@ impl RemoteLoop {
     }
 
     fn driver_of(&self, key: &SlotKey) -> String {
-        self.entries
-            .get(key)
-            .and_then(|e| e.slot.order())
-            .map(|o| o.driver.clone())
-            .unwrap_or_default()
+        self.entries.get(key).and_then(|e| e.slot.order()).map(|o| o.driver.clone()).unwrap_or_default()
     }
 
     fn call(&mut self, key: &SlotKey, call: Call) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let incarnation = entry
-            .slot
-            .order()
-            .map(|o| o.incarnation)
-            .unwrap_or_default();
+        let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
         let prepared = match (&call, &entry.prepared) {
             (Call::Ensure { .. }, Some((of, result))) if *of == incarnation => Some(result.clone()),
             _ => None,
         };
         let driver = self.driver_of(key);
-        let about = About {
-            ctx: self.ctx.clone(),
-            cluster: self.cluster,
-            slot: key.clone(),
-            driver,
-        };
+        let about = About { ctx: self.ctx.clone(), cluster: self.cluster, slot: key.clone(), driver };
         let (manager, slot) = (self.manager.clone(), key.clone());
         tokio::spawn(async move {
             let answer = calls::call(&about, call, prepared).await;
-            manager.send(Command::Event {
-                slot,
-                event: Box::new(Event::Done(answer)),
-            });
+            manager.send(Command::Event { slot, event: Box::new(Event::Done(answer)) });
         });
     }
 
@@ -418,11 +339,7 @@ impl RemoteLoop {
         let Some(order) = entry.slot.order().cloned() else {
             return;
         };
-        let interest = self
-            .interests
-            .get(key)
-            .and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
-            .cloned();
+        let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id)).cloned();
         // The allocation comes in a message of its own, before or after the order.
         entry.wants_preparation = interest.is_none();
         let Some(interest) = interest else { return };
@@ -443,10 +360,7 @@ impl RemoteLoop {
                     }
                 }
             };
-            manager.send(Command::Prepared {
-                slot,
-                result: Box::new(result),
-            });
+            manager.send(Command::Prepared { slot, result: Box::new(result) });
         });
     }
 
@@ -463,8 +377,7 @@ impl RemoteLoop {
         {
             self.watches.remove(old);
         }
-        self.watches
-            .add(&self.ctx, &self.manager, &driver, incarnation, key, handle);
+        self.watches.add(&self.ctx, &self.manager, &driver, incarnation, key, handle);
     }
 
     async fn let_go(&mut self, key: &SlotKey) {
@@ -477,12 +390,7 @@ impl RemoteLoop {
         if let Some(interests) = self.interests.get(key) {
             tell_released(interests.iter());
         }
-        if let Err(error) = self
-            .ctx
-            .store
-            .commit(vec![Write::ForgetSlot(slot_name(key))])
-            .await
-        {
+        if let Err(error) = self.ctx.store.commit(vec![Write::ForgetSlot(slot_name(key))]).await {
             tracing::warn!(slot = %key, %error, "the record of a released slot stays until the next start");
         }
     }
@@ -491,18 +399,13 @@ impl RemoteLoop {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let grown = RETRY_FIRST
-            .saturating_mul(1 << entry.failures.min(8))
-            .min(RETRY_MAX);
+        let grown = RETRY_FIRST.saturating_mul(1 << entry.failures.min(8)).min(RETRY_MAX);
         entry.failures = entry.failures.saturating_add(1);
         let pause = grown.mul_f64(0.75 + (self.ctx.seed() % 1000) as f64 / 2000.0);
         let (manager, slot) = (self.manager.clone(), key.clone());
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            manager.send(Command::Event {
-                slot,
-                event: Box::new(Event::Retry),
-            });
+            manager.send(Command::Event { slot, event: Box::new(Event::Retry) });
         });
     }
 
@@ -538,17 +441,10 @@ impl RemoteLoop {
         if entry.shown.as_ref() == Some(&view) {
             return;
         }
-        let Some(interest) = self
-            .interests
-            .get(key)
-            .and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id))
-        else {
+        let Some(interest) = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id)) else {
             return;
         };
-        let command = AllocCommand::Remote {
-            task: interest.task.clone(),
-            view: Box::new(view.clone()),
-        };
+        let command = AllocCommand::Remote { task: interest.task.clone(), view: Box::new(view.clone()) };
         if interest.commands.send(command).is_ok() {
             entry.shown = Some(view);
         }
@@ -562,20 +458,13 @@ fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider
         Event::Order(order) => Some(order.driver.as_str()),
         _ => slot.order().map(|o| o.driver.as_str()),
     };
-    driver
-        .and_then(|d| ctx.drivers.provider(d))
-        .unwrap_or_else(|| RemoteProvider {
-            find: true,
-            ..RemoteProvider::default()
-        })
+    driver.and_then(|d| ctx.drivers.provider(d)).unwrap_or_else(|| RemoteProvider { find: true, ..RemoteProvider::default() })
 }
 
 fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {
     for interest in interests {
         // A loop that has ended needs no news.
-        let _ = interest.commands.send(AllocCommand::RemoteReleased {
-            task: interest.task.clone(),
-        });
+        let _ = interest.commands.send(AllocCommand::RemoteReleased { task: interest.task.clone() });
     }
 }
 

@@ -46,41 +46,21 @@ impl Watches {
         let groups = self.by_driver.entry(driver.to_owned()).or_default();
         if let Some((_, at)) = self.placed.get(&incarnation) {
             if let Some(group) = groups.get(*at) {
-                let known = group
-                    .members
-                    .borrow()
-                    .get(&incarnation)
-                    .is_some_and(|(s, h)| s == slot && h == handle);
+                let known = group.members.borrow().get(&incarnation).is_some_and(|(s, h)| s == slot && h == handle);
                 if !known {
-                    group.members.send_modify(|m| {
-                        drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone())))
-                    });
+                    group.members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
                 }
             }
             return;
         }
-        let at = groups
-            .iter()
-            .position(|g| g.members.borrow().len() < GROUP)
-            .unwrap_or_else(|| {
-                let (members, seen) = watch::channel(Arc::new(Members::new()));
-                let ends = CancellationToken::new();
-                tokio::spawn(follow(
-                    ctx.clone(),
-                    manager.clone(),
-                    driver.to_owned(),
-                    seen,
-                    ends.clone(),
-                ));
-                groups.push(Group {
-                    members,
-                    _ends: ends.drop_guard(),
-                });
-                groups.len() - 1
-            });
-        groups[at].members.send_modify(|m| {
-            drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone())))
+        let at = groups.iter().position(|g| g.members.borrow().len() < GROUP).unwrap_or_else(|| {
+            let (members, seen) = watch::channel(Arc::new(Members::new()));
+            let ends = CancellationToken::new();
+            tokio::spawn(follow(ctx.clone(), manager.clone(), driver.to_owned(), seen, ends.clone()));
+            groups.push(Group { members, _ends: ends.drop_guard() });
+            groups.len() - 1
         });
+        groups[at].members.send_modify(|m| drop(Arc::make_mut(m).insert(incarnation, (slot.clone(), handle.clone()))));
         self.placed.insert(incarnation, (driver.to_owned(), at));
     }
 
@@ -89,9 +69,7 @@ impl Watches {
         if let Some((driver, at)) = self.placed.remove(&incarnation)
             && let Some(group) = self.by_driver.get(&driver).and_then(|g| g.get(at))
         {
-            group
-                .members
-                .send_modify(|m| drop(Arc::make_mut(m).remove(&incarnation)));
+            group.members.send_modify(|m| drop(Arc::make_mut(m).remove(&incarnation)));
         }
     }
 }
@@ -143,8 +121,7 @@ async fn once(ctx: &NodeContext, manager: &RemoteManager, driver: &str, set: &Me
     let Some(remote) = found.remote() else {
         return false;
     };
-    let mut stream = match remote.watch(set.values().map(|(_, h)| calls::wire_handle(h)).collect())
-    {
+    let mut stream = match remote.watch(set.values().map(|(_, h)| calls::wire_handle(h)).collect()) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(driver, %error, "cannot watch instances, will try again");
@@ -162,14 +139,8 @@ async fn once(ctx: &NodeContext, manager: &RemoteManager, driver: &str, set: &Me
                 let Some((slot, _)) = set.get(&incarnation) else {
                     continue;
                 };
-                let event = lifecycle::remote::node::Event::Seen {
-                    incarnation,
-                    sighting: Box::new(calls::sighting(&observation)),
-                };
-                manager.send(Command::Event {
-                    slot: slot.clone(),
-                    event: Box::new(event),
-                });
+                let event = lifecycle::remote::node::Event::Seen { incarnation, sighting: Box::new(calls::sighting(&observation)) };
+                manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
             }
             Err(error) => {
                 tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");

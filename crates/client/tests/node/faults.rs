@@ -16,10 +16,8 @@ pub(crate) fn plugin_pids(rig: &Rig) -> Vec<i32> {
         .flatten()
         .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| {
-            let read =
-                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let has =
-                |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
+            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
             has(&read("cmdline"), "test_plugin") && has(&read("environ"), &marker)
         })
         .collect()
@@ -36,14 +34,7 @@ async fn a_killed_plugin_costs_no_task_anything() {
     let node = rig.node().await;
     rig.driver_ready("mock").await;
     let (a, job_a) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
-    let (b, job_b) = alloc(
-        "batch",
-        vec![task(
-            "t",
-            "mock",
-            json!({"run_for": "1500ms", "exit_code": 5}),
-        )],
-    );
+    let (b, job_b) = alloc("batch", vec![task("t", "mock", json!({"run_for": "1500ms", "exit_code": 5}))]);
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     rig.server.status(a.id, ClientStatus::Running).await;
@@ -52,22 +43,10 @@ async fn a_killed_plugin_costs_no_task_anything() {
     assert!(!pids.is_empty(), "the plugin of this node is found");
     pids.into_iter().for_each(kill);
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
-    assert_eq!(
-        kinds(&update.task_states["t"]),
-        [
-            "Received",
-            "Task Setup",
-            "Started",
-            "Terminated",
-            "Not Restarting"
-        ]
-    );
+    assert_eq!(kinds(&update.task_states["t"]), ["Received", "Task Setup", "Started", "Terminated", "Not Restarting"]);
     assert_eq!(update.task_states["t"].events[3].exit_code, 5);
     let still = node.handle().alloc_update(a.id).expect("alloc");
-    assert_eq!(
-        kinds(&still.task_states["t"]),
-        ["Received", "Task Setup", "Started"]
-    );
+    assert_eq!(kinds(&still.task_states["t"]), ["Received", "Task Setup", "Started"]);
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
     end(&rig, node).await;
@@ -78,15 +57,8 @@ async fn a_killed_plugin_costs_no_task_anything() {
 async fn a_second_agent_on_the_same_directory_is_refused() {
     let rig = Rig::new().await;
     let node = rig.node().await;
-    let refused = Client::start(rig.config())
-        .await
-        .err()
-        .expect("refused")
-        .to_string();
-    assert!(
-        refused.contains(&format!("pid {}", std::process::id())),
-        "{refused}"
-    );
+    let refused = Client::start(rig.config()).await.err().expect("refused").to_string();
+    assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
     end(&rig, node).await;
 }
 
@@ -100,21 +72,11 @@ async fn what_the_servers_have_collected_meanwhile_is_gone_after_a_restart() {
     rig.server.status(a.id, ClientStatus::Running).await;
     node.stop().await;
     rig.server.collect(a.id);
-    let orphan = rig
-        .dir
-        .path()
-        .join("alloc")
-        .join(uuid::Uuid::new_v4().to_string());
+    let orphan = rig.dir.path().join("alloc").join(uuid::Uuid::new_v4().to_string());
     std::fs::create_dir_all(orphan.join("t")).expect("orphan");
     let node = rig.node().await;
-    assert!(
-        !orphan.exists(),
-        "a directory that no record claims is swept"
-    );
-    eventually("the allocation to go", || {
-        !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)
-    })
-    .await;
+    assert!(!orphan.exists(), "a directory that no record claims is swept");
+    eventually("the allocation to go", || !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)).await;
     end(&rig, node).await;
 }
 
@@ -129,9 +91,7 @@ async fn a_server_that_falls_silent_costs_the_session_and_nothing_else() {
     rig.server.status(a.id, ClientStatus::Running).await;
     let before = rig.server.now().sessions;
     rig.server.mute(true);
-    rig.server
-        .heard("another session", |h| (h.sessions > before).then_some(()))
-        .await;
+    rig.server.heard("another session", |h| (h.sessions > before).then_some(())).await;
     rig.server.mute(false);
     let update = node.handle().alloc_update(a.id).expect("alloc");
     assert_eq!(update.client_status, ClientStatus::Running);
@@ -146,25 +106,12 @@ async fn a_driver_that_dies_in_every_start_fails_its_task_only() {
     let node = rig.node().await;
     rig.driver_ready("mock").await;
     rig.driver_ready("raw_exec").await;
-    let (a, job_a) = alloc(
-        "batch",
-        vec![task(
-            "t",
-            "mock",
-            json!({"run_for": "1h", "panic": ["start"]}),
-        )],
-    );
-    let (b, job_b) = alloc(
-        "batch",
-        vec![task("t", "raw_exec", json!({"command": "/bin/true"}))],
-    );
+    let (a, job_a) = alloc("batch", vec![task("t", "mock", json!({"run_for": "1h", "panic": ["start"]}))]);
+    let (b, job_b) = alloc("batch", vec![task("t", "raw_exec", json!({"command": "/bin/true"}))]);
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     rig.server.status(b.id, ClientStatus::Complete).await;
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
-    assert!(
-        kinds(&update.task_states["t"]).contains(&"Driver Failure"),
-        "{update:#?}"
-    );
+    assert!(kinds(&update.task_states["t"]).contains(&"Driver Failure"), "{update:#?}");
     end(&rig, node).await;
 }

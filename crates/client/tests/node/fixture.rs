@@ -9,14 +9,13 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, RemoteOrders, ToNode, ToNodeMessage,
-    UpdatesStored, Welcome,
+    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, RemoteOrders, ToNode, ToNodeMessage, UpdatesStored, Welcome,
     node_service_server::{NodeService, NodeServiceServer},
 };
 use client::{Client, ClientConfig, PluginCommand, PluginSettings};
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, Job, Node,
-    RemoteOrder, RemoteReport, Restart, Task, TaskGroup, TaskState,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, Job, Node, RemoteOrder, RemoteReport, Restart, Task,
+    TaskGroup, TaskState,
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedTask},
 };
 use tokio::sync::{mpsc, watch};
@@ -61,27 +60,20 @@ pub(crate) struct FakeServer {
 
 impl FakeServer {
     pub(crate) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("bind");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let addr = listener.local_addr().expect("addr");
         let shared = Arc::new(Shared {
-            desired: Mutex::new(Desired {
-                lease_ms: 10_000,
-                ..Desired::default()
-            }),
+            desired: Mutex::new(Desired { lease_ms: 10_000, ..Desired::default() }),
             heard: watch::Sender::default(),
             session: Mutex::default(),
         });
         let stop = CancellationToken::new();
         let service = NodeServiceServer::new(Service(shared.clone()));
-        let incoming =
-            tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+        let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let ended = stop.clone();
         tokio::spawn(async move {
-            let served = tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
+            let served =
+                tonic::transport::Server::builder().add_service(service).serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
             served.await.expect("serve");
         });
         Self { addr, shared, stop }
@@ -99,13 +91,8 @@ impl FakeServer {
 
     /// Places or changes an allocation.
     pub(crate) fn place(&self, alloc: &Allocation, job: &Job) {
-        self.desired()
-            .allocs
-            .insert(alloc.id, (alloc.clone(), job.clone()));
-        self.send(ToNodeMessage::Allocs(message(
-            &[(alloc.clone(), job.clone())],
-            false,
-        )));
+        self.desired().allocs.insert(alloc.id, (alloc.clone(), job.clone()));
+        self.send(ToNodeMessage::Allocs(message(&[(alloc.clone(), job.clone())], false)));
     }
 
     /// Wants an allocation stopped.
@@ -138,35 +125,21 @@ impl FakeServer {
     /// Forgets an allocation.
     pub(crate) fn collect(&self, id: AllocId) {
         self.desired().allocs.remove(&id);
-        self.send(ToNodeMessage::Allocs(Allocs {
-            removed: vec![id.to_string()],
-            ..Allocs::default()
-        }));
+        self.send(ToNodeMessage::Allocs(Allocs { removed: vec![id.to_string()], ..Allocs::default() }));
     }
 
     /// The newest update of an allocation that fits.
-    pub(crate) async fn alloc(
-        &self,
-        id: AllocId,
-        what: &str,
-        fits: impl Fn(&AllocClientUpdate) -> bool,
-    ) -> AllocClientUpdate {
-        self.heard(what, |h| h.allocs.get(&id).filter(|u| fits(u)).cloned())
-            .await
+    pub(crate) async fn alloc(&self, id: AllocId, what: &str, fits: impl Fn(&AllocClientUpdate) -> bool) -> AllocClientUpdate {
+        self.heard(what, |h| h.allocs.get(&id).filter(|u| fits(u)).cloned()).await
     }
 
     pub(crate) async fn status(&self, id: AllocId, status: ClientStatus) -> AllocClientUpdate {
-        self.alloc(id, &format!("client status {status:?}"), |u| {
-            u.client_status == status
-        })
-        .await
+        self.alloc(id, &format!("client status {status:?}"), |u| u.client_status == status).await
     }
 
     /// Gives an order about a slot.
     pub(crate) fn order(&self, order: &RemoteOrder) {
-        self.desired()
-            .orders
-            .insert(order.slot.to_string(), order.clone());
+        self.desired().orders.insert(order.slot.to_string(), order.clone());
         self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
             full: false,
             orders_json: vec![node_rpc::to_json(order)],
@@ -176,9 +149,7 @@ impl FakeServer {
 
     /// What the next session is told about a slot.
     pub(crate) fn set_order(&self, order: &RemoteOrder) {
-        self.desired()
-            .orders
-            .insert(order.slot.to_string(), order.clone());
+        self.desired().orders.insert(order.slot.to_string(), order.clone());
     }
 
     /// Waits for new reports from here on.
@@ -189,23 +160,12 @@ impl FakeServer {
     /// Takes a slot from the node.
     pub(crate) fn release(&self, slot: &str) {
         self.desired().orders.remove(slot);
-        self.send(ToNodeMessage::RemoteOrders(RemoteOrders {
-            released: vec![slot.to_owned()],
-            ..RemoteOrders::default()
-        }));
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { released: vec![slot.to_owned()], ..RemoteOrders::default() }));
     }
 
     /// The newest report on a slot that fits.
-    pub(crate) async fn report(
-        &self,
-        slot: &str,
-        what: &str,
-        fits: impl Fn(&RemoteReport) -> bool,
-    ) -> RemoteReport {
-        self.heard(what, |h| {
-            h.reports.get(slot)?.last().filter(|r| fits(r)).cloned()
-        })
-        .await
+    pub(crate) async fn report(&self, slot: &str, what: &str, fits: impl Fn(&RemoteReport) -> bool) -> RemoteReport {
+        self.heard(what, |h| h.reports.get(slot)?.last().filter(|r| fits(r)).cloned()).await
     }
 
     /// Waits until something has been heard.
@@ -221,10 +181,7 @@ impl FakeServer {
         };
         match tokio::time::timeout(PATIENCE, found).await {
             Ok(found) => found,
-            Err(_) => panic!(
-                "waited in vain for {what}; heard {:#?}",
-                self.shared.heard.borrow()
-            ),
+            Err(_) => panic!("waited in vain for {what}; heard {:#?}", self.shared.heard.borrow()),
         }
     }
 
@@ -256,10 +213,7 @@ struct Service(Arc<Shared>);
 impl NodeService for Service {
     type SessionStream = UnboundedReceiverStream<Result<ToNode, Status>>;
 
-    async fn session(
-        &self,
-        request: Request<Streaming<FromNode>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(&self, request: Request<Streaming<FromNode>>) -> Result<Response<Self::SessionStream>, Status> {
         let mut from = request.into_inner();
         let (to, stream) = mpsc::unbounded_channel();
         let shared = self.0.clone();
@@ -282,22 +236,14 @@ impl Shared {
                 answer(ToNodeMessage::Welcome(Welcome {
                     cluster_id: "c0000000-0000-4000-8000-000000000001".into(),
                     lease_ms: desired.lease_ms,
-                    heartbeat_interval_ms: if desired.heartbeat_ms > 0 {
-                        desired.heartbeat_ms
-                    } else {
-                        (desired.lease_ms / 4).max(20)
-                    },
+                    heartbeat_interval_ms: if desired.heartbeat_ms > 0 { desired.heartbeat_ms } else { (desired.lease_ms / 4).max(20) },
                     server_version: "test".into(),
                     ..Welcome::default()
                 }));
                 let placed: Vec<_> = desired.allocs.values().cloned().collect();
                 answer(ToNodeMessage::Allocs(self::message(&placed, true)));
                 let orders_json = desired.orders.values().map(node_rpc::to_json).collect();
-                answer(ToNodeMessage::RemoteOrders(RemoteOrders {
-                    full: true,
-                    orders_json,
-                    released: Vec::new(),
-                }));
+                answer(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, released: Vec::new() }));
                 drop(desired);
                 *self.session.lock().expect("lock") = Some(to.clone());
                 self.heard.send_modify(|h| {
@@ -306,10 +252,7 @@ impl Shared {
                 });
             }
             Some(FromNodeMessage::Heartbeat(beat)) if !desired.mute => {
-                answer(ToNodeMessage::HeartbeatAck(HeartbeatAck {
-                    seq: beat.seq,
-                    lease_ms: desired.lease_ms,
-                }));
+                answer(ToNodeMessage::HeartbeatAck(HeartbeatAck { seq: beat.seq, lease_ms: desired.lease_ms }));
             }
             Some(FromNodeMessage::Node(update)) => {
                 let node = node_rpc::from_json("node", &update.node_json).expect("node");
@@ -319,8 +262,7 @@ impl Shared {
                 let mut desired = desired;
                 self.heard.send_modify(|h| {
                     for json in &updates.updates_json {
-                        let update: AllocClientUpdate =
-                            node_rpc::from_json("update", json).expect("update");
+                        let update: AllocClientUpdate = node_rpc::from_json("update", json).expect("update");
                         if let Some((alloc, _)) = desired.allocs.get_mut(&update.id) {
                             // As servers do: what a node says is part of what it gets back with its next session.
                             alloc.client_status = update.client_status;
@@ -329,24 +271,16 @@ impl Shared {
                         h.allocs.insert(update.id, update);
                     }
                 });
-                answer(ToNodeMessage::UpdatesStored(UpdatesStored {
-                    seq: updates.seq,
-                }));
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: updates.seq }));
             }
             Some(FromNodeMessage::RemoteReports(reports)) => {
                 self.heard.send_modify(|h| {
                     for json in &reports.reports_json {
-                        let report: RemoteReport =
-                            node_rpc::from_json("report", json).expect("report");
-                        h.reports
-                            .entry(report.slot.to_string())
-                            .or_default()
-                            .push(report);
+                        let report: RemoteReport = node_rpc::from_json("report", json).expect("report");
+                        h.reports.entry(report.slot.to_string()).or_default().push(report);
                     }
                 });
-                answer(ToNodeMessage::UpdatesStored(UpdatesStored {
-                    seq: reports.seq,
-                }));
+                answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq }));
             }
             Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_)) | None => {}
         }
@@ -361,14 +295,8 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn new() -> Self {
-        let _ = tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-            .with_test_writer()
-            .try_init();
-        Self {
-            dir: tempfile::tempdir().expect("temp dir"),
-            server: FakeServer::start().await,
-        }
+        let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
+        Self { dir: tempfile::tempdir().expect("temp dir"), server: FakeServer::start().await }
     }
 
     pub(crate) fn config(&self) -> ClientConfig {
@@ -377,20 +305,10 @@ impl Rig {
         config.servers = vec![self.server.addr.to_string()];
         config.builtin_drivers = ["mock", "raw_exec", "remote_exec"]
             .into_iter()
-            .map(|name| PluginCommand {
-                name: name.into(),
-                program: plugin(),
-                args: vec![name.into()],
-            })
+            .map(|name| PluginCommand { name: name.into(), program: plugin(), args: vec![name.into()] })
             .collect();
         let runtime = serde_json::json!({"root": self.dir.path().join("runtime")});
-        config.plugins.insert(
-            "remote_exec".into(),
-            PluginSettings {
-                args: Vec::new(),
-                config: Some(runtime),
-            },
-        );
+        config.plugins.insert("remote_exec".into(), PluginSettings { args: Vec::new(), config: Some(runtime) });
         config
     }
 
@@ -398,23 +316,12 @@ impl Rig {
     pub(crate) async fn node(&self) -> Client {
         let sessions = self.server.now().sessions;
         let client = Client::start(self.config()).await.expect("start");
-        self.server
-            .heard("a session", |h| (h.sessions > sessions).then_some(()))
-            .await;
+        self.server.heard("a session", |h| (h.sessions > sessions).then_some(())).await;
         client
     }
 
     pub(crate) async fn driver_ready(&self, name: &str) {
-        self.server
-            .heard("a healthy driver", |h| {
-                h.node
-                    .as_ref()?
-                    .drivers
-                    .get(name)
-                    .filter(|d| d.healthy)
-                    .map(drop)
-            })
-            .await;
+        self.server.heard("a healthy driver", |h| h.node.as_ref()?.drivers.get(name).filter(|d| d.healthy).map(drop)).await;
     }
 
     pub(crate) fn alloc_dir(&self, id: AllocId) -> PathBuf {
@@ -443,12 +350,10 @@ pub(crate) fn processes(dir: &Path) -> Vec<(i32, String)> {
         .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| *pid != me)
         .filter_map(|pid| {
-            let read =
-                |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
             let has = |bytes: &[u8]| bytes.windows(marker.len()).any(|w| w == marker.as_bytes());
             let line = read("cmdline");
-            (has(&line) || has(&read("environ")))
-                .then(|| (pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+            (has(&line) || has(&read("environ"))).then(|| (pid, String::from_utf8_lossy(&line).replace('\0', " ")))
         })
         .collect()
 }
@@ -459,11 +364,7 @@ pub(crate) async fn end(rig: &Rig, node: Client) {
     for id in placed {
         rig.server.stop_alloc(id);
         if node.handle().has_alloc(id) {
-            rig.server
-                .alloc(id, "the end of an allocation", |u| {
-                    u.client_status.terminal()
-                })
-                .await;
+            rig.server.alloc(id, "the end of an allocation", |u| u.client_status.terminal()).await;
         }
     }
     node.stop().await;
@@ -472,26 +373,15 @@ pub(crate) async fn end(rig: &Rig, node: Client) {
 
 /// Waits until no process of the rig is left.
 pub(crate) async fn nothing_left(rig: &Rig) {
-    eventually(
-        &format!("all processes to end: {:?}", processes(rig.dir.path())),
-        || processes(rig.dir.path()).is_empty(),
-    )
-    .await;
+    eventually(&format!("all processes to end: {:?}", processes(rig.dir.path())), || processes(rig.dir.path()).is_empty()).await;
 }
 
 /// The plugin program, built as an example of this crate.
 fn plugin() -> PathBuf {
     let me = std::env::current_exe().expect("own path");
-    let dir = me
-        .parent()
-        .and_then(Path::parent)
-        .expect("target directory");
+    let dir = me.parent().and_then(Path::parent).expect("target directory");
     let path = dir.join("examples/test_plugin");
-    assert!(
-        path.exists(),
-        "{} is missing: run the tests with cargo, which builds examples",
-        path.display()
-    );
+    assert!(path.exists(), "{} is missing: run the tests with cargo, which builds examples", path.display());
     path
 }
 
@@ -520,12 +410,7 @@ pub(crate) fn restarts(attempts: i32) -> Restart {
 
 /// A job of one group and an allocation of it.
 pub(crate) fn alloc(kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
-    let group = TaskGroup {
-        name: "g".into(),
-        count: Some(1),
-        tasks: tasks.clone(),
-        ..TaskGroup::default()
-    };
+    let group = TaskGroup { name: "g".into(), count: Some(1), tasks: tasks.clone(), ..TaskGroup::default() };
     let job = Job {
         id: "job".into(),
         name: "job".into(),
@@ -535,14 +420,8 @@ pub(crate) fn alloc(kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
         ..Job::default()
     };
     let given = |_: &Task| AllocatedTask {
-        cpu: AllocatedCpu {
-            cpu_shares: 100,
-            ..AllocatedCpu::default()
-        },
-        memory: AllocatedMemory {
-            memory_mb: 64,
-            memory_max_mb: 0,
-        },
+        cpu: AllocatedCpu { cpu_shares: 100, ..AllocatedCpu::default() },
+        memory: AllocatedMemory { memory_mb: 64, memory_max_mb: 0 },
         ..AllocatedTask::default()
     };
     let alloc = Allocation {

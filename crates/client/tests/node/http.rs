@@ -13,21 +13,9 @@ use crate::fixture::{PATIENCE, Rig, alloc, end, task};
 
 async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
     let request = Request::get(path).body(Body::empty()).expect("request");
-    let response = client::http::router(node.handle())
-        .oneshot(request)
-        .await
-        .expect("infallible");
+    let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
     let status = response.status().as_u16();
-    (
-        status,
-        response
-            .into_body()
-            .collect()
-            .await
-            .expect("body")
-            .to_bytes()
-            .to_vec(),
-    )
+    (status, response.into_body().collect().await.expect("body").to_bytes().to_vec())
 }
 
 async fn text(node: &Client, path: &str) -> String {
@@ -38,26 +26,10 @@ async fn text(node: &Client, path: &str) -> String {
 }
 
 async fn put(node: &Client, path: &str, body: Value) -> (u16, String) {
-    let request = Request::put(path)
-        .body(Body::from(body.to_string()))
-        .expect("request");
-    let response = client::http::router(node.handle())
-        .oneshot(request)
-        .await
-        .expect("infallible");
+    let request = Request::put(path).body(Body::from(body.to_string())).expect("request");
+    let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
     let status = response.status().as_u16();
-    (
-        status,
-        String::from_utf8_lossy(
-            &response
-                .into_body()
-                .collect()
-                .await
-                .expect("body")
-                .to_bytes(),
-        )
-        .into_owned(),
-    )
+    (status, String::from_utf8_lossy(&response.into_body().collect().await.expect("body").to_bytes()).into_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,16 +46,11 @@ async fn files_logs_stats_and_errors() {
         let router = client::http::router(node.handle());
         async move {
             let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&follow=true");
-            let response = router
-                .oneshot(Request::get(path).body(Body::empty()).expect("request"))
-                .await
-                .expect("infallible");
+            let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
             let mut body = response.into_body();
             let mut seen = String::new();
             while let Some(Ok(frame)) = body.frame().await {
-                seen.push_str(&String::from_utf8_lossy(
-                    frame.data_ref().map_or(&[], |d| &d[..]),
-                ));
+                seen.push_str(&String::from_utf8_lossy(frame.data_ref().map_or(&[], |d| &d[..])));
                 if seen.contains("Data") {
                     return seen;
                 }
@@ -91,111 +58,33 @@ async fn files_logs_stats_and_errors() {
             seen
         }
     });
-    let frame = tokio::time::timeout(PATIENCE, follow)
-        .await
-        .expect("in time")
-        .expect("task");
-    assert_eq!(
-        frame.trim_start_matches("{}"),
-        r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#
-    );
-    assert_eq!(
-        text(
-            &node,
-            &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")
-        )
-        .await,
-        "oops\n"
-    );
-    assert_eq!(
-        text(
-            &node,
-            &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")
-        )
-        .await,
-        "lo\n"
-    );
-    assert_eq!(
-        text(
-            &node,
-            &format!("/v1/client/fs/cat/{id}?path=alloc/logs/t.stdout.0")
-        )
-        .await,
-        "hello\n"
-    );
-    assert_eq!(
-        text(
-            &node,
-            &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")
-        )
-        .await,
-        "ell"
-    );
+    let frame = tokio::time::timeout(PATIENCE, follow).await.expect("in time").expect("task");
+    assert_eq!(frame.trim_start_matches("{}"), r#"{"Data":"aGVsbG8K","File":"alloc/logs/t.stdout.0","Offset":6}"#);
+    assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stderr&plain=true")).await, "oops\n");
+    assert_eq!(text(&node, &format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&origin=end&offset=3")).await, "lo\n");
+    assert_eq!(text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/logs/t.stdout.0")).await, "hello\n");
+    assert_eq!(text(&node, &format!("/v1/client/fs/readat/{id}?path=alloc/logs/t.stdout.0&offset=1&limit=3")).await, "ell");
     let missing = text(&node, &format!("/v1/client/fs/cat/{id}?path=alloc/none")).await;
     assert!(missing.contains("alloc/none"), "{missing}");
-    let list: Value =
-        serde_json::from_str(&text(&node, &format!("/v1/client/fs/ls/{id}?path=/t")).await)
-            .expect("json");
-    let names: Vec<&str> = list
-        .as_array()
-        .expect("list")
-        .iter()
-        .filter_map(|v| v["Name"].as_str())
-        .collect();
+    let list: Value = serde_json::from_str(&text(&node, &format!("/v1/client/fs/ls/{id}?path=/t")).await).expect("json");
+    let names: Vec<&str> = list.as_array().expect("list").iter().filter_map(|v| v["Name"].as_str()).collect();
     assert_eq!(names, ["local", "private", "secrets", "tmp"]);
     assert_eq!(list[3]["FileMode"], "dtrwxrwxrwx");
-    let stats: Value =
-        serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await)
-            .expect("json");
-    assert!(
-        stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object(),
-        "{stats}"
-    );
+    let stats: Value = serde_json::from_str(&text(&node, &format!("/v1/client/allocation/{id}/stats")).await).expect("json");
+    assert!(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"].is_object(), "{stats}");
     let host: Value = serde_json::from_str(&text(&node, "/v1/client/stats").await).expect("json");
     assert!(host["Memory"]["Total"].as_u64().is_some_and(|t| t > 0));
 
     let other = AllocId(uuid::Uuid::new_v4());
     for (path, status, words) in [
-        (
-            format!("/v1/client/fs/logs/{id}?task=t"),
-            400,
-            "must provide log type (stdout/stderr)",
-        ),
-        (
-            format!("/v1/client/fs/logs/{id}?type=stdout"),
-            400,
-            "must provide task name",
-        ),
-        (
-            format!("/v1/client/fs/logs/{id}?task=x&type=stdout"),
-            400,
-            "unknown task name \"x\"",
-        ),
-        (
-            format!("/v1/client/fs/logs/{id}?task=t&type=stdout&origin=middle"),
-            400,
-            "origin must be start or end",
-        ),
-        (
-            format!("/v1/client/fs/logs/{other}?task=t&type=stdout"),
-            404,
-            "Unknown allocation",
-        ),
-        (
-            "/v1/client/fs/ls/nonsense?path=/".to_owned(),
-            400,
-            "must provide a valid alloc id",
-        ),
-        (
-            format!("/v1/client/fs/stat/{id}?path=t/secrets/x"),
-            500,
-            "Reading secret file prohibited",
-        ),
-        (
-            format!("/v1/client/fs/ls/{id}?path=../.."),
-            500,
-            "Path escapes the alloc directory",
-        ),
+        (format!("/v1/client/fs/logs/{id}?task=t"), 400, "must provide log type (stdout/stderr)"),
+        (format!("/v1/client/fs/logs/{id}?type=stdout"), 400, "must provide task name"),
+        (format!("/v1/client/fs/logs/{id}?task=x&type=stdout"), 400, "unknown task name \"x\""),
+        (format!("/v1/client/fs/logs/{id}?task=t&type=stdout&origin=middle"), 400, "origin must be start or end"),
+        (format!("/v1/client/fs/logs/{other}?task=t&type=stdout"), 404, "Unknown allocation"),
+        ("/v1/client/fs/ls/nonsense?path=/".to_owned(), 400, "must provide a valid alloc id"),
+        (format!("/v1/client/fs/stat/{id}?path=t/secrets/x"), 500, "Reading secret file prohibited"),
+        (format!("/v1/client/fs/ls/{id}?path=../.."), 500, "Path escapes the alloc directory"),
         (format!("/v1/client/allocation/{id}/gc"), 500, "still runs"),
     ] {
         let (got, body) = get(&node, &path).await;
@@ -203,42 +92,11 @@ async fn files_logs_stats_and_errors() {
         assert_eq!(got, status, "{path}: {body}");
         assert!(body.contains(words), "{path}: {body}");
     }
-    assert_eq!(
-        put(
-            &node,
-            &format!("/v1/client/allocation/{id}/signal"),
-            json!({"Signal": "SIGHUP", "Task": "t"})
-        )
-        .await
-        .0,
-        200
-    );
-    assert_eq!(
-        put(
-            &node,
-            &format!("/v1/client/allocation/{id}/restart"),
-            json!({"TaskName": "nobody"})
-        )
-        .await
-        .0,
-        404
-    );
+    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "t"})).await.0, 200);
+    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/restart"), json!({"TaskName": "nobody"})).await.0, 404);
     let (status, body) = put(&node, "/v1/client/metadata", json!({"Meta": {"rack": "7"}})).await;
-    assert_eq!(
-        (
-            status,
-            serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()
-        ),
-        (200, Some("7"))
-    );
-    rig.server
-        .heard("the new metadata", |h| {
-            h.node
-                .as_ref()
-                .filter(|n| n.meta.get("rack").is_some_and(|v| v == "7"))
-                .map(drop)
-        })
-        .await;
+    assert_eq!((status, serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()), (200, Some("7")));
+    rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| v == "7")).map(drop)).await;
     end(&rig, node).await;
 }
 
@@ -250,10 +108,7 @@ async fn placement_to_running_is_quick() {
     let mut times = Vec::new();
     for _ in 0..20 {
         let mut quiet = task("t", "mock", json!({"run_for": "1h"}));
-        quiet.logs = Some(model::task::LogConfig {
-            disabled: Some(true),
-            ..model::task::LogConfig::default()
-        });
+        quiet.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
         let (a, job) = alloc("service", vec![quiet]);
         let begin = Instant::now();
         rig.server.place(&a, &job);
@@ -263,14 +118,7 @@ async fn placement_to_running_is_quick() {
         rig.server.status(a.id, ClientStatus::Complete).await;
     }
     times.sort_unstable();
-    eprintln!(
-        "placement to running: median {:?}, worst {:?}",
-        times[times.len() / 2],
-        times[times.len() - 1]
-    );
-    assert!(
-        times[times.len() / 2] < Duration::from_millis(100),
-        "{times:?}"
-    );
+    eprintln!("placement to running: median {:?}, worst {:?}", times[times.len() / 2], times[times.len() - 1]);
+    assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
     end(&rig, node).await;
 }

@@ -6,10 +6,7 @@ use serde_json::json;
 use crate::fixture::{Rig, alloc, end, kinds, task};
 
 fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
-    task.lifecycle = Some(Lifecycle {
-        hook: hook.into(),
-        sidecar,
-    });
+    task.lifecycle = Some(Lifecycle { hook: hook.into(), sidecar });
     task
 }
 
@@ -37,19 +34,11 @@ async fn hooks_run_in_their_order() {
     rig.server.place(&a, &job);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     let state = |n: &str| &update.task_states[n];
-    assert!(
-        state("before").finished_at.as_str() <= started(state("main")),
-        "{update:#?}"
-    );
+    assert!(state("before").finished_at.as_str() <= started(state("main")), "{update:#?}");
     assert!(started(state("main")) <= started(state("then")));
     assert!(state("main").finished_at.as_str() <= started(state("after")));
     assert!(kinds(state("side")).contains(&"Main Tasks Dead"));
-    assert!(
-        update
-            .task_states
-            .values()
-            .all(|s| s.state == TaskRunState::Dead && !s.failed)
-    );
+    assert!(update.task_states.values().all(|s| s.state == TaskRunState::Dead && !s.failed));
     end(&rig, node).await;
 }
 
@@ -62,13 +51,7 @@ async fn a_dead_leader_and_a_failed_sibling_end_the_others() {
     leader.leader = true;
     let other = || task("other", "mock", json!({"run_for": "1h"}));
     let (a, job_a) = alloc("batch", vec![leader, other()]);
-    let (b, job_b) = alloc(
-        "batch",
-        vec![
-            task("bad", "mock", json!({"run_for": "50ms", "exit_code": 1})),
-            other(),
-        ],
-    );
+    let (b, job_b) = alloc("batch", vec![task("bad", "mock", json!({"run_for": "50ms", "exit_code": 1})), other()]);
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
@@ -91,30 +74,15 @@ async fn people_restart_and_signal() {
     handle.signal(a.id, None, "SIGHUP").await.expect("signal");
     assert!(handle.signal(a.id, None, "SIGNONSENSE").await.is_err());
     assert!(handle.signal(a.id, Some("nobody"), "SIGHUP").await.is_err());
-    handle
-        .restart(a.id, Some("t"), false)
-        .await
-        .expect("restart");
+    handle.restart(a.id, Some("t"), false).await.expect("restart");
     let update = rig
         .server
-        .alloc(a.id, "a second start", |u| {
-            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
-        })
+        .alloc(a.id, "a second start", |u| u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running)
         .await;
     let kinds = kinds(&update.task_states["t"]);
     assert_eq!(
         kinds,
-        [
-            "Received",
-            "Task Setup",
-            "Started",
-            "Signaling",
-            "Restart Signaled",
-            "Killing",
-            "Terminated",
-            "Restarting",
-            "Started"
-        ]
+        ["Received", "Task Setup", "Started", "Signaling", "Restart Signaled", "Killing", "Terminated", "Restarting", "Started"]
     );
     assert!(handle.restart(a.id, Some("nobody"), false).await.is_err());
     end(&rig, node).await;

@@ -12,19 +12,11 @@ use tower::ServiceExt;
 use crate::fixture::{Rig, alloc, eventually, kinds, nothing_left, restarts, task};
 
 fn sh(name: &str, script: &str) -> Task {
-    task(
-        name,
-        "raw_exec",
-        json!({"command": "/bin/sh", "args": ["-c", script]}),
-    )
+    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
 }
 
 fn pid_file(rig: &Rig, id: AllocId) -> Option<i32> {
-    std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/pid"))
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/pid")).ok()?.trim().parse().ok()
 }
 
 fn alive(pid: i32) -> bool {
@@ -36,56 +28,29 @@ async fn output_is_followed_line_by_line_and_ends_with_the_task() {
     let rig = Rig::new().await;
     let node = rig.node().await;
     rig.driver_ready("raw_exec").await;
-    let mut t = sh(
-        "t",
-        "echo $GREETING; for i in 1 2 3 4 5 6 7 8 9 10; do date +%s%N; sleep 0.05; done; exit 4",
-    );
-    t.env.insert(
-        "GREETING".into(),
-        "hello ${NOMAD_TASK_NAME} on ${node.unique.name}".into(),
-    );
+    let mut t = sh("t", "echo $GREETING; for i in 1 2 3 4 5 6 7 8 9 10; do date +%s%N; sleep 0.05; done; exit 4");
+    t.env.insert("GREETING".into(), "hello ${NOMAD_TASK_NAME} on ${node.unique.name}".into());
     let (a, job) = alloc("batch", vec![t]);
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Running).await;
-    let path = format!(
-        "/v1/client/fs/logs/{}?task=t&type=stdout&follow=true&plain=true",
-        a.id
-    );
+    let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&follow=true&plain=true", a.id);
     let router = client::http::router(node.handle());
-    let response = router
-        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
-        .await
-        .expect("infallible");
+    let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
     let mut body = response.into_body();
     let (mut seen, mut lags) = (String::new(), Vec::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.expect("frame");
         let text = String::from_utf8_lossy(frame.data_ref().map_or(&[], |d| &d[..])).into_owned();
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .expect("clock")
-            .as_nanos();
-        lags.extend(
-            text.lines()
-                .filter_map(|l| l.parse::<u128>().ok())
-                .map(|written| now.saturating_sub(written) / 1_000),
-        );
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("clock").as_nanos();
+        lags.extend(text.lines().filter_map(|l| l.parse::<u128>().ok()).map(|written| now.saturating_sub(written) / 1_000));
         seen.push_str(&text);
     }
     assert_eq!(seen.lines().next(), Some("hello t on n1"));
     assert_eq!(seen.lines().count(), 11, "{seen}");
     lags.sort_unstable();
-    eprintln!(
-        "lag of a followed line: median {} µs, worst {} µs",
-        lags[lags.len() / 2],
-        lags[lags.len() - 1]
-    );
+    eprintln!("lag of a followed line: median {} µs, worst {} µs", lags[lags.len() / 2], lags[lags.len() - 1]);
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
-    let ended = update.task_states["t"]
-        .events
-        .iter()
-        .find(|e| e.kind == "Terminated")
-        .expect("terminated");
+    let ended = update.task_states["t"].events.iter().find(|e| e.kind == "Terminated").expect("terminated");
     assert_eq!(ended.exit_code, 4);
     node.stop().await;
     nothing_left(&rig).await;
@@ -96,20 +61,8 @@ async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
     let rig = Rig::new().await;
     let node = rig.node().await;
     rig.driver_ready("raw_exec").await;
-    let (a, job_a) = alloc(
-        "service",
-        vec![sh(
-            "t",
-            "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600",
-        )],
-    );
-    let (b, job_b) = alloc(
-        "batch",
-        vec![sh(
-            "t",
-            "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9",
-        )],
-    );
+    let (a, job_a) = alloc("service", vec![sh("t", "echo $$ > $NOMAD_ALLOC_DIR/data/pid; exec sleep 600")]);
+    let (b, job_b) = alloc("batch", vec![sh("t", "while [ ! -e $NOMAD_ALLOC_DIR/data/go ]; do sleep 0.01; done; exit 9")]);
     rig.server.place(&a, &job_a);
     rig.server.place(&b, &job_b);
     rig.server.status(a.id, ClientStatus::Running).await;
@@ -123,24 +76,15 @@ async fn workloads_outlive_the_agent_and_their_ends_are_reported_once() {
         // The loops of the dropped node let go of the directory a moment later.
         match client::Client::start(rig.config()).await {
             Ok(node) => break node,
-            Err(client::StartError::InUse { .. }) => {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await
-            }
+            Err(client::StartError::InUse { .. }) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
             Err(e) => panic!("{e}"),
         }
     };
     let update = rig.server.status(b.id, ClientStatus::Failed).await;
-    let codes: Vec<i32> = update.task_states["t"]
-        .events
-        .iter()
-        .filter(|e| e.kind == "Terminated")
-        .map(|e| e.exit_code)
-        .collect();
+    let codes: Vec<i32> = update.task_states["t"].events.iter().filter(|e| e.kind == "Terminated").map(|e| e.exit_code).collect();
     assert_eq!(codes, [9]);
     eventually("the service to be recovered", || {
-        node.handle()
-            .alloc_update(a.id)
-            .is_some_and(|u| u.client_status == ClientStatus::Running)
+        node.handle().alloc_update(a.id).is_some_and(|u| u.client_status == ClientStatus::Running)
     })
     .await;
     assert!(alive(pid));
@@ -165,33 +109,16 @@ async fn a_killed_executor_ends_its_workload_which_is_started_again() {
     eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
     let workload = pid_file(&rig, a.id).expect("pid");
     let stat = std::fs::read_to_string(format!("/proc/{workload}/stat")).expect("stat");
-    let executor: i32 = stat
-        .rsplit(") ")
-        .next()
-        .and_then(|r| r.split(' ').nth(1))
-        .and_then(|p| p.parse().ok())
-        .expect("parent");
+    let executor: i32 = stat.rsplit(") ").next().and_then(|r| r.split(' ').nth(1)).and_then(|p| p.parse().ok()).expect("parent");
     let begin = Instant::now();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(executor).expect("pid"),
-        rustix::process::Signal::KILL,
-    )
-    .expect("kill");
+    rustix::process::kill_process(rustix::process::Pid::from_raw(executor).expect("pid"), rustix::process::Signal::KILL).expect("kill");
     let update = rig
         .server
-        .alloc(a.id, "a second start", |u| {
-            u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running
-        })
+        .alloc(a.id, "a second start", |u| u.task_states["t"].restarts == 1 && u.task_states["t"].state == TaskRunState::Running)
         .await;
     eprintln!("executor killed to running again: {:?}", begin.elapsed());
     assert!(!alive(workload), "the first workload is gone");
-    assert_eq!(
-        kinds(&update.task_states["t"])
-            .iter()
-            .filter(|k| **k == "Started")
-            .count(),
-        2
-    );
+    assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Started").count(), 2);
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
     rig.server.collect(a.id);
@@ -205,9 +132,7 @@ async fn two_hundred_tasks_start_and_are_found_again() {
     let rig = Rig::new().await;
     let node = rig.node().await;
     rig.driver_ready("raw_exec").await;
-    let placed: Vec<_> = (0..200)
-        .map(|_| alloc("service", vec![sh("t", "exec sleep 600")]))
-        .collect();
+    let placed: Vec<_> = (0..200).map(|_| alloc("service", vec![sh("t", "exec sleep 600")])).collect();
     let begin = Instant::now();
     for (a, job) in &placed {
         rig.server.place(a, job);
@@ -220,10 +145,7 @@ async fn two_hundred_tasks_start_and_are_found_again() {
     let begin = Instant::now();
     let node = rig.node().await;
     let handle = node.handle();
-    eventually("200 recovered tasks", || {
-        placed.iter().all(|(a, _)| handle.running(a.id, "t"))
-    })
-    .await;
+    eventually("200 recovered tasks", || placed.iter().all(|(a, _)| handle.running(a.id, "t"))).await;
     eprintln!("200 tasks found again: {:?}", begin.elapsed());
     let begin = Instant::now();
     for (a, _) in &placed {
@@ -243,50 +165,25 @@ async fn frames_of_a_rotated_log_have_absolute_offsets() {
     let node = rig.node().await;
     rig.driver_ready("raw_exec").await;
     let mut t = sh("t", "head -c 2500000 /dev/zero | tr '\\0' 'x'");
-    t.logs = Some(model::task::LogConfig {
-        max_files: Some(2),
-        max_file_size_mb: Some(1),
-        ..model::task::LogConfig::default()
-    });
+    t.logs = Some(model::task::LogConfig { max_files: Some(2), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
     let (a, job) = alloc("batch", vec![t]);
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Complete).await;
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout", a.id);
     let router = client::http::router(node.handle());
-    let response = router
-        .oneshot(Request::get(path).body(Body::empty()).expect("request"))
-        .await
-        .expect("infallible");
-    let bytes = response
-        .into_body()
-        .collect()
-        .await
-        .expect("body")
-        .to_bytes();
-    let frames: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes)
-        .into_iter()
-        .map(|v| v.expect("frame"))
-        .collect();
+    let response = router.oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
+    let bytes = response.into_body().collect().await.expect("body").to_bytes();
+    let frames: Vec<serde_json::Value> = serde_json::Deserializer::from_slice(&bytes).into_iter().map(|v| v.expect("frame")).collect();
     let mut at = None;
     for frame in &frames {
-        let data = BASE64_STANDARD
-            .decode(frame["Data"].as_str().expect("data"))
-            .expect("base64");
+        let data = BASE64_STANDARD.decode(frame["Data"].as_str().expect("data")).expect("base64");
         let end = frame["Offset"].as_u64().expect("offset");
         if let Some(at) = at {
-            assert_eq!(
-                end - data.len() as u64,
-                at,
-                "no byte is missing or comes twice"
-            );
+            assert_eq!(end - data.len() as u64, at, "no byte is missing or comes twice");
         }
         at = Some(end);
     }
-    assert_eq!(
-        at,
-        Some(2_500_000),
-        "offsets count what rotation has dropped"
-    );
+    assert_eq!(at, Some(2_500_000), "offsets count what rotation has dropped");
     node.stop().await;
     nothing_left(&rig).await;
 }
@@ -303,21 +200,14 @@ async fn a_development_agent_takes_its_tasks_along() {
     rig.server.status(a.id, ClientStatus::Running).await;
     node.stop().await;
     let last = rig.server.now().allocs[&a.id].clone();
-    assert_eq!(
-        last.client_status,
-        ClientStatus::Complete,
-        "the servers have heard of it"
-    );
+    assert_eq!(last.client_status, ClientStatus::Complete, "the servers have heard of it");
     nothing_left(&rig).await;
 }
 
 /// Changes the records of a node that does not run.
 fn tamper(rig: &Rig, sql: &str, id: AllocId) {
     let path = rig.dir.path().join("client/node.sqlite");
-    let changed = rusqlite::Connection::open(path)
-        .expect("open")
-        .execute(sql, [id.to_string()])
-        .expect("sql");
+    let changed = rusqlite::Connection::open(path).expect("open").execute(sql, [id.to_string()]).expect("sql");
     assert_eq!(changed, 1, "{sql}");
 }
 
@@ -346,26 +236,17 @@ async fn contained(sql: &str) {
         rig.server.status(id, ClientStatus::Running).await;
         eventually("the pid", || pid_file(&rig, id).is_some()).await;
     }
-    let (old, neighbour) = (
-        pid_file(&rig, a.id).expect("pid"),
-        pid_file(&rig, b.id).expect("pid"),
-    );
+    let (old, neighbour) = (pid_file(&rig, a.id).expect("pid"), pid_file(&rig, b.id).expect("pid"));
     // As after a SIGKILL of everything of the agent.
     drop(node);
-    crate::faults::plugin_pids(&rig)
-        .into_iter()
-        .for_each(crate::faults::kill);
+    crate::faults::plugin_pids(&rig).into_iter().for_each(crate::faults::kill);
     eventually("the node to have gone", || {
-        std::fs::File::open(rig.dir.path().join("client/agent.lock"))
-            .is_ok_and(|f| f.try_lock().is_ok())
+        std::fs::File::open(rig.dir.path().join("client/agent.lock")).is_ok_and(|f| f.try_lock().is_ok())
     })
     .await;
     tamper(&rig, sql, a.id);
     let node = start_again(&rig).await;
-    eventually("a second workload", || {
-        pid_file(&rig, a.id).is_some_and(|pid| pid != old && alive(pid))
-    })
-    .await;
+    eventually("a second workload", || pid_file(&rig, a.id).is_some_and(|pid| pid != old && alive(pid))).await;
     assert!(!alive(old), "the first workload runs beside the second");
     assert!(alive(neighbour));
     assert_eq!(pid_file(&rig, b.id), Some(neighbour));
@@ -373,11 +254,7 @@ async fn contained(sql: &str) {
         rig.server.stop_alloc(id);
     }
     eventually("both to end", || {
-        [a.id, b.id].iter().all(|id| {
-            node.handle()
-                .alloc_update(*id)
-                .is_some_and(|u| u.client_status == ClientStatus::Complete)
-        })
+        [a.id, b.id].iter().all(|id| node.handle().alloc_update(*id).is_some_and(|u| u.client_status == ClientStatus::Complete))
     })
     .await;
     node.stop().await;

@@ -39,20 +39,12 @@ impl Prefix {
 
     /// Ones where the network is.
     fn mask(self) -> u128 {
-        let all = if self.width == 32 {
-            u128::from(u32::MAX)
-        } else {
-            u128::MAX
-        };
+        let all = if self.width == 32 { u128::from(u32::MAX) } else { u128::MAX };
         all & !low_bits(self.width - self.len)
     }
 
     fn address(self, bits: u128) -> IpAddr {
-        if self.width == 32 {
-            IpAddr::V4(Ipv4Addr::from(bits as u32))
-        } else {
-            IpAddr::V6(Ipv6Addr::from(bits))
-        }
+        if self.width == 32 { IpAddr::V4(Ipv4Addr::from(bits as u32)) } else { IpAddr::V6(Ipv6Addr::from(bits)) }
     }
 
     fn text(self) -> String {
@@ -61,29 +53,18 @@ impl Prefix {
 
     /// The prefix `added` bits longer with number `number`.
     fn subnet(self, added: u32, number: u128) -> Option<Prefix> {
-        let len = self
-            .len
-            .checked_add(added)
-            .filter(|len| *len <= self.width)?;
+        let len = self.len.checked_add(added).filter(|len| *len <= self.width)?;
         if added < 128 && number >> added != 0 {
             return None;
         }
         let shift = self.width - len;
-        let bits = if shift >= 128 {
-            self.bits
-        } else {
-            self.bits | (number << shift)
-        };
+        let bits = if shift >= 128 { self.bits } else { self.bits | (number << shift) };
         Some(Prefix { bits, len, ..self })
     }
 }
 
 fn low_bits(count: u32) -> u128 {
-    if count >= 128 {
-        u128::MAX
-    } else {
-        (1u128 << count) - 1
-    }
+    if count >= 128 { u128::MAX } else { (1u128 << count) - 1 }
 }
 
 fn bits(a: &Args<'_>, i: usize) -> Result<u32, CallError> {
@@ -104,18 +85,10 @@ pub(super) fn host(a: &Args<'_>) -> Outcome {
         Some(n) if number.is_negative() && n >= 1 && n - 1 <= size => size - (n - 1),
         Some(n) if !number.is_negative() && n <= size => n,
         _ => {
-            return fail_arg(
-                1,
-                format!(
-                    "prefix of {} does not have a host with number {number}",
-                    prefix.len
-                ),
-            );
+            return fail_arg(1, format!("prefix of {} does not have a host with number {number}", prefix.len));
         }
     };
-    Ok(Value::String(
-        prefix.address(prefix.bits | host).to_string(),
-    ))
+    Ok(Value::String(prefix.address(prefix.bits | host).to_string()))
 }
 
 pub(super) fn netmask(a: &Args<'_>) -> Outcome {
@@ -131,10 +104,7 @@ pub(super) fn subnet(a: &Args<'_>) -> Outcome {
     };
     match prefix.subnet(added, number) {
         Some(subnet) => Ok(Value::String(subnet.text())),
-        None => fail(format!(
-            "{} has no {number}. network with {added} more bits",
-            a.text(0)
-        )),
+        None => fail(format!("{} has no {number}. network with {added} more bits", a.text(0))),
     }
 }
 
@@ -154,24 +124,11 @@ pub(super) fn subnets(a: &Args<'_>) -> Outcome {
             _ => return fail_arg(i, format!("a prefix has at most {} bits", prefix.width)),
         };
         let block = low_bits(prefix.width - len);
-        let start = next.and_then(|n| {
-            if n & block == 0 {
-                Some(n)
-            } else {
-                (n | block).checked_add(1)
-            }
-        });
+        let start = next.and_then(|n| if n & block == 0 { Some(n) } else { (n | block).checked_add(1) });
         let Some(start) = start.filter(|s| *s <= last && (*s | block) <= last) else {
             return fail_arg(i, "not enough addresses are left for this network");
         };
-        out.push(
-            Prefix {
-                bits: start,
-                len,
-                ..prefix
-            }
-            .text(),
-        );
+        out.push(Prefix { bits: start, len, ..prefix }.text());
         next = (start | block).checked_add(1);
     }
     Ok(Value::strings(out))

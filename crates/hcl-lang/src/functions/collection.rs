@@ -12,10 +12,7 @@ use crate::value::Value;
 fn entries<'a>(a: &'a Args<'_>, i: usize) -> Result<&'a BTreeMap<String, Value>, CallError> {
     match a.value(i).entries() {
         Some(entries) => Ok(entries),
-        None => fail_arg(
-            i,
-            format!("a map is required, this is {}", a.value(i).kind()),
-        ),
+        None => fail_arg(i, format!("a map is required, this is {}", a.value(i).kind())),
     }
 }
 
@@ -33,17 +30,8 @@ pub(super) fn chunklist(a: &Args<'_>) -> Outcome {
     if size < 0 {
         return fail_arg(1, "the size must not be negative");
     }
-    let size = if size == 0 {
-        items.len().max(1)
-    } else {
-        size as usize
-    };
-    Ok(Value::Tuple(
-        items
-            .chunks(size)
-            .map(|chunk| like(a.value(0), chunk.to_vec()))
-            .collect(),
-    ))
+    let size = if size == 0 { items.len().max(1) } else { size as usize };
+    Ok(Value::Tuple(items.chunks(size).map(|chunk| like(a.value(0), chunk.to_vec())).collect()))
 }
 
 pub(super) fn coalesce(a: &Args<'_>) -> Outcome {
@@ -67,14 +55,7 @@ pub(super) fn coalescelist(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn compact(a: &Args<'_>) -> Outcome {
-    Ok(Value::List(
-        Type::String,
-        a.items(0)?
-            .iter()
-            .filter(|v| v.as_str().is_some_and(|s| !s.is_empty()))
-            .cloned()
-            .collect(),
-    ))
+    Ok(Value::List(Type::String, a.items(0)?.iter().filter(|v| v.as_str().is_some_and(|s| !s.is_empty())).cloned().collect()))
 }
 
 pub(super) fn concat(a: &Args<'_>) -> Outcome {
@@ -150,17 +131,11 @@ fn at(collection: &Value, key: &Value) -> Result<Option<Value>, CallError> {
     }
     if let (Some(items), false) = (collection.elements(), matches!(collection, Value::Set(..))) {
         return match convert(key, &Type::Number) {
-            Ok(Value::Number(n)) => Ok(n
-                .as_u64()
-                .and_then(|n| items.get(usize::try_from(n).ok()?))
-                .cloned()),
+            Ok(Value::Number(n)) => Ok(n.as_u64().and_then(|n| items.get(usize::try_from(n).ok()?)).cloned()),
             _ => fail_arg(1, "the key of a list must be a number"),
         };
     }
-    fail_arg(
-        0,
-        format!("a list or map is required, this is {}", collection.kind()),
-    )
+    fail_arg(0, format!("a list or map is required, this is {}", collection.kind()))
 }
 
 pub(super) fn hasindex(a: &Args<'_>) -> Outcome {
@@ -184,13 +159,7 @@ pub(super) fn length(a: &Args<'_>) -> Outcome {
         (Some(items), _) => items.len(),
         (_, Some(entries)) => entries.len(),
         _ => {
-            return fail_arg(
-                0,
-                format!(
-                    "a list, set, map, tuple or object is required, this is {}; for text use strlen",
-                    value.kind()
-                ),
-            );
+            return fail_arg(0, format!("a list, set, map, tuple or object is required, this is {}; for text use strlen", value.kind()));
         }
     };
     Ok(Value::Number(Number::from(count)))
@@ -200,12 +169,9 @@ pub(super) fn lookup(a: &Args<'_>) -> Outcome {
     let found = entries(a, 0)?.get(a.text(1));
     match (found, a.value(0)) {
         (Some(value), _) => Ok(value.clone()),
-        (None, Value::Map(ty, _)) => convert(a.value(2), ty).or_else(|_| {
-            fail_arg(
-                2,
-                format!("the default must be of the map's element type, {ty}"),
-            )
-        }),
+        (None, Value::Map(ty, _)) => {
+            convert(a.value(2), ty).or_else(|_| fail_arg(2, format!("the default must be of the map's element type, {ty}")))
+        }
         (None, _) => Ok(a.value(2).clone()),
     }
 }
@@ -239,15 +205,9 @@ pub(super) fn slice(a: &Args<'_>) -> Outcome {
         return fail_arg(1, format!("the start must be from 0 to {}", items.len()));
     }
     if end < start || end as usize > items.len() {
-        return fail_arg(
-            2,
-            format!("the end must be from {start} to {}", items.len()),
-        );
+        return fail_arg(2, format!("the end must be from {start} to {}", items.len()));
     }
-    Ok(like(
-        a.value(0),
-        items[start as usize..end as usize].to_vec(),
-    ))
+    Ok(like(a.value(0), items[start as usize..end as usize].to_vec()))
 }
 
 pub(super) fn sort(a: &Args<'_>) -> Outcome {
@@ -270,11 +230,7 @@ pub(super) fn values(a: &Args<'_>) -> Outcome {
 pub(super) fn zipmap(a: &Args<'_>) -> Outcome {
     let (keys, values) = (a.items(0)?, a.items(1)?);
     if keys.len() != values.len() {
-        return fail(format!(
-            "as many keys as values are required, these are {} and {}",
-            keys.len(),
-            values.len()
-        ));
+        return fail(format!("as many keys as values are required, these are {} and {}", keys.len(), values.len()));
     }
     let mut out = BTreeMap::new();
     for (i, (key, value)) in keys.iter().zip(values).enumerate() {

@@ -44,9 +44,7 @@ pub(super) fn bcrypt(a: &Args<'_>) -> Outcome {
     // One hash of cost 10 stands for a good part of what a file may spend.
     a.charge(1 << (cost + 11))?;
     match bcrypt::hash_with_salt(a.text(0), cost as u32, a.host.random()) {
-        Ok(parts) => Ok(Value::String(
-            parts.format_for_version(bcrypt::Version::TwoA),
-        )),
+        Ok(parts) => Ok(Value::String(parts.format_for_version(bcrypt::Version::TwoA))),
         Err(e) => fail_arg(0, format!("cannot hash: {e}")),
     }
 }
@@ -69,7 +67,5 @@ pub(super) fn uuidv5(a: &Args<'_>) -> Outcome {
             }
         },
     };
-    Ok(Value::String(
-        uuid::Uuid::new_v5(&namespace, a.text(1).as_bytes()).to_string(),
-    ))
+    Ok(Value::String(uuid::Uuid::new_v5(&namespace, a.text(1).as_bytes()).to_string()))
 }

@@ -17,11 +17,7 @@ pub(super) fn base64encode(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn base64decode(a: &Args<'_>) -> Outcome {
-    let text: String = a
-        .text(0)
-        .chars()
-        .filter(|c| !matches!(c, '\r' | '\n'))
-        .collect();
+    let text: String = a.text(0).chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     let bytes = match STANDARD.decode(text) {
         Ok(bytes) => bytes,
         Err(e) => return fail_arg(0, format!("not base64: {e}")),
@@ -48,9 +44,7 @@ pub(super) fn urlencode(a: &Args<'_>) -> Outcome {
     let mut out = String::new();
     for byte in a.text(0).bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                out.push(byte as char)
-            }
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
             b' ' => out.push('+'),
             other => out.push_str(&format!("%{other:02X}")),
         }
@@ -73,31 +67,13 @@ pub(super) fn csvdecode(a: &Args<'_>) -> Outcome {
             return fail_arg(0, format!("the column {name:?} occurs twice"));
         }
     }
-    let ty = Type::Object(
-        header
-            .iter()
-            .map(|name| (name.clone(), Type::String))
-            .collect(),
-    );
+    let ty = Type::Object(header.iter().map(|name| (name.clone(), Type::String)).collect());
     let mut out = Vec::new();
     for (line, row) in rows {
         if row.len() != header.len() {
-            return fail_arg(
-                0,
-                format!(
-                    "line {line} has {} fields, the header has {}",
-                    row.len(),
-                    header.len()
-                ),
-            );
+            return fail_arg(0, format!("line {line} has {} fields, the header has {}", row.len(), header.len()));
         }
-        out.push(Value::Object(
-            header
-                .iter()
-                .cloned()
-                .zip(row.into_iter().map(Value::String))
-                .collect(),
-        ));
+        out.push(Value::Object(header.iter().cloned().zip(row.into_iter().map(Value::String)).collect()));
     }
     Ok(Value::List(ty, out))
 }
@@ -147,9 +123,7 @@ fn csv_rows(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
                 was_quoted = true;
             }
             '"' => {
-                return Err(format!(
-                    "line {line}: a quote inside a field that is not quoted"
-                ));
+                return Err(format!("line {line}: a quote inside a field that is not quoted"));
             }
             _ if was_quoted => return Err(format!("line {line}: text after a closing quote")),
             c => field.push(c),
@@ -195,12 +169,7 @@ fn yaml_value(value: &yaml_serde::Value, depth: usize) -> Result<Value, String> 
             None => return Err(format!("the number {n} is out of range")),
         },
         Y::String(s) => Value::String(s.clone()),
-        Y::Sequence(items) => Value::Tuple(
-            items
-                .iter()
-                .map(|item| yaml_value(item, depth + 1))
-                .collect::<Result<_, _>>()?,
-        ),
+        Y::Sequence(items) => Value::Tuple(items.iter().map(|item| yaml_value(item, depth + 1)).collect::<Result<_, _>>()?),
         Y::Mapping(entries) => {
             let mut out = BTreeMap::new();
             for (key, item) in entries {
@@ -314,9 +283,7 @@ fn yaml_quote(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
-                out.push_str(&format!("\\x{:02x}", c as u32))
-            }
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
             c => out.push(c),
         }
     }

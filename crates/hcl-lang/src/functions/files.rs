@@ -76,13 +76,7 @@ fn read(a: &Args<'_>) -> Result<Vec<u8>, super::CallError> {
 pub(super) fn file(a: &Args<'_>) -> Outcome {
     match String::from_utf8(read(a)?) {
         Ok(text) => Ok(Value::String(text)),
-        Err(_) => fail_arg(
-            0,
-            format!(
-                "{:?} is not UTF-8 text; use filebase64 for other content",
-                a.text(0)
-            ),
-        ),
+        Err(_) => fail_arg(0, format!("{:?} is not UTF-8 text; use filebase64 for other content", a.text(0))),
     }
 }
 
@@ -98,22 +92,13 @@ pub(super) fn fileexists(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn fileset(a: &Args<'_>) -> Outcome {
-    let glob = globset::GlobBuilder::new(a.text(1))
-        .literal_separator(true)
-        .build();
+    let glob = globset::GlobBuilder::new(a.text(1)).literal_separator(true).build();
     let matcher = match glob {
         Ok(glob) => glob.compile_matcher(),
         Err(e) => return fail_arg(1, format!("not a pattern: {e}")),
     };
     match a.host.list(a.text(0)) {
-        Ok(files) => Ok(Value::set(
-            Type::String,
-            files
-                .into_iter()
-                .filter(|file| matcher.is_match(file))
-                .map(Value::String)
-                .collect(),
-        )),
+        Ok(files) => Ok(Value::set(Type::String, files.into_iter().filter(|file| matcher.is_match(file)).map(Value::String).collect())),
         Err(e) => fail_arg(0, e),
     }
 }
@@ -121,9 +106,7 @@ pub(super) fn fileset(a: &Args<'_>) -> Outcome {
 pub(super) fn pathexpand(a: &Args<'_>) -> Outcome {
     let path = a.text(0);
     match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            text(a.host.home().map(|home| format!("{home}{rest}")))
-        }
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => text(a.host.home().map(|home| format!("{home}{rest}"))),
         Some(_) => fail_arg(0, "cannot expand the home directory of another user"),
         None => text(Ok(path.to_owned())),
     }

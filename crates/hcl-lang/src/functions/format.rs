@@ -49,10 +49,7 @@ fn parse(format: &str) -> Result<Vec<Piece>, CallError> {
         if !text.is_empty() {
             pieces.push(Piece::Text(std::mem::take(&mut text)));
         }
-        let mut verb = Verb {
-            text: "%".into(),
-            ..Verb::default()
-        };
+        let mut verb = Verb { text: "%".into(), ..Verb::default() };
         while let Some(flag) = chars.next_if(|c| matches!(c, '#' | '0' | '-' | '+' | ' ')) {
             verb.text.push(flag);
             match flag {
@@ -74,10 +71,7 @@ fn parse(format: &str) -> Result<Vec<Piece>, CallError> {
             }
             match found.parse::<usize>() {
                 Ok(n) if n <= WIDTH_MAX => Ok(Some(n)),
-                _ => fail_arg(
-                    0,
-                    format!("{found} is too large in {}; at most {WIDTH_MAX}", verb.text),
-                ),
+                _ => fail_arg(0, format!("{found} is too large in {}; at most {WIDTH_MAX}", verb.text)),
             }
         };
         verb.width = digits(&mut verb)?;
@@ -138,12 +132,7 @@ fn render(pieces: &[Piece], values: &[&Value]) -> Result<(String, usize), CallEr
                 let Some(value) = values.get(index) else {
                     return fail_arg(
                         0,
-                        format!(
-                            "not enough arguments for {}: it needs number {}, there are {}",
-                            verb.text,
-                            index + 1,
-                            values.len()
-                        ),
+                        format!("not enough arguments for {}: it needs number {}, there are {}", verb.text, index + 1, values.len()),
                     );
                 };
                 one(verb, value, index, &mut out)?;
@@ -155,10 +144,7 @@ fn render(pieces: &[Piece], values: &[&Value]) -> Result<(String, usize), CallEr
 
 fn one(verb: &Verb, value: &Value, index: usize, out: &mut String) -> Result<(), CallError> {
     let wanted = |what: &str| -> CallError {
-        CallError {
-            argument: Some(index + 1),
-            detail: format!("{} needs {what}, this is {}", verb.text, value.kind()),
-        }
+        CallError { argument: Some(index + 1), detail: format!("{} needs {what}, this is {}", verb.text, value.kind()) }
     };
     let as_number = || match convert(value, &Type::Number) {
         Ok(Value::Number(n)) => Ok(n),
@@ -183,11 +169,7 @@ fn one(verb: &Verb, value: &Value, index: usize, out: &mut String) -> Result<(),
                     Some(p) => s.graphemes(true).take(p).collect(),
                     None => s,
                 };
-                let s = if verb.letter == 'q' {
-                    json::encode(&Value::String(s))
-                } else {
-                    s
-                };
+                let s = if verb.letter == 'q' { json::encode(&Value::String(s)) } else { s };
                 pad(verb, &s, out);
             }
             _ => return Err(wanted("a string")),
@@ -232,10 +214,7 @@ fn one(verb: &Verb, value: &Value, index: usize, out: &mut String) -> Result<(),
 }
 
 fn pad(verb: &Verb, text: &str, out: &mut String) {
-    let missing = verb
-        .width
-        .unwrap_or(0)
-        .saturating_sub(text.graphemes(true).count());
+    let missing = verb.width.unwrap_or(0).saturating_sub(text.graphemes(true).count());
     let filler = if verb.zero && !verb.minus { "0" } else { " " };
     if verb.minus {
         out.push_str(text);
@@ -270,11 +249,7 @@ fn pad_number(verb: &Verb, negative: bool, prefix: &str, digits: &str, out: &mut
 /// Digits with a point after `places` of them from the right, rounded half to even.
 fn fixed(number: &Number, places: usize) -> String {
     let (whole, fraction) = scaled(number, places);
-    if places == 0 {
-        whole
-    } else {
-        format!("{whole}.{fraction}")
-    }
+    if places == 0 { whole } else { format!("{whole}.{fraction}") }
 }
 
 fn scaled(number: &Number, places: usize) -> (String, String) {
@@ -283,14 +258,8 @@ fn scaled(number: &Number, places: usize) -> (String, String) {
     let floor = shifted.floor().unwrap_or(Number::ZERO);
     let rest = shifted.sub(&floor).unwrap_or(Number::ZERO);
     let half = Number::parse("0.5").unwrap_or(Number::ZERO);
-    let odd = floor
-        .rem(&Number::from(2i64))
-        .is_some_and(|r| r != Number::ZERO);
-    let rounded = if rest > half || (rest == half && odd) {
-        floor.add(&Number::from(1i64)).unwrap_or(floor)
-    } else {
-        floor
-    };
+    let odd = floor.rem(&Number::from(2i64)).is_some_and(|r| r != Number::ZERO);
+    let rounded = if rest > half || (rest == half && odd) { floor.add(&Number::from(1i64)).unwrap_or(floor) } else { floor };
     let mut digits = rounded.to_string();
     if digits.len() <= places {
         digits = format!("{}{digits}", "0".repeat(places + 1 - digits.len()));
@@ -339,14 +308,7 @@ fn general(number: &Number, precision: Option<usize>, letter: char) -> String {
             let (mantissa, exp) = rounded.split_once('e').unwrap_or((&rounded, "0"));
             let kept = mantissa.replace('.', "");
             let kept = kept.trim_end_matches('0');
-            (
-                if kept.is_empty() {
-                    "0".to_owned()
-                } else {
-                    kept.to_owned()
-                },
-                exp.parse().unwrap_or(exponent),
-            )
+            (if kept.is_empty() { "0".to_owned() } else { kept.to_owned() }, exp.parse().unwrap_or(exponent))
         }
         _ => (digits, exponent),
     };
@@ -354,11 +316,7 @@ fn general(number: &Number, precision: Option<usize>, letter: char) -> String {
         None => 6,
         Some(p) => {
             let p = p.max(1) as i64;
-            if p > digits.len() as i64 && digits.len() as i64 > exponent {
-                digits.len() as i64
-            } else {
-                p
-            }
+            if p > digits.len() as i64 && digits.len() as i64 > exponent { digits.len() as i64 } else { p }
         }
     };
     // As in Go: with the shortest form the limit is 21 for integers' sake only in its own printing; a
@@ -367,10 +325,7 @@ fn general(number: &Number, precision: Option<usize>, letter: char) -> String {
         let (first, rest) = digits.split_at(1);
         let point = if rest.is_empty() { "" } else { "." };
         let exp_sign = if exponent < 0 { '-' } else { '+' };
-        return format!(
-            "{sign}{first}{point}{rest}{letter}{exp_sign}{:02}",
-            exponent.unsigned_abs()
-        );
+        return format!("{sign}{first}{point}{rest}{letter}{exp_sign}{:02}", exponent.unsigned_abs());
     }
     if exponent < 0 {
         return format!("{sign}0.{}{digits}", "0".repeat((-exponent - 1) as usize));
@@ -389,13 +344,7 @@ pub(super) fn format(a: &Args<'_>) -> Outcome {
     let values: Vec<&Value> = a.values.iter().skip(1).collect();
     let (text, used) = render(&pieces, &values)?;
     if used < values.len() {
-        return fail_arg(
-            used + 1,
-            format!(
-                "too many arguments: the format uses {used}, there are {}",
-                values.len()
-            ),
-        );
+        return fail_arg(used + 1, format!("too many arguments: the format uses {used}, there are {}", values.len()));
     }
     a.charge(text.len())?;
     Ok(Value::String(text))
@@ -409,13 +358,7 @@ pub(super) fn formatlist(a: &Args<'_>) -> Outcome {
             match length {
                 None => length = Some(items.len()),
                 Some(n) if n != items.len() => {
-                    return fail_arg(
-                        i,
-                        format!(
-                            "all lists must have the same length: {n} and {}",
-                            items.len()
-                        ),
-                    );
+                    return fail_arg(i, format!("all lists must have the same length: {n} and {}", items.len()));
                 }
                 Some(_) => {}
             }
@@ -432,10 +375,7 @@ pub(super) fn formatlist(a: &Args<'_>) -> Outcome {
             .collect();
         let (text, used) = render(&pieces, &values)?;
         if used < values.len() {
-            return fail(format!(
-                "too many arguments: the format uses {used}, there are {}",
-                values.len()
-            ));
+            return fail(format!("too many arguments: the format uses {used}, there are {}", values.len()));
         }
         a.charge(text.len() + 48)?;
         out.push(text);

@@ -87,9 +87,7 @@ impl Host for DiskHost {
             return Err(format!("cannot read {path:?}: not a regular file"));
         }
         if meta.len() > FILE_MAX {
-            return Err(format!(
-                "cannot read {path:?}: larger than {FILE_MAX} bytes"
-            ));
+            return Err(format!("cannot read {path:?}: larger than {FILE_MAX} bytes"));
         }
         std::fs::read(&full).map_err(|e| format!("cannot read {path:?}: {e}"))
     }
@@ -118,9 +116,7 @@ impl Host for DiskHost {
             };
             for entry in entries {
                 let entry = entry.map_err(|e| format!("cannot list {}: {e}", dir.display()))?;
-                let kind = entry
-                    .file_type()
-                    .map_err(|e| format!("cannot look at {}: {e}", entry.path().display()))?;
+                let kind = entry.file_type().map_err(|e| format!("cannot look at {}: {e}", entry.path().display()))?;
                 if kind.is_dir() {
                     pending.push(entry.path());
                 } else if entry.path().is_file()
@@ -140,14 +136,12 @@ impl Host for DiskHost {
 
     fn absolute(&self, path: &str) -> Result<String, String> {
         // As in the reference, the current directory counts here, not that of the job file.
-        let full = std::path::absolute(Path::new(path))
-            .map_err(|e| format!("cannot make {path:?} absolute: {e}"))?;
+        let full = std::path::absolute(Path::new(path)).map_err(|e| format!("cannot make {path:?} absolute: {e}"))?;
         Ok(full.to_string_lossy().into_owned())
     }
 
     fn home(&self) -> Result<String, String> {
-        std::env::var("HOME")
-            .map_err(|_| "the home directory is not known: HOME is not set".to_owned())
+        std::env::var("HOME").map_err(|_| "the home directory is not known: HOME is not set".to_owned())
     }
 
     fn random(&self) -> [u8; 16] {

@@ -100,17 +100,11 @@ pub(crate) struct CallError {
 type Outcome = Result<Value, CallError>;
 
 fn fail<T>(detail: impl Into<String>) -> Result<T, CallError> {
-    Err(CallError {
-        argument: None,
-        detail: detail.into(),
-    })
+    Err(CallError { argument: None, detail: detail.into() })
 }
 
 fn fail_arg<T>(argument: usize, detail: impl Into<String>) -> Result<T, CallError> {
-    Err(CallError {
-        argument: Some(argument),
-        detail: detail.into(),
-    })
+    Err(CallError { argument: Some(argument), detail: detail.into() })
 }
 
 /// The arguments of one call.
@@ -153,10 +147,7 @@ impl Args<'_> {
     fn items(&self, i: usize) -> Result<&[Value], CallError> {
         match self.value(i).elements() {
             Some(items) => Ok(items),
-            None => fail_arg(
-                i,
-                format!("a list is required, this is {}", self.value(i).kind()),
-            ),
+            None => fail_arg(i, format!("a list is required, this is {}", self.value(i).kind())),
         }
     }
 
@@ -179,10 +170,7 @@ pub struct FunctionSet {
 impl FunctionSet {
     /// No functions.
     pub fn none() -> Self {
-        Self {
-            names: Arc::default(),
-            host: Arc::new(NoHost),
-        }
+        Self { names: Arc::default(), host: Arc::new(NoHost) }
     }
 
     /// Functions of job files.
@@ -196,10 +184,7 @@ impl FunctionSet {
     }
 
     fn select(host: Arc<dyn Host>, wanted: impl Fn(&Function) -> bool) -> Self {
-        Self {
-            names: Arc::new(TABLE.iter().filter(|f| wanted(f)).map(|f| f.name).collect()),
-            host,
-        }
+        Self { names: Arc::new(TABLE.iter().filter(|f| wanted(f)).map(|f| f.name).collect()), host }
     }
 
     /// All names.
@@ -208,20 +193,13 @@ impl FunctionSet {
     }
 
     fn get(&self, name: &str) -> Option<&'static Function> {
-        self.names.contains(name).then(|| {
-            TABLE
-                .binary_search_by(|f| f.name.cmp(name))
-                .ok()
-                .map(|i| &TABLE[i])
-        })?
+        self.names.contains(name).then(|| TABLE.binary_search_by(|f| f.name.cmp(name)).ok().map(|i| &TABLE[i]))?
     }
 }
 
 impl fmt::Debug for FunctionSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FunctionSet")
-            .field(&self.names.len())
-            .finish()
+        f.debug_tuple("FunctionSet").field(&self.names.len()).finish()
     }
 }
 
@@ -235,12 +213,7 @@ pub(crate) struct CallSite<'a> {
 }
 
 /// Evaluates a call.
-pub(crate) fn call(
-    evaluator: &Evaluator<'_>,
-    site: &CallSite<'_>,
-    scope: &Scope,
-    depth: usize,
-) -> Result<Value, Diagnostic> {
+pub(crate) fn call(evaluator: &Evaluator<'_>, site: &CallSite<'_>, scope: &Scope, depth: usize) -> Result<Value, Diagnostic> {
     let set = &evaluator.context.functions;
     let Some(function) = set.get(site.name) else {
         if set.names.is_empty() {
@@ -250,11 +223,8 @@ pub(crate) fn call(
                 format!("{}(…) is a call, only constants may stand here", site.name),
             );
         }
-        let diagnostic = Diagnostic::error(
-            "Unknown function",
-            format!("there is no function named {:?}", site.name),
-        )
-        .at(evaluator.source, site.name_span);
+        let diagnostic = Diagnostic::error("Unknown function", format!("there is no function named {:?}", site.name))
+            .at(evaluator.source, site.name_span);
         return Err(did_you_mean(diagnostic, site.name, set.names()));
     };
     let lazy_args = |wanted: Option<usize>| {
@@ -281,60 +251,37 @@ pub(crate) fn call(
                 }
             }
             failures.truncate(5);
-            return evaluator.fail(
-                site.span,
-                "Nothing to fall back on",
-                format!("every argument of try failed:\n{}", failures.join("\n")),
-            );
+            return evaluator.fail(site.span, "Nothing to fall back on", format!("every argument of try failed:\n{}", failures.join("\n")));
         }
         Body::Can => {
             lazy_args(Some(1))?;
-            return Ok(Value::Bool(
-                evaluator.eval(&site.args[0], scope, depth).is_ok(),
-            ));
+            return Ok(Value::Bool(evaluator.eval(&site.args[0], scope, depth).is_ok()));
         }
         Body::Convert => {
             lazy_args(Some(2))?;
             let ty = type_from_expr(&site.args[1], evaluator.source)?;
             let value = evaluator.eval(&site.args[0], scope, depth)?;
-            return convert(&value, &ty)
-                .or_else(|e| evaluator.fail(site.args[0].span, "Unsuitable value", e.to_string()));
+            return convert(&value, &ty).or_else(|e| evaluator.fail(site.args[0].span, "Unsuitable value", e.to_string()));
         }
         Body::Refused(reason) => {
-            return evaluator.fail(
-                site.name_span,
-                "Function refused",
-                format!("{} is not available: {reason}", site.name),
-            );
+            return evaluator.fail(site.name_span, "Function refused", format!("{} is not available: {reason}", site.name));
         }
         Body::Files(_) if !set.host.files_allowed() => {
-            return Err(Diagnostic::error(
-                "Function refused",
-                format!("{}: filesystem function disabled", site.name),
-            )
-            .at(evaluator.source, site.name_span)
-            .hint("parse the file where its neighbours are, with the command line"));
+            return Err(Diagnostic::error("Function refused", format!("{}: filesystem function disabled", site.name))
+                .at(evaluator.source, site.name_span)
+                .hint("parse the file where its neighbours are, with the command line"));
         }
         Body::Run(run) | Body::Files(run) => run,
     };
     let (values, spans) = arguments(evaluator, site, function, scope, depth)?;
-    let args = Args {
-        values,
-        host: set.host.as_ref(),
-        budget: evaluator.budget(),
-    };
+    let args = Args { values, host: set.host.as_ref(), budget: evaluator.budget() };
     let result = run(&args).and_then(|value| {
         args.charge(value.weight() as usize)?;
         Ok(value)
     });
     result.map_err(|e| {
-        let span = e
-            .argument
-            .and_then(|i| spans.get(i))
-            .copied()
-            .unwrap_or(site.span);
-        Diagnostic::error("Call failed", format!("{}: {}", site.name, e.detail))
-            .at(evaluator.source, span)
+        let span = e.argument.and_then(|i| spans.get(i)).copied().unwrap_or(site.span);
+        Diagnostic::error("Call failed", format!("{}: {}", site.name, e.detail)).at(evaluator.source, span)
     })
 }
 
@@ -354,10 +301,7 @@ fn arguments(
                 return evaluator.fail(
                     arg.span,
                     "Cannot expand",
-                    format!(
-                        "only a list can be expanded with ..., this is {}",
-                        value.kind()
-                    ),
+                    format!("only a list can be expanded with ..., this is {}", value.kind()),
                 );
             };
             spans.extend(items.iter().map(|_| arg.span));
@@ -370,18 +314,11 @@ fn arguments(
     let least = function.params.len();
     if values.len() < least || (values.len() > least && function.rest.is_none()) {
         let names: Vec<&str> = function.params.iter().map(|p| p.name).collect();
-        let rest = function.rest.map_or(String::new(), |p| {
-            format!("{}{}...", if least > 0 { ", " } else { "" }, p.name)
-        });
+        let rest = function.rest.map_or(String::new(), |p| format!("{}{}...", if least > 0 { ", " } else { "" }, p.name));
         return evaluator.fail(
             site.span,
             "Wrong number of arguments",
-            format!(
-                "{}({}{rest}) was called with {}",
-                site.name,
-                names.join(", "),
-                values.len()
-            ),
+            format!("{}({}{rest}) was called with {}", site.name, names.join(", "), values.len()),
         );
     }
     for (i, value) in values.iter_mut().enumerate() {
@@ -389,19 +326,10 @@ fn arguments(
             continue;
         };
         if value.is_null() && !param.null {
-            return evaluator.fail(
-                spans[i],
-                "Unsuitable argument",
-                format!("{}: {} must not be null", site.name, param.name),
-            );
+            return evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {} must not be null", site.name, param.name));
         }
-        *value = convert(value, &param.kind.ty()).or_else(|e| {
-            evaluator.fail(
-                spans[i],
-                "Unsuitable argument",
-                format!("{}: {}: {e}", site.name, param.name),
-            )
-        })?;
+        *value = convert(value, &param.kind.ty())
+            .or_else(|e| evaluator.fail(spans[i], "Unsuitable argument", format!("{}: {}: {e}", site.name, param.name)))?;
     }
     Ok((values, spans))
 }

@@ -38,15 +38,11 @@ pub(super) fn signum(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn log(a: &Args<'_>) -> Outcome {
-    number(Number::from_f64(
-        a.number(0).to_f64().ln() / a.number(1).to_f64().ln(),
-    ))
+    number(Number::from_f64(a.number(0).to_f64().ln() / a.number(1).to_f64().ln()))
 }
 
 pub(super) fn pow(a: &Args<'_>) -> Outcome {
-    number(Number::from_f64(
-        a.number(0).to_f64().powf(a.number(1).to_f64()),
-    ))
+    number(Number::from_f64(a.number(0).to_f64().powf(a.number(1).to_f64())))
 }
 
 fn numbers<'a>(a: &'a Args<'_>) -> Result<Vec<&'a Number>, CallError> {
@@ -74,12 +70,7 @@ pub(super) fn parseint(a: &Args<'_>) -> Outcome {
     if !(2..=62).contains(&base) {
         return fail_arg(1, "the base must be from 2 to 62");
     }
-    let bad = || {
-        fail_arg(
-            0,
-            format!("cannot parse {text:?} as an integer in base {base}"),
-        )
-    };
+    let bad = || fail_arg(0, format!("cannot parse {text:?} as an integer in base {base}"));
     if text.len() > 1000 {
         return fail_arg(0, "more than 1000 digits");
     }
@@ -117,9 +108,7 @@ pub(super) fn range(a: &Args<'_>) -> Outcome {
         2 => (a.number(0), a.number(1), None),
         3 => (a.number(0), a.number(1), Some(a.number(2))),
         _ => {
-            return fail(
-                "one, two or three numbers are required: end; start, end; start, end, step",
-            );
+            return fail("one, two or three numbers are required: end; start, end; start, end, step");
         }
     };
     let step = step.unwrap_or(if end < start { &minus_one } else { &one });
@@ -134,9 +123,7 @@ pub(super) fn range(a: &Args<'_>) -> Outcome {
     let mut current = start.clone();
     while if down { current > *end } else { current < *end } {
         if out.len() == RANGE_MAX {
-            return fail(format!(
-                "more than {RANGE_MAX} values; bring the ends nearer or use a larger step"
-            ));
+            return fail(format!("more than {RANGE_MAX} values; bring the ends nearer or use a larger step"));
         }
         let Some(next) = current.add(step) else {
             return fail("the result is out of range");

@@ -48,10 +48,7 @@ pub(super) fn intersection(a: &Args<'_>) -> Outcome {
     let mut sets = sets.into_iter();
     let first = sets.next().unwrap_or_default();
     let rest: Vec<_> = sets.collect();
-    let common = first
-        .into_iter()
-        .filter(|item| rest.iter().all(|set| set.binary_search(item).is_ok()))
-        .collect();
+    let common = first.into_iter().filter(|item| rest.iter().all(|set| set.binary_search(item).is_ok())).collect();
     Ok(Value::set(ty, common))
 }
 
@@ -82,9 +79,5 @@ pub(super) fn product(a: &Args<'_>) -> Outcome {
     let types: Vec<Type> = rows.iter().map(Value::ty).collect();
     let ty = unify(&types).unwrap_or(Type::Any);
     let any_set = a.values.iter().any(|v| matches!(v, Value::Set(..)));
-    Ok(if any_set {
-        Value::set(ty, rows)
-    } else {
-        Value::List(ty, rows)
-    })
+    Ok(if any_set { Value::set(ty, rows) } else { Value::List(ty, rows) })
 }

@@ -4,28 +4,14 @@ use super::{Body, Function, Kind, Param};
 use super::{cidr, collection, crypto, encoding, files, format, numeric, setops, text, time};
 
 const fn p(name: &'static str, kind: Kind) -> Param {
-    Param {
-        name,
-        kind,
-        null: false,
-    }
+    Param { name, kind, null: false }
 }
 
 const fn nullable(name: &'static str, kind: Kind) -> Param {
-    Param {
-        name,
-        kind,
-        null: true,
-    }
+    Param { name, kind, null: true }
 }
 
-const fn row(
-    name: &'static str,
-    params: &'static [Param],
-    rest: Option<Param>,
-    body: Body,
-    place: Place,
-) -> Function {
+const fn row(name: &'static str, params: &'static [Param], rest: Option<Param>, body: Body, place: Place) -> Function {
     Function {
         name,
         params,

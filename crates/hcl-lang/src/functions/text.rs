@@ -39,10 +39,7 @@ pub(super) fn join(a: &Args<'_>) -> Outcome {
             match item {
                 Value::String(s) => parts.push(s.as_str()),
                 _ => {
-                    return fail_arg(
-                        i,
-                        format!("element {position} is null; only strings can be joined"),
-                    );
+                    return fail_arg(i, format!("element {position} is null; only strings can be joined"));
                 }
             }
         }
@@ -74,11 +71,7 @@ pub(super) fn regex_replace(a: &Args<'_>) -> Outcome {
 
 pub(super) fn replace(a: &Args<'_>) -> Outcome {
     let (text, from, to) = (a.text(0), a.text(1), a.text(2));
-    let count = if from.is_empty() {
-        text.chars().count() + 1
-    } else {
-        text.matches(from).count()
-    };
+    let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() };
     a.charge(count.saturating_mul(to.len()))?;
     string(text.replace(from, to))
 }
@@ -98,9 +91,7 @@ pub(super) fn split(a: &Args<'_>) -> Outcome {
 }
 
 pub(super) fn strlen(a: &Args<'_>) -> Outcome {
-    Ok(Value::Number(Number::from(
-        a.text(0).graphemes(true).count(),
-    )))
+    Ok(Value::Number(Number::from(a.text(0).graphemes(true).count())))
 }
 
 pub(super) fn substr(a: &Args<'_>) -> Outcome {
@@ -129,11 +120,7 @@ pub(super) fn title(a: &Args<'_>) -> Outcome {
         } else {
             out.push(c);
         }
-        after_separator = if c.is_ascii() {
-            !(c.is_ascii_alphanumeric() || c == '_')
-        } else {
-            c.is_whitespace()
-        };
+        after_separator = if c.is_ascii() { !(c.is_ascii_alphanumeric() || c == '_') } else { c.is_whitespace() };
     }
     string(out)
 }

@@ -10,12 +10,7 @@ use crate::value::Value;
 
 /// Local time and offset of a timestamp such as `2026-01-02T15:04:05Z`.
 fn parse(text: &str, argument: usize) -> Result<(DateTime, Offset), CallError> {
-    let bad = || {
-        fail_arg(
-            argument,
-            format!("{text:?} is not a time such as 2026-01-02T15:04:05Z"),
-        )
-    };
+    let bad = || fail_arg(argument, format!("{text:?} is not a time such as 2026-01-02T15:04:05Z"));
     // Stricter than the library: exactly the form of RFC 3339.
     let bytes = text.as_bytes();
     let shape = bytes.len() >= 20
@@ -45,11 +40,7 @@ fn parse(text: &str, argument: usize) -> Result<(DateTime, Offset), CallError> {
             return bad();
         };
         let seconds = (hours * 60 + minutes) * 60;
-        let signed = if zone.starts_with('-') {
-            -seconds
-        } else {
-            seconds
-        };
+        let signed = if zone.starts_with('-') { -seconds } else { seconds };
         match Offset::from_seconds(signed) {
             Ok(offset) => offset,
             Err(_) => return bad(),
@@ -75,23 +66,14 @@ pub(super) fn timeadd(a: &Args<'_>) -> Outcome {
         Ok(nanos) => nanos,
         Err(e) => return fail_arg(1, e.to_string()),
     };
-    let moved = offset
-        .to_timestamp(datetime)
-        .and_then(|t| t.checked_add(jiff::SignedDuration::from_nanos(nanos)));
+    let moved = offset.to_timestamp(datetime).and_then(|t| t.checked_add(jiff::SignedDuration::from_nanos(nanos)));
     let Ok(moved) = moved else {
         return fail("the result is out of range");
     };
     // Fractions of a second are not written, as in the reference.
     let local = offset.to_datetime(moved);
-    let zone = if offset == Offset::UTC {
-        "Z".into()
-    } else {
-        offset_text(offset, true)
-    };
-    Ok(Value::String(format!(
-        "{}{zone}",
-        local.strftime("%Y-%m-%dT%H:%M:%S")
-    )))
+    let zone = if offset == Offset::UTC { "Z".into() } else { offset_text(offset, true) };
+    Ok(Value::String(format!("{}{zone}", local.strftime("%Y-%m-%dT%H:%M:%S"))))
 }
 
 /// Letters repeat to choose a form; text in single quotes stays; anything else that is no letter stays.
@@ -169,10 +151,7 @@ pub(super) fn formatdate(a: &Args<'_>) -> Outcome {
             "ZZZZ" => offset_text(offset, false),
             "ZZZZZ" => offset_text(offset, true),
             other => {
-                return fail_arg(
-                    0,
-                    format!("unknown sequence {other:?}; put text in single quotes"),
-                );
+                return fail_arg(0, format!("unknown sequence {other:?}; put text in single quotes"));
             }
         };
         out.push_str(&piece);

@@ -130,17 +130,10 @@ impl Spec {
     }
 }
 
-fn check(
-    spec: &Spec,
-    implied: &str,
-    path: &str,
-    depth: usize,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Option<Node> {
+fn check(spec: &Spec, implied: &str, path: &str, depth: usize, diagnostics: &mut Vec<Diagnostic>) -> Option<Node> {
     let fail = |diagnostics: &mut Vec<Diagnostic>, detail: String| {
         diagnostics.push(
-            Diagnostic::error("Invalid driver schema", format!("{path}: {detail}"))
-                .hint("this is an error of the driver, not of the job"),
+            Diagnostic::error("Invalid driver schema", format!("{path}: {detail}")).hint("this is an error of the driver, not of the job"),
         );
         None
     };
@@ -159,29 +152,18 @@ fn check(
         match parse_expr(&source).and_then(|expr| type_from_expr(&expr, &source)) {
             Ok(ty) => Some(ty),
             Err(e) => {
-                fail(
-                    diagnostics,
-                    format!("the type {ty:?} is not understood: {e}"),
-                );
+                fail(diagnostics, format!("the type {ty:?} is not understood: {e}"));
                 None
             }
         }
     };
-    let nest =
-        |nested: &Option<Box<Spec>>, name: &str, diagnostics: &mut Vec<Diagnostic>| match nested {
-            Some(nested) => check(
-                nested,
-                "",
-                &format!("{path}.{name}"),
-                depth + 1,
-                diagnostics,
-            )
-            .map(Box::new),
-            None => {
-                fail(diagnostics, format!("the block {name} has no inner schema"));
-                None
-            }
-        };
+    let nest = |nested: &Option<Box<Spec>>, name: &str, diagnostics: &mut Vec<Diagnostic>| match nested {
+        Some(nested) => check(nested, "", &format!("{path}.{name}"), depth + 1, diagnostics).map(Box::new),
+        None => {
+            fail(diagnostics, format!("the block {name} has no inner schema"));
+            None
+        }
+    };
     Some(match spec {
         Spec::Object(attributes) => {
             let mut out = BTreeMap::new();
@@ -192,89 +174,44 @@ fn check(
             Node::Object(out)
         }
         Spec::Array(items) => Node::Array(
-            items
-                .iter()
-                .enumerate()
-                .filter_map(|(i, child)| {
-                    check(child, "", &format!("{path}[{i}]"), depth + 1, diagnostics)
-                })
-                .collect(),
+            items.iter().enumerate().filter_map(|(i, child)| check(child, "", &format!("{path}[{i}]"), depth + 1, diagnostics)).collect(),
         ),
-        Spec::Attr { name, ty, required } => Node::Attr(
-            named(name, diagnostics)?,
-            typed(ty, diagnostics)?,
-            *required,
-        ),
-        Spec::Block {
-            name,
-            required,
-            nested,
-        } => {
+        Spec::Attr { name, ty, required } => Node::Attr(named(name, diagnostics)?, typed(ty, diagnostics)?, *required),
+        Spec::Block { name, required, nested } => {
             let name = named(name, diagnostics)?;
             let nested = nest(nested, &name, diagnostics)?;
             Node::Block(name, *required, nested)
         }
-        Spec::BlockAttrs { name, ty, required } => Node::BlockAttrs(
-            named(name, diagnostics)?,
-            typed(ty, diagnostics)?,
-            *required,
-        ),
-        Spec::BlockList {
-            name,
-            min,
-            max,
-            nested,
-        } => {
+        Spec::BlockAttrs { name, ty, required } => Node::BlockAttrs(named(name, diagnostics)?, typed(ty, diagnostics)?, *required),
+        Spec::BlockList { name, min, max, nested } => {
             let name = named(name, diagnostics)?;
             let nested = nest(nested, &name, diagnostics)?;
             Node::BlockList(name, *min, *max, nested)
         }
-        Spec::BlockSet {
-            name,
-            min,
-            max,
-            nested,
-        } => {
+        Spec::BlockSet { name, min, max, nested } => {
             let name = named(name, diagnostics)?;
             let nested = nest(nested, &name, diagnostics)?;
             Node::BlockSet(name, *min, *max, nested)
         }
-        Spec::BlockMap {
-            name,
-            labels,
-            nested,
-        } => {
+        Spec::BlockMap { name, labels, nested } => {
             let name = named(name, diagnostics)?;
             let nested = nest(nested, &name, diagnostics)?;
             if labels.is_empty() {
-                return fail(
-                    diagnostics,
-                    format!("the blocks {name} need the names of their labels"),
-                );
+                return fail(diagnostics, format!("the blocks {name} need the names of their labels"));
             }
             if implied_type(&nested).has_any() {
-                return fail(
-                    diagnostics,
-                    format!("the labelled blocks {name} may not hold attributes of type any"),
-                );
+                return fail(diagnostics, format!("the labelled blocks {name} may not hold attributes of type any"));
             }
             Node::BlockMap(name, labels.clone(), nested)
         }
         Spec::Literal(text) => {
             let source = Source::new(format!("literal of {path}"), text.as_str());
-            let context = Context {
-                functions: FunctionSet::driver(),
-                ..Context::constant(Budget::default())
-            };
-            let value = parse_expr(&source)
-                .and_then(|expr| Expression::new(expr.into(), source.clone()).evaluate(&context));
+            let context = Context { functions: FunctionSet::driver(), ..Context::constant(Budget::default()) };
+            let value = parse_expr(&source).and_then(|expr| Expression::new(expr.into(), source.clone()).evaluate(&context));
             match value {
                 Ok(value) => Node::Literal(value),
                 Err(e) => {
-                    return fail(
-                        diagnostics,
-                        format!("the constant {text:?} is not understood: {e}"),
-                    );
+                    return fail(diagnostics, format!("the constant {text:?} is not understood: {e}"));
                 }
             }
         }
@@ -283,20 +220,8 @@ fn check(
                 return fail(diagnostics, "a default needs two schemas".into());
             };
             // No name is implied below a default.
-            let primary = check(
-                primary,
-                "",
-                &format!("{path}.primary"),
-                depth + 1,
-                diagnostics,
-            );
-            let default = check(
-                default,
-                "",
-                &format!("{path}.default"),
-                depth + 1,
-                diagnostics,
-            );
+            let primary = check(primary, "", &format!("{path}.primary"), depth + 1, diagnostics);
+            let default = check(default, "", &format!("{path}.default"), depth + 1, diagnostics);
             Node::Default(Box::new(primary?), Box::new(default?))
         }
     })
@@ -305,45 +230,29 @@ fn check(
 /// The type that decoding yields.
 fn implied_type(node: &Node) -> Type {
     match node {
-        Node::Object(attributes) => Type::Object(
-            attributes
-                .iter()
-                .map(|(key, child)| (key.clone(), implied_type(child)))
-                .collect(),
-        ),
+        Node::Object(attributes) => Type::Object(attributes.iter().map(|(key, child)| (key.clone(), implied_type(child))).collect()),
         Node::Array(items) => Type::Tuple(items.iter().map(implied_type).collect()),
         Node::Attr(_, ty, _) => ty.clone(),
         Node::Block(_, _, nested) => implied_type(nested),
         Node::BlockAttrs(_, ty, _) => Type::map(ty.clone()),
         Node::BlockList(_, _, _, nested) => Type::list(implied_type(nested)),
         Node::BlockSet(_, _, _, nested) => Type::set(implied_type(nested)),
-        Node::BlockMap(_, labels, nested) => labels
-            .iter()
-            .fold(implied_type(nested), |ty, _| Type::map(ty)),
+        Node::BlockMap(_, labels, nested) => labels.iter().fold(implied_type(nested), |ty, _| Type::map(ty)),
         Node::Literal(value) => value.ty(),
         Node::Default(primary, _) => implied_type(primary),
     }
 }
 
 /// Validates `config` by `spec`. Strings in it are templates over `vars`.
-pub fn decode(
-    spec: &Spec,
-    config: &serde_json::Value,
-    vars: &Vars,
-) -> Result<Value, Vec<Diagnostic>> {
+pub fn decode(spec: &Spec, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
     spec.check()?.decode(config, vars)
 }
 
 impl Checked {
     /// Validates `config`. Strings in it are templates over `vars`.
-    pub fn decode(
-        &self,
-        config: &serde_json::Value,
-        vars: &Vars,
-    ) -> Result<Value, Vec<Diagnostic>> {
+    pub fn decode(&self, config: &serde_json::Value, vars: &Vars) -> Result<Value, Vec<Diagnostic>> {
         // The configuration was taken apart long ago; errors point into a text of what is left of it.
-        let text = serde_json::to_string_pretty(config)
-            .map_err(|e| vec![Diagnostic::error("Unreadable configuration", e.to_string())])?;
+        let text = serde_json::to_string_pretty(config).map_err(|e| vec![Diagnostic::error("Unreadable configuration", e.to_string())])?;
         let source = Source::new("config", text);
         let context = Context {
             variables: vars.to_variables(),
@@ -354,23 +263,13 @@ impl Checked {
         let node = crate::json::parse(&source).map_err(|e| vec![e])?;
         let node = match node.kind {
             // No configuration at all is an empty one.
-            crate::json::JsonKind::Null => crate::json::JsonNode {
-                kind: crate::json::JsonKind::Object(Vec::new()),
-                ..node
-            },
+            crate::json::JsonKind::Null => crate::json::JsonNode { kind: crate::json::JsonKind::Object(Vec::new()), ..node },
             _ => node,
         };
         let body = body::json_body(&node, &source, Scope::default()).map_err(|e| vec![e])?;
-        let mut decoder = Decoder {
-            context: &context,
-            diagnostics: Vec::new(),
-        };
+        let mut decoder = Decoder { context: &context, diagnostics: Vec::new() };
         let value = decoder.body(&self.0, &body);
-        if decoder.diagnostics.is_empty() {
-            Ok(value)
-        } else {
-            Err(tidy(decoder.diagnostics))
-        }
+        if decoder.diagnostics.is_empty() { Ok(value) } else { Err(tidy(decoder.diagnostics)) }
     }
 }
 
@@ -384,30 +283,19 @@ impl Decoder<'_> {
         let mut attributes = Vec::new();
         let mut blocks: Vec<(&str, Vec<&str>)> = Vec::new();
         collect(node, &mut attributes, &mut blocks);
-        let schema = Schema {
-            attributes,
-            blocks: blocks
-                .iter()
-                .map(|(name, labels)| (*name, labels.as_slice()))
-                .collect(),
-        };
+        let schema = Schema { attributes, blocks: blocks.iter().map(|(name, labels)| (*name, labels.as_slice())).collect() };
         let content = body.content(&schema, None, &mut self.diagnostics);
         self.node(node, body, &content)
     }
 
     fn missing(&mut self, body: &Body, what: &str, name: &str) {
-        self.diagnostics.push(
-            Diagnostic::error("Missing", format!("the {what} {name:?} is required here"))
-                .at(body.source(), body.span()),
-        );
+        self.diagnostics.push(Diagnostic::error("Missing", format!("the {what} {name:?} is required here")).at(body.source(), body.span()));
     }
 
     fn attribute(&mut self, attribute: &Attribute, ty: &Type) -> Value {
         let result = attribute.expression.evaluate(self.context).and_then(|value| {
             convert(&value, ty).map_err(|e| {
-                let mut diagnostic = attribute
-                    .expression
-                    .diagnostic("Unsuitable value", format!("{}: {e}", attribute.name));
+                let mut diagnostic = attribute.expression.diagnostic("Unsuitable value", format!("{}: {e}", attribute.name));
                 if matches!(ty, Type::Map(_)) && matches!(value, Value::Tuple(_)) {
                     diagnostic = diagnostic.hint("the driver asks for a map where job files can only give a list of maps");
                 }
@@ -425,18 +313,10 @@ impl Decoder<'_> {
 
     fn node(&mut self, node: &Node, body: &Body, content: &Content) -> Value {
         match node {
-            Node::Object(attributes) => Value::Object(
-                attributes
-                    .iter()
-                    .map(|(key, child)| (key.clone(), self.node(child, body, content)))
-                    .collect(),
-            ),
-            Node::Array(items) => Value::Tuple(
-                items
-                    .iter()
-                    .map(|child| self.node(child, body, content))
-                    .collect(),
-            ),
+            Node::Object(attributes) => {
+                Value::Object(attributes.iter().map(|(key, child)| (key.clone(), self.node(child, body, content))).collect())
+            }
+            Node::Array(items) => Value::Tuple(items.iter().map(|child| self.node(child, body, content)).collect()),
             Node::Attr(name, ty, required) => match content.attribute(name) {
                 Some(attribute) => self.attribute(attribute, ty),
                 None => {
@@ -446,30 +326,25 @@ impl Decoder<'_> {
                     Value::Null(ty.clone())
                 }
             },
-            Node::Block(name, required, nested) => {
-                match self.single(name, *required, body, content) {
-                    Some(block) => self.body(nested, &block.body),
-                    None => Value::Null(implied_type(nested)),
-                }
-            }
-            Node::BlockAttrs(name, ty, required) => {
-                match self.single(name, *required, body, content) {
-                    Some(block) => {
-                        let attributes = block.body.just_attributes(&mut self.diagnostics);
-                        let mut out = BTreeMap::new();
-                        for attribute in &attributes {
-                            out.insert(attribute.name.clone(), self.attribute(attribute, ty));
-                        }
-                        let element = match ty {
-                            Type::Any => unify(&out.values().map(Value::ty).collect::<Vec<_>>())
-                                .unwrap_or(Type::Any),
-                            ty => ty.clone(),
-                        };
-                        Value::Map(element, out)
+            Node::Block(name, required, nested) => match self.single(name, *required, body, content) {
+                Some(block) => self.body(nested, &block.body),
+                None => Value::Null(implied_type(nested)),
+            },
+            Node::BlockAttrs(name, ty, required) => match self.single(name, *required, body, content) {
+                Some(block) => {
+                    let attributes = block.body.just_attributes(&mut self.diagnostics);
+                    let mut out = BTreeMap::new();
+                    for attribute in &attributes {
+                        out.insert(attribute.name.clone(), self.attribute(attribute, ty));
                     }
-                    None => Value::Null(Type::map(ty.clone())),
+                    let element = match ty {
+                        Type::Any => unify(&out.values().map(Value::ty).collect::<Vec<_>>()).unwrap_or(Type::Any),
+                        ty => ty.clone(),
+                    };
+                    Value::Map(element, out)
                 }
-            }
+                None => Value::Null(Type::map(ty.clone())),
+            },
             Node::BlockList(name, min, max, nested) => {
                 let (ty, items) = self.many(name, *min, *max, nested, body, content);
                 Value::List(ty, items)
@@ -479,8 +354,7 @@ impl Decoder<'_> {
                 Value::set(ty, items)
             }
             Node::BlockMap(name, labels, nested) => {
-                let blocks: Vec<&Block> =
-                    content.blocks.iter().filter(|b| b.name == *name).collect();
+                let blocks: Vec<&Block> = content.blocks.iter().filter(|b| b.name == *name).collect();
                 self.labelled(&blocks, 0, labels.len(), nested)
             }
             Node::Literal(value) => value.clone(),
@@ -491,13 +365,7 @@ impl Decoder<'_> {
         }
     }
 
-    fn single<'c>(
-        &mut self,
-        name: &str,
-        required: bool,
-        body: &Body,
-        content: &'c Content,
-    ) -> Option<&'c Block> {
+    fn single<'c>(&mut self, name: &str, required: bool, body: &Body, content: &'c Content) -> Option<&'c Block> {
         let mut blocks = content.blocks.iter().filter(|b| b.name == name);
         let first = blocks.next();
         if first.is_none() && required {
@@ -505,63 +373,36 @@ impl Decoder<'_> {
         }
         if let Some(second) = blocks.next() {
             self.diagnostics.push(
-                Diagnostic::error(
-                    "Block given twice",
-                    format!("only one {name} block is allowed here"),
-                )
-                .at(body.source(), second.name_span),
+                Diagnostic::error("Block given twice", format!("only one {name} block is allowed here"))
+                    .at(body.source(), second.name_span),
             );
         }
         first
     }
 
-    fn many(
-        &mut self,
-        name: &str,
-        min: u64,
-        max: u64,
-        nested: &Node,
-        body: &Body,
-        content: &Content,
-    ) -> (Type, Vec<Value>) {
+    fn many(&mut self, name: &str, min: u64, max: u64, nested: &Node, body: &Body, content: &Content) -> (Type, Vec<Value>) {
         let blocks: Vec<&Block> = content.blocks.iter().filter(|b| b.name == name).collect();
         let count = blocks.len() as u64;
         if count < min || (max > 0 && count > max) {
-            let limit = if count < min {
-                format!("at least {min}")
-            } else {
-                format!("at most {max}")
-            };
+            let limit = if count < min { format!("at least {min}") } else { format!("at most {max}") };
             self.diagnostics.push(
-                Diagnostic::error(
-                    "Wrong number of blocks",
-                    format!("{limit} {name} blocks are required, there are {count}"),
-                )
-                .at(body.source(), body.span()),
+                Diagnostic::error("Wrong number of blocks", format!("{limit} {name} blocks are required, there are {count}"))
+                    .at(body.source(), body.span()),
             );
         }
-        let items: Vec<Value> = blocks
-            .iter()
-            .map(|block| self.body(nested, &block.body))
-            .collect();
+        let items: Vec<Value> = blocks.iter().map(|block| self.body(nested, &block.body)).collect();
         if items.is_empty() {
             return (implied_type(nested), items);
         }
         let types: Vec<Type> = items.iter().map(Value::ty).collect();
         let Some(ty) = unify(&types) else {
             self.diagnostics.push(
-                Diagnostic::error(
-                    "Blocks of different types",
-                    format!("all {name} blocks must have attributes of the same types"),
-                )
-                .at(body.source(), blocks[0].name_span),
+                Diagnostic::error("Blocks of different types", format!("all {name} blocks must have attributes of the same types"))
+                    .at(body.source(), blocks[0].name_span),
             );
             return (Type::Any, items);
         };
-        let items = items
-            .iter()
-            .map(|item| convert(item, &ty).unwrap_or_else(|_| item.clone()))
-            .collect();
+        let items = items.iter().map(|item| convert(item, &ty).unwrap_or_else(|_| item.clone())).collect();
         (ty, items)
     }
 
@@ -569,10 +410,7 @@ impl Decoder<'_> {
         let element = (level + 1..levels).fold(implied_type(nested), |ty, _| Type::map(ty));
         let mut groups: BTreeMap<&str, Vec<&Block>> = BTreeMap::new();
         for block in blocks {
-            let label = block
-                .labels
-                .get(level)
-                .map_or("", |(label, _)| label.as_str());
+            let label = block.labels.get(level).map_or("", |(label, _)| label.as_str());
             groups.entry(label).or_default().push(block);
         }
         let mut out = BTreeMap::new();
@@ -582,14 +420,8 @@ impl Decoder<'_> {
             } else {
                 if let Some(second) = members.get(1) {
                     self.diagnostics.push(
-                        Diagnostic::error(
-                            "Block given twice",
-                            format!(
-                                "there is already a {} block labelled {label:?}",
-                                second.name
-                            ),
-                        )
-                        .at(second.body.source(), second.name_span),
+                        Diagnostic::error("Block given twice", format!("there is already a {} block labelled {label:?}", second.name))
+                            .at(second.body.source(), second.name_span),
                     );
                 }
                 self.body(nested, &members[0].body)
@@ -601,21 +433,14 @@ impl Decoder<'_> {
 }
 
 /// What a schema looks for in its body.
-fn collect<'n>(
-    node: &'n Node,
-    attributes: &mut Vec<&'n str>,
-    blocks: &mut Vec<(&'n str, Vec<&'n str>)>,
-) {
+fn collect<'n>(node: &'n Node, attributes: &mut Vec<&'n str>, blocks: &mut Vec<(&'n str, Vec<&'n str>)>) {
     match node {
-        Node::Object(children) => children
-            .values()
-            .for_each(|c| collect(c, attributes, blocks)),
+        Node::Object(children) => children.values().for_each(|c| collect(c, attributes, blocks)),
         Node::Array(children) => children.iter().for_each(|c| collect(c, attributes, blocks)),
         Node::Attr(name, ..) => attributes.push(name),
-        Node::Block(name, ..)
-        | Node::BlockAttrs(name, ..)
-        | Node::BlockList(name, ..)
-        | Node::BlockSet(name, ..) => blocks.push((name, Vec::new())),
+        Node::Block(name, ..) | Node::BlockAttrs(name, ..) | Node::BlockList(name, ..) | Node::BlockSet(name, ..) => {
+            blocks.push((name, Vec::new()))
+        }
         Node::BlockMap(name, labels, _) => {
             blocks.push((name, labels.iter().map(String::as_str).collect()));
         }

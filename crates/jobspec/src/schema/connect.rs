@@ -20,11 +20,7 @@ pub(super) static SIDECAR_SERVICE: BlockSpec = BlockSpec {
     attributes: &[
         a("tags", "Tags", Kind::Texts),
         a("port", "Port", Kind::Text),
-        a(
-            "disable_default_tcp_check",
-            "DisableDefaultTCPCheck",
-            Kind::Bool,
-        ),
+        a("disable_default_tcp_check", "DisableDefaultTCPCheck", Kind::Bool),
     ],
     blocks: &[one("proxy", "Proxy", &PROXY), texts("meta", "Meta")],
     json_only: &[],
@@ -55,10 +51,7 @@ pub(super) static SIDECAR_TASK: BlockSpec = BlockSpec {
 
 pub(super) static PROXY: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("local_service_address", "LocalServiceAddress", Kind::Text),
-        a("local_service_port", "LocalServicePort", INT),
-    ],
+    attributes: &[a("local_service_address", "LocalServiceAddress", Kind::Text), a("local_service_port", "LocalServicePort", INT)],
     blocks: &[
         one("expose", "Expose", &EXPOSE),
         many("upstreams", "Upstreams", &UPSTREAM),
@@ -69,13 +62,8 @@ pub(super) static PROXY: BlockSpec = BlockSpec {
     finish: finish::none,
 };
 
-pub(super) static MESH_GATEWAY: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[a("mode", "Mode", Kind::Text)],
-    blocks: &[],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static MESH_GATEWAY: BlockSpec =
+    BlockSpec { label: None, attributes: &[a("mode", "Mode", Kind::Text)], blocks: &[], json_only: &[], finish: finish::none };
 
 pub(super) static UPSTREAM: BlockSpec = BlockSpec {
     label: None,
@@ -91,10 +79,7 @@ pub(super) static UPSTREAM: BlockSpec = BlockSpec {
         a("local_bind_socket_path", "LocalBindSocketPath", Kind::Text),
         a("local_bind_socket_mode", "LocalBindSocketMode", Kind::Text),
     ],
-    blocks: &[
-        one("mesh_gateway", "MeshGateway", &MESH_GATEWAY),
-        free("config", "Config"),
-    ],
+    blocks: &[one("mesh_gateway", "MeshGateway", &MESH_GATEWAY), free("config", "Config")],
     json_only: &[],
     finish: finish::none,
 };
@@ -105,16 +90,8 @@ pub(super) static TRANSPARENT_PROXY: BlockSpec = BlockSpec {
         a("uid", "UID", Kind::Text),
         a("outbound_port", "OutboundPort", PORT),
         a("exclude_inbound_ports", "ExcludeInboundPorts", Kind::Texts),
-        a(
-            "exclude_outbound_ports",
-            "ExcludeOutboundPorts",
-            Kind::Ports,
-        ),
-        a(
-            "exclude_outbound_cidrs",
-            "ExcludeOutboundCIDRs",
-            Kind::Texts,
-        ),
+        a("exclude_outbound_ports", "ExcludeOutboundPorts", Kind::Ports),
+        a("exclude_outbound_cidrs", "ExcludeOutboundCIDRs", Kind::Texts),
         a("exclude_uids", "ExcludeUIDs", Kind::Texts),
         a("no_dns", "NoDNS", Kind::Bool),
     ],
@@ -123,13 +100,8 @@ pub(super) static TRANSPARENT_PROXY: BlockSpec = BlockSpec {
     finish: finish::none,
 };
 
-pub(super) static EXPOSE: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[],
-    blocks: &[many("path", "Paths", &EXPOSE_PATH)],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static EXPOSE: BlockSpec =
+    BlockSpec { label: None, attributes: &[], blocks: &[many("path", "Paths", &EXPOSE_PATH)], json_only: &[], finish: finish::none };
 
 pub(super) static EXPOSE_PATH: BlockSpec = BlockSpec {
     label: None,
@@ -161,30 +133,11 @@ pub(super) static GATEWAY_PROXY: BlockSpec = BlockSpec {
     label: None,
     attributes: &[
         a("connect_timeout", "ConnectTimeout", Kind::Duration),
-        a(
-            "envoy_gateway_bind_tagged_addresses",
-            "EnvoyGatewayBindTaggedAddresses",
-            Kind::Bool,
-        ),
-        a(
-            "envoy_gateway_no_default_bind",
-            "EnvoyGatewayNoDefaultBind",
-            Kind::Bool,
-        ),
-        a(
-            "envoy_dns_discovery_type",
-            "EnvoyDNSDiscoveryType",
-            Kind::Text,
-        ),
+        a("envoy_gateway_bind_tagged_addresses", "EnvoyGatewayBindTaggedAddresses", Kind::Bool),
+        a("envoy_gateway_no_default_bind", "EnvoyGatewayNoDefaultBind", Kind::Bool),
+        a("envoy_dns_discovery_type", "EnvoyDNSDiscoveryType", Kind::Text),
     ],
-    blocks: &[
-        by_label(
-            "envoy_gateway_bind_addresses",
-            "EnvoyGatewayBindAddresses",
-            &GATEWAY_BIND,
-        ),
-        free("config", "Config"),
-    ],
+    blocks: &[by_label("envoy_gateway_bind_addresses", "EnvoyGatewayBindAddresses", &GATEWAY_BIND), free("config", "Config")],
     json_only: &[],
     finish: finish::none,
 };
@@ -212,10 +165,7 @@ pub(super) static GATEWAY_TLS: BlockSpec = BlockSpec {
 
 pub(super) static GATEWAY_SDS: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("cluster_name", "ClusterName", Kind::Text),
-        a("cert_resource", "CertResource", Kind::Text),
-    ],
+    attributes: &[a("cluster_name", "ClusterName", Kind::Text), a("cert_resource", "CertResource", Kind::Text)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -224,20 +174,14 @@ pub(super) static GATEWAY_SDS: BlockSpec = BlockSpec {
 pub(super) static INGRESS: BlockSpec = BlockSpec {
     label: None,
     attributes: &[],
-    blocks: &[
-        one("tls", "TLS", &GATEWAY_TLS),
-        many("listener", "Listeners", &INGRESS_LISTENER),
-    ],
+    blocks: &[one("tls", "TLS", &GATEWAY_TLS), many("listener", "Listeners", &INGRESS_LISTENER)],
     json_only: &[],
     finish: finish::none,
 };
 
 pub(super) static INGRESS_LISTENER: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("port", "Port", INT),
-        a("protocol", "Protocol", Kind::Text),
-    ],
+    attributes: &[a("port", "Port", INT), a("protocol", "Protocol", Kind::Text)],
     blocks: &[many("service", "Services", &INGRESS_SERVICE)],
     json_only: &[],
     finish: finish::none,
@@ -291,10 +235,4 @@ pub(super) static LINKED_SERVICE: BlockSpec = BlockSpec {
     finish: finish::none,
 };
 
-pub(super) static MESH: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[],
-    blocks: &[],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static MESH: BlockSpec = BlockSpec { label: None, attributes: &[], blocks: &[], json_only: &[], finish: finish::none };

@@ -15,11 +15,7 @@ pub(crate) struct Place<'a> {
 
 impl Place<'_> {
     fn error(&mut self, summary: &str, detail: String, hint: &str) {
-        self.diagnostics.push(
-            Diagnostic::error(summary, detail)
-                .at(self.body.source(), self.span)
-                .hint(hint),
-        );
+        self.diagnostics.push(Diagnostic::error(summary, detail).at(self.body.source(), self.span).hint(hint));
     }
 }
 
@@ -71,12 +67,9 @@ pub(super) fn rule(fields: &mut Fields, place: &mut Place<'_>) {
         }
         if let Some(first) = used {
             place.diagnostics.push(
-                Diagnostic::warning(
-                    "Two short forms",
-                    format!("{first} and {form} both stand for an operator; only {form} counts"),
-                )
-                .at(place.body.source(), place.span)
-                .hint("write one rule for each"),
+                Diagnostic::warning("Two short forms", format!("{first} and {form} both stand for an operator; only {form} counts"))
+                    .at(place.body.source(), place.span)
+                    .hint("write one rule for each"),
             );
         }
         used = Some(form);
@@ -86,11 +79,7 @@ pub(super) fn rule(fields: &mut Fields, place: &mut Place<'_>) {
                 fields.insert("LTarget".into(), value);
             }
             "distinct_hosts" => {
-                let text = if value == json!(true) {
-                    "true"
-                } else {
-                    "false"
-                };
+                let text = if value == json!(true) { "true" } else { "false" };
                 fields.insert("RTarget".into(), json!(text));
             }
             _ => {
@@ -132,11 +121,7 @@ pub(super) fn change_script(fields: &mut Fields, _: &mut Place<'_>) {
 pub(super) fn network(fields: &mut Fields, _: &mut Place<'_>) {
     let mut reserved = take(fields, "ReservedPorts");
     let (numbered, dynamic): (Vec<_>, Vec<_>) =
-        take(fields, "DynamicPorts").into_iter().partition(|port| {
-            port.get("Value")
-                .and_then(Value::as_i64)
-                .is_some_and(|v| v > 0)
-        });
+        take(fields, "DynamicPorts").into_iter().partition(|port| port.get("Value").and_then(Value::as_i64).is_some_and(|v| v > 0));
     reserved.extend(numbered);
     put(fields, "ReservedPorts", reserved);
     put(fields, "DynamicPorts", dynamic);
@@ -145,12 +130,7 @@ pub(super) fn network(fields: &mut Fields, _: &mut Place<'_>) {
 /// The identity named `default`, or not named at all, is the task's own.
 pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
     let mut identities = take(fields, "Identities");
-    let own = identities.iter().position(|identity| {
-        matches!(
-            identity.get("Name").and_then(Value::as_str),
-            None | Some("" | "default")
-        )
-    });
+    let own = identities.iter().position(|identity| matches!(identity.get("Name").and_then(Value::as_str), None | Some("" | "default")));
     if let Some(own) = own {
         fields.insert("Identity".into(), identities.remove(own));
     }
@@ -160,12 +140,7 @@ pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
 /// `scaling "cpu"` and `scaling "mem"` of a task.
 pub(super) fn task_scaling(fields: &mut Fields, place: &mut Place<'_>) {
     let name = fields.remove("#Name");
-    let wanted = match name
-        .as_ref()
-        .and_then(Value::as_str)
-        .map(str::to_lowercase)
-        .as_deref()
-    {
+    let wanted = match name.as_ref().and_then(Value::as_str).map(str::to_lowercase).as_deref() {
         Some("cpu") => "vertical_cpu",
         Some("mem") => "vertical_mem",
         _ => {
@@ -207,11 +182,7 @@ pub(super) fn group(fields: &mut Fields, place: &mut Place<'_>) {
             }
         }
         if !scaling.contains_key("Max") {
-            place.error(
-                "Missing attribute",
-                "the scaling of a group needs max".into(),
-                "write max = … in scaling",
-            );
+            place.error("Missing attribute", "the scaling of a group needs max".into(), "write max = … in scaling");
         }
     }
 }
@@ -228,10 +199,8 @@ fn spread_vault(tasks: &mut [Value], vault: &Value) {
 
 /// A task directly under the job is a group of its own; a vault block there counts for all tasks.
 pub(super) fn job(fields: &mut Fields, _: &mut Place<'_>) {
-    let mut groups: Vec<Value> = take(fields, "#Tasks")
-        .into_iter()
-        .map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] }))
-        .collect();
+    let mut groups: Vec<Value> =
+        take(fields, "#Tasks").into_iter().map(|task| json!({ "Name": task.get("Name").cloned(), "Tasks": [task] })).collect();
     groups.extend(take(fields, "TaskGroups"));
     if let Some(vault) = fields.remove("#Vault") {
         for group in &mut groups {

@@ -11,21 +11,9 @@ pub(super) static GROUP: BlockSpec = BlockSpec {
     attributes: &[
         a("count", "Count", INT),
         a("shutdown_delay", "ShutdownDelay", Kind::Duration),
-        a(
-            "stop_after_client_disconnect",
-            "StopAfterClientDisconnect",
-            Kind::Duration,
-        ),
-        a(
-            "max_client_disconnect",
-            "MaxClientDisconnect",
-            Kind::Duration,
-        ),
-        a(
-            "prevent_reschedule_on_lost",
-            "PreventRescheduleOnLost",
-            Kind::Bool,
-        ),
+        a("stop_after_client_disconnect", "StopAfterClientDisconnect", Kind::Duration),
+        a("max_client_disconnect", "MaxClientDisconnect", Kind::Duration),
+        a("prevent_reschedule_on_lost", "PreventRescheduleOnLost", Kind::Bool),
     ],
     blocks: &[
         many("constraint", "Constraints", &CONSTRAINT),
@@ -52,11 +40,7 @@ pub(super) static GROUP: BlockSpec = BlockSpec {
 
 pub(super) static EPHEMERAL_DISK: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("sticky", "Sticky", Kind::Bool),
-        a("migrate", "Migrate", Kind::Bool),
-        a("size", "SizeMB", INT),
-    ],
+    attributes: &[a("sticky", "Sticky", Kind::Bool), a("migrate", "Migrate", Kind::Bool), a("size", "SizeMB", INT)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -79,10 +63,7 @@ pub(super) static VOLUME: BlockSpec = BlockSpec {
 
 pub(super) static MOUNT_OPTIONS: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("fs_type", "FSType", Kind::Text),
-        a("mount_flags", "MountFlags", Kind::Texts),
-    ],
+    attributes: &[a("fs_type", "FSType", Kind::Text), a("mount_flags", "MountFlags", Kind::Texts)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -123,31 +104,18 @@ pub(super) static PORT: BlockSpec = BlockSpec {
 
 pub(super) static DNS: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("servers", "Servers", Kind::Texts),
-        a("searches", "Searches", Kind::Texts),
-        a("options", "Options", Kind::Texts),
-    ],
+    attributes: &[a("servers", "Servers", Kind::Texts), a("searches", "Searches", Kind::Texts), a("options", "Options", Kind::Texts)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
 };
 
-pub(super) static CNI: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[],
-    blocks: &[texts("args", "Args")],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static CNI: BlockSpec =
+    BlockSpec { label: None, attributes: &[], blocks: &[texts("args", "Args")], json_only: &[], finish: finish::none };
 
 pub(super) static CONSUL: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("namespace", "Namespace", Kind::Text),
-        a("cluster", "Cluster", Kind::Text),
-        a("partition", "Partition", Kind::Text),
-    ],
+    attributes: &[a("namespace", "Namespace", Kind::Text), a("cluster", "Cluster", Kind::Text), a("partition", "Partition", Kind::Text)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,

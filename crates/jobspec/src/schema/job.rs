@@ -104,20 +104,14 @@ pub(super) static UI_LINK: BlockSpec = BlockSpec {
 pub(super) static MULTIREGION: BlockSpec = BlockSpec {
     label: None,
     attributes: &[],
-    blocks: &[
-        one("strategy", "Strategy", &MULTIREGION_STRATEGY),
-        many("region", "Regions", &MULTIREGION_REGION),
-    ],
+    blocks: &[one("strategy", "Strategy", &MULTIREGION_STRATEGY), many("region", "Regions", &MULTIREGION_REGION)],
     json_only: &[],
     finish: finish::none,
 };
 
 pub(super) static MULTIREGION_STRATEGY: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("max_parallel", "MaxParallel", INT),
-        a("on_failure", "OnFailure", Kind::Text),
-    ],
+    attributes: &[a("max_parallel", "MaxParallel", INT), a("on_failure", "OnFailure", Kind::Text)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -125,11 +119,7 @@ pub(super) static MULTIREGION_STRATEGY: BlockSpec = BlockSpec {
 
 pub(super) static MULTIREGION_REGION: BlockSpec = BlockSpec {
     label: Some("Name"),
-    attributes: &[
-        a("count", "Count", INT),
-        a("datacenters", "Datacenters", Kind::Texts),
-        a("node_pool", "NodePool", Kind::Text),
-    ],
+    attributes: &[a("count", "Count", INT), a("datacenters", "Datacenters", Kind::Texts), a("node_pool", "NodePool", Kind::Text)],
     blocks: &[texts("meta", "Meta")],
     json_only: &[],
     finish: finish::none,

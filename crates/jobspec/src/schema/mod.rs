@@ -88,19 +88,11 @@ pub(crate) enum Shape {
 }
 
 const fn a(hcl: &'static str, json: &'static str, kind: Kind) -> AttrSpec {
-    AttrSpec {
-        hcl,
-        json,
-        kind,
-        required: false,
-    }
+    AttrSpec { hcl, json, kind, required: false }
 }
 
 const fn required(hcl: &'static str, json: &'static str, kind: Kind) -> AttrSpec {
-    AttrSpec {
-        required: true,
-        ..a(hcl, json, kind)
-    }
+    AttrSpec { required: true, ..a(hcl, json, kind) }
 }
 
 const fn nested(hcl: &'static str, json: &'static str, shape: Shape) -> NestedSpec {

@@ -75,23 +75,14 @@ pub(super) static DISCONNECT: BlockSpec = BlockSpec {
     finish: finish::none,
 };
 
-const SCALING_ATTRIBUTES: &[AttrSpec] = &[
-    a("min", "Min", LONG),
-    a("max", "Max", LONG),
-    a("enabled", "Enabled", Kind::Bool),
-    a("type", "Type", Kind::Text),
-];
+const SCALING_ATTRIBUTES: &[AttrSpec] =
+    &[a("min", "Min", LONG), a("max", "Max", LONG), a("enabled", "Enabled", Kind::Bool), a("type", "Type", Kind::Text)];
 const SCALING_BLOCKS: &[NestedSpec] = &[free("policy", "Policy")];
 const SCALING_JSON: &[&str] = &["ID", "Namespace", "Target", "CreateIndex", "ModifyIndex"];
 
 /// The scaling of a group.
-pub(super) static SCALING: BlockSpec = BlockSpec {
-    label: None,
-    attributes: SCALING_ATTRIBUTES,
-    blocks: SCALING_BLOCKS,
-    json_only: SCALING_JSON,
-    finish: finish::none,
-};
+pub(super) static SCALING: BlockSpec =
+    BlockSpec { label: None, attributes: SCALING_ATTRIBUTES, blocks: SCALING_BLOCKS, json_only: SCALING_JSON, finish: finish::none };
 
 /// `scaling "cpu"` and `scaling "mem"` of a task.
 pub(super) static TASK_SCALING: BlockSpec = BlockSpec {
@@ -104,19 +95,11 @@ pub(super) static TASK_SCALING: BlockSpec = BlockSpec {
 
 pub(super) static SPREAD: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("attribute", "Attribute", Kind::Text),
-        a("weight", "Weight", TINY),
-    ],
+    attributes: &[a("attribute", "Attribute", Kind::Text), a("weight", "Weight", TINY)],
     blocks: &[many("target", "SpreadTarget", &SPREAD_TARGET)],
     json_only: &[],
     finish: finish::none,
 };
 
-pub(super) static SPREAD_TARGET: BlockSpec = BlockSpec {
-    label: Some("Value"),
-    attributes: &[a("percent", "Percent", BYTE)],
-    blocks: &[],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static SPREAD_TARGET: BlockSpec =
+    BlockSpec { label: Some("Value"), attributes: &[a("percent", "Percent", BYTE)], blocks: &[], json_only: &[], finish: finish::none };

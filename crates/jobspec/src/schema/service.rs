@@ -70,21 +70,14 @@ pub(super) static CHECK: BlockSpec = BlockSpec {
         a("body", "Body", Kind::Text),
         a("on_update", "OnUpdate", Kind::Text),
     ],
-    blocks: &[
-        text_lists("header", "Header"),
-        one("check_restart", "CheckRestart", &CHECK_RESTART),
-    ],
+    blocks: &[text_lists("header", "Header"), one("check_restart", "CheckRestart", &CHECK_RESTART)],
     json_only: &[],
     finish: finish::none,
 };
 
 pub(super) static CHECK_RESTART: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("limit", "Limit", INT),
-        a("grace", "Grace", Kind::Duration),
-        a("ignore_warnings", "IgnoreWarnings", Kind::Bool),
-    ],
+    attributes: &[a("limit", "Limit", INT), a("grace", "Grace", Kind::Duration), a("ignore_warnings", "IgnoreWarnings", Kind::Bool)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,

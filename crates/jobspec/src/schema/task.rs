@@ -57,20 +57,12 @@ pub(super) static LOGS: BlockSpec = BlockSpec {
     finish: finish::none,
 };
 
-pub(super) static DISPATCH_PAYLOAD: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[a("file", "File", Kind::Text)],
-    blocks: &[],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static DISPATCH_PAYLOAD: BlockSpec =
+    BlockSpec { label: None, attributes: &[a("file", "File", Kind::Text)], blocks: &[], json_only: &[], finish: finish::none };
 
 pub(super) static LIFECYCLE: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("hook", "Hook", Kind::Text),
-        a("sidecar", "Sidecar", Kind::Bool),
-    ],
+    attributes: &[a("hook", "Hook", Kind::Text), a("sidecar", "Sidecar", Kind::Bool)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -85,10 +77,7 @@ pub(super) static ARTIFACT: BlockSpec = BlockSpec {
         a("destination", "RelativeDest", Kind::Text),
         a("chown", "Chown", Kind::Bool),
     ],
-    blocks: &[
-        texts("options", "GetterOptions"),
-        texts("headers", "GetterHeaders"),
-    ],
+    blocks: &[texts("options", "GetterOptions"), texts("headers", "GetterHeaders")],
     json_only: &[],
     finish: finish::none,
 };
@@ -112,20 +101,14 @@ pub(super) static TEMPLATE: BlockSpec = BlockSpec {
         a("error_on_missing_key", "ErrMissingKey", Kind::Bool),
         a("once", "Once", Kind::Bool),
     ],
-    blocks: &[
-        one("change_script", "ChangeScript", &CHANGE_SCRIPT),
-        one("wait", "Wait", &WAIT),
-    ],
+    blocks: &[one("change_script", "ChangeScript", &CHANGE_SCRIPT), one("wait", "Wait", &WAIT)],
     json_only: &[],
     finish: finish::template,
 };
 
 pub(super) static WAIT: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("min", "Min", Kind::Duration),
-        a("max", "Max", Kind::Duration),
-    ],
+    attributes: &[a("min", "Min", Kind::Duration), a("max", "Max", Kind::Duration)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -210,30 +193,18 @@ pub(super) static IDENTITY: BlockSpec = BlockSpec {
 
 pub(super) static ACTION: BlockSpec = BlockSpec {
     label: Some("Name"),
-    attributes: &[
-        required("command", "Command", Kind::Text),
-        a("args", "Args", Kind::Texts),
-    ],
+    attributes: &[required("command", "Command", Kind::Text), a("args", "Args", Kind::Texts)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
 };
 
-pub(super) static SCHEDULE: BlockSpec = BlockSpec {
-    label: None,
-    attributes: &[],
-    blocks: &[one("cron", "Cron", &SCHEDULE_CRON)],
-    json_only: &[],
-    finish: finish::none,
-};
+pub(super) static SCHEDULE: BlockSpec =
+    BlockSpec { label: None, attributes: &[], blocks: &[one("cron", "Cron", &SCHEDULE_CRON)], json_only: &[], finish: finish::none };
 
 pub(super) static SCHEDULE_CRON: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("start", "Start", Kind::Text),
-        a("end", "End", Kind::Text),
-        a("timezone", "Timezone", Kind::Text),
-    ],
+    attributes: &[a("start", "Start", Kind::Text), a("end", "End", Kind::Text), a("timezone", "Timezone", Kind::Text)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -250,21 +221,14 @@ pub(super) static RESOURCES: BlockSpec = BlockSpec {
         a("secrets", "SecretsMB", INT),
         a("iops", "IOPS", INT),
     ],
-    blocks: &[
-        many("network", "Networks", &NETWORK),
-        many("device", "Devices", &DEVICE),
-        one("numa", "NUMA", &NUMA),
-    ],
+    blocks: &[many("network", "Networks", &NETWORK), many("device", "Devices", &DEVICE), one("numa", "NUMA", &NUMA)],
     json_only: &[],
     finish: finish::none,
 };
 
 pub(super) static NUMA: BlockSpec = BlockSpec {
     label: None,
-    attributes: &[
-        a("affinity", "Affinity", Kind::Text),
-        a("devices", "Devices", Kind::Texts),
-    ],
+    attributes: &[a("affinity", "Affinity", Kind::Text), a("devices", "Devices", Kind::Texts)],
     blocks: &[],
     json_only: &[],
     finish: finish::none,
@@ -273,10 +237,7 @@ pub(super) static NUMA: BlockSpec = BlockSpec {
 pub(super) static DEVICE: BlockSpec = BlockSpec {
     label: Some("Name"),
     attributes: &[a("count", "Count", COUNT)],
-    blocks: &[
-        many("constraint", "Constraints", &CONSTRAINT),
-        many("affinity", "Affinities", &AFFINITY),
-    ],
+    blocks: &[many("constraint", "Constraints", &CONSTRAINT), many("affinity", "Affinities", &AFFINITY)],
     json_only: &[],
     finish: finish::none,
 };

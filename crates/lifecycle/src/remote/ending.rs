@@ -17,20 +17,13 @@ impl Work {
         }
         if let Some(next) = self.r.next.clone() {
             match next.manager {
-                Some(manager) => self.begin(
-                    &next,
-                    manager,
-                    "the previous incarnation has confirmedly ended",
-                ),
+                Some(manager) => self.begin(&next, manager, "the previous incarnation has confirmedly ended"),
                 None => {
                     // Ended and wanted again, but the node that was to follow is lost. The slot is free; an allocation must come.
                     self.because("what follows waits for an allocation");
                     if self.r.manager.take().is_some() {
                         self.r.unmanaged_since = self.cx.now;
-                        self.evaluate.push(format!(
-                            "{} is free and waits for an allocation",
-                            self.r.slot
-                        ));
+                        self.evaluate.push(format!("{} is free and waits for an allocation", self.r.slot));
                     }
                 }
             }
@@ -65,11 +58,7 @@ impl Work {
     fn begin(&mut self, wanted: &RemoteWanted, manager: Manager, why: &str) {
         let old = self.r.incarnation;
         install(&mut self.r, wanted, manager, self.cx);
-        self.changed(format!(
-            "incarnation {} follows {}: {why}",
-            self.r.incarnation.short(),
-            old.short()
-        ));
+        self.changed(format!("incarnation {} follows {}: {why}", self.r.incarnation.short(), old.short()));
     }
 
     /// The exit is counted exactly once; the flag is committed together with what follows from it.
@@ -80,19 +69,13 @@ impl Work {
         let Some(mut exit) = self.r.observed.exit(self.cx.now) else {
             return;
         };
-        let refused = self.r.observed == Observed::Gone
-            && !self.r.seen()
-            && self.r.result.as_ref().is_some_and(|r| r.vanished);
+        let refused = self.r.observed == Observed::Gone && !self.r.seen() && self.r.result.as_ref().is_some_and(|r| r.vanished);
         if refused && let Some(known) = &self.r.result {
             exit = known.clone();
         }
         self.r.exit_acknowledged = true;
         self.promote_successor_of_ended();
-        self.r.verdict = if self.r.desired == DesiredRemote::Stop {
-            RemoteVerdict::Stopped
-        } else {
-            self.restart_verdict(&exit, refused)
-        };
+        self.r.verdict = if self.r.desired == DesiredRemote::Stop { RemoteVerdict::Stopped } else { self.restart_verdict(&exit, refused) };
         self.changed(match &self.r.verdict {
             RemoteVerdict::Restarting { reason, .. } => {
                 format!("the end is counted; restart {}: {reason}", self.r.restarts)
@@ -101,9 +84,7 @@ impl Work {
             RemoteVerdict::Failed { reason } => {
                 format!("the end is counted; the task has failed: {reason}")
             }
-            RemoteVerdict::Stopped | RemoteVerdict::Active => {
-                "the end is counted; it was stopped by order".to_owned()
-            }
+            RemoteVerdict::Stopped | RemoteVerdict::Active => "the end is counted; it was stopped by order".to_owned(),
         });
         self.r.result = Some(exit);
     }
@@ -118,26 +99,11 @@ impl Work {
     }
 
     fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
-        let mut tracker = Tracker {
-            window_start: self.r.restart_window_start,
-            in_window: self.r.restarts_in_window,
-        };
-        let end = if refused {
-            End::Unrecoverable
-        } else {
-            End::Exited {
-                successful: exit.successful(),
-            }
-        };
+        let mut tracker = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
+        let end = if refused { End::Unrecoverable } else { End::Exited { successful: exit.successful() } };
         // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
         let (high, low) = self.r.incarnation.0.as_u64_pair();
-        let decision = tracker.on_end(
-            &self.r.policy.restart,
-            self.r.policy.batch,
-            end,
-            self.cx.now,
-            high ^ low,
-        );
+        let decision = tracker.on_end(&self.r.policy.restart, self.r.policy.batch, end, self.cx.now, high ^ low);
         self.r.restart_window_start = tracker.window_start;
         self.r.restarts_in_window = tracker.in_window;
         match decision {
@@ -146,9 +112,7 @@ impl Work {
                 RemoteVerdict::Restarting { at, reason }
             }
             Decision::Complete => RemoteVerdict::Complete,
-            Decision::Fail { reason } => RemoteVerdict::Failed {
-                reason: if refused { exit.reason.clone() } else { reason },
-            },
+            Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason } },
         }
     }
 }

@@ -25,10 +25,7 @@ pub mod reconcile;
 mod reports;
 mod transition;
 
-use model::{
-    IncarnationId, JobKey, NodeId, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey,
-    TimestampNs,
-};
+use model::{IncarnationId, JobKey, NodeId, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
 pub use transition::{order_for_node, orders, transition, wake_at};
 
 /// What the caller knows and the function may not find out by itself.

@@ -14,8 +14,7 @@
 //! ```
 
 use model::{
-    DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey,
-    TimestampNs,
+    DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
     node::RemoteProvider,
     remote::{RemoteHandle, RemoteRole},
 };
@@ -89,10 +88,7 @@ impl Call {
     /// True for calls that change something at the provider.
     #[must_use]
     pub fn mutates(&self) -> bool {
-        matches!(
-            self,
-            Self::Seal { .. } | Self::Ensure { .. } | Self::Stop { .. } | Self::Acknowledge { .. }
-        )
+        matches!(self, Self::Seal { .. } | Self::Ensure { .. } | Self::Stop { .. } | Self::Acknowledge { .. })
     }
 }
 
@@ -224,11 +220,7 @@ impl Slot {
     #[must_use]
     pub fn restore(stored: &Stored) -> Self {
         Self {
-            local: Local {
-                incarnation: stored.attempted.unwrap_or_default(),
-                attempted: stored.attempted.is_some(),
-                ..Local::default()
-            },
+            local: Local { incarnation: stored.attempted.unwrap_or_default(), attempted: stored.attempted.is_some(), ..Local::default() },
             highest_epoch: stored.highest_epoch,
             ..Self::default()
         }
@@ -236,10 +228,7 @@ impl Slot {
     /// What must survive the agent.
     #[must_use]
     pub fn stored(&self) -> Stored {
-        Stored {
-            attempted: self.local.attempted.then_some(self.local.incarnation),
-            highest_epoch: self.highest_epoch,
-        }
+        Stored { attempted: self.local.attempted.then_some(self.local.incarnation), highest_epoch: self.highest_epoch }
     }
     /// The order in force.
     #[must_use]
@@ -264,32 +253,14 @@ impl Slot {
     /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it again right before a call.
     #[must_use]
     pub fn may_mutate(&self) -> bool {
-        self.lease
-            && self.confirmed
-            && self
-                .order
-                .as_ref()
-                .is_some_and(|o| o.role != RemoteRole::Observe)
+        self.lease && self.confirmed && self.order.as_ref().is_some_and(|o| o.role != RemoteRole::Observe)
     }
 }
 
 /// The node's transition function. `key` is the slot's name, `caps` what the driver has declared.
 #[must_use]
-pub fn transition(
-    key: &SlotKey,
-    before: &Slot,
-    event: &Event,
-    caps: &RemoteProvider,
-    now: TimestampNs,
-) -> Step {
-    let mut work = Work {
-        key,
-        s: before.clone(),
-        caps,
-        now,
-        effects: Vec::new(),
-        reasons: Vec::new(),
-    };
+pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProvider, now: TimestampNs) -> Step {
+    let mut work = Work { key, s: before.clone(), caps, now, effects: Vec::new(), reasons: Vec::new() };
     let decide = match event {
         Event::Order(order) => work.order(order),
         Event::Released => work.released(),
@@ -304,10 +275,7 @@ pub fn transition(
             true
         }
         Event::Done(answer) => work.done(answer),
-        Event::Seen {
-            incarnation,
-            sighting,
-        } => work.seen(*incarnation, sighting),
+        Event::Seen { incarnation, sighting } => work.seen(*incarnation, sighting),
         Event::Prepared => {
             work.s.preparing = false;
             work.s.local.prepared = true;
@@ -324,11 +292,7 @@ pub fn transition(
     if decide {
         work.decide();
     }
-    Step {
-        slot: work.s,
-        effects: work.effects,
-        reasons: work.reasons,
-    }
+    Step { slot: work.s, effects: work.effects, reasons: work.reasons }
 }
 
 struct Work<'a> {
@@ -347,45 +311,25 @@ impl Work<'_> {
 
     fn order(&mut self, order: &RemoteOrder) -> bool {
         if order.epoch < self.s.highest_epoch {
-            self.because(format!(
-                "order ignored: epoch {} is older than {}",
-                order.epoch, self.s.highest_epoch
-            ));
+            self.because(format!("order ignored: epoch {} is older than {}", order.epoch, self.s.highest_epoch));
             return false;
         }
-        let moved = self.s.order.as_ref().is_none_or(|o| {
-            o.epoch != order.epoch || o.role != order.role || o.desired != order.desired
-        });
+        let moved = self.s.order.as_ref().is_none_or(|o| o.epoch != order.epoch || o.role != order.role || o.desired != order.desired);
         if self.s.local.incarnation != order.incarnation {
-            self.s.local = Local {
-                incarnation: order.incarnation,
-                ..Local::default()
-            };
+            self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
             self.s.preparing = false;
         }
         if moved {
             // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or confirms a stop, and "there
             // is none" may have been said before a create arrived.
-            if self
-                .s
-                .local
-                .sighting
-                .as_ref()
-                .is_some_and(|s| !matches!(s.observed, Observed::Exited { .. }))
-            {
+            if self.s.local.sighting.as_ref().is_some_and(|s| !matches!(s.observed, Observed::Exited { .. })) {
                 self.s.local.sighting = None;
             }
         }
         if self.s.local.handle.is_none() && order.handle.is_some() {
             self.s.local.handle.clone_from(&order.handle);
             // Absence by key was seen before somebody created it: look by the handle.
-            if self
-                .s
-                .local
-                .sighting
-                .as_ref()
-                .is_some_and(|s| s.observed == Observed::Gone)
-            {
+            if self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Gone) {
                 self.s.local.sighting = None;
             }
         }
@@ -407,11 +351,7 @@ impl Work<'_> {
         self.s.confirmed = false;
         self.s.preparing = false;
         self.s.told = None;
-        self.s.local = Local {
-            incarnation: self.s.local.incarnation,
-            attempted: self.s.local.attempted,
-            ..Local::default()
-        };
+        self.s.local = Local { incarnation: self.s.local.incarnation, attempted: self.s.local.attempted, ..Local::default() };
         self.effects.push(Effect::LetGo);
         self.because("released: the slot belongs elsewhere, nothing is touched (rule 5)");
         false
@@ -424,12 +364,12 @@ impl Work<'_> {
         };
         let asked = self.s.asked_under.take();
         let about = match &call {
-            Call::Find { incarnation }
-            | Call::Seal { incarnation, .. }
-            | Call::Ensure { incarnation, .. } => *incarnation == self.s.local.incarnation,
-            Call::Observe { handle }
-            | Call::Stop { handle, .. }
-            | Call::Acknowledge { handle, .. } => self.s.local.handle.as_ref() == Some(handle),
+            Call::Find { incarnation } | Call::Seal { incarnation, .. } | Call::Ensure { incarnation, .. } => {
+                *incarnation == self.s.local.incarnation
+            }
+            Call::Observe { handle } | Call::Stop { handle, .. } | Call::Acknowledge { handle, .. } => {
+                self.s.local.handle.as_ref() == Some(handle)
+            }
         };
         if self.s.order.is_none() || !about {
             self.because("answer ignored: it is about an instance that this node has let go");
@@ -445,26 +385,18 @@ impl Work<'_> {
                 self.s.local.forgotten = true;
                 true
             }
-            Answer::Absent
-                if matches!(call, Call::Find { .. } | Call::Seal { .. })
-                    && asked != self.under() =>
-            {
+            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && asked != self.under() => {
                 self.because("absence seen under an earlier order is not enough: looked for again");
                 true
             }
             Answer::Absent => {
-                self.s.local.sighting = Some(Sighting {
-                    observed: Observed::Gone,
-                    ..Sighting::default()
-                });
+                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
             Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) => {
                 self.s.local.refused.clone_from(why);
                 self.s.local.attempted = false;
-                self.because(format!(
-                    "the provider refuses the request, nothing was created: {why}"
-                ));
+                self.because(format!("the provider refuses the request, nothing was created: {why}"));
                 self.effects.push(Effect::Persist);
                 true
             }
@@ -482,9 +414,7 @@ impl Work<'_> {
                 // are told which one was accepted and answer with an order.
                 self.s.confirmed = false;
                 self.s.local.stale_epoch = *accepted;
-                self.unknown(
-                    "the provider has accepted a higher epoch: this node waits for the servers",
-                );
+                self.unknown("the provider has accepted a higher epoch: this node waits for the servers");
                 false
             }
         }
@@ -495,13 +425,7 @@ impl Work<'_> {
             self.because("observation ignored: it is about another instance");
             return false;
         }
-        if self
-            .s
-            .local
-            .sighting
-            .as_ref()
-            .is_some_and(|s| matches!(s.observed, Observed::Exited { .. }))
-        {
+        if self.s.local.sighting.as_ref().is_some_and(|s| matches!(s.observed, Observed::Exited { .. })) {
             return true;
         }
         if let Observed::Unknown { why, .. } = &sighting.observed {
@@ -518,9 +442,7 @@ impl Work<'_> {
             return self.say_unknown(self.now, why);
         };
         match old {
-            Observed::Exited { .. } => {
-                self.because(format!("could not ask, but the end is known: {why}"))
-            }
+            Observed::Exited { .. } => self.because(format!("could not ask, but the end is known: {why}")),
             Observed::Unknown { since, .. } => self.say_unknown(since, why),
             _ => self.say_unknown(self.now, why),
         }
@@ -528,13 +450,7 @@ impl Work<'_> {
 
     fn say_unknown(&mut self, since: TimestampNs, why: &str) {
         let known = self.s.local.sighting.clone().unwrap_or_default();
-        self.s.local.sighting = Some(Sighting {
-            observed: Observed::Unknown {
-                since,
-                why: why.to_owned(),
-            },
-            ..known
-        });
+        self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.to_owned() }, ..known });
         self.because(format!("unknown: {why}"));
         self.report();
     }
@@ -542,14 +458,7 @@ impl Work<'_> {
     fn report(&mut self) {
         let Some(order) = &self.s.order else { return };
         let l = &self.s.local;
-        let Sighting {
-            observed,
-            provider_id,
-            attributes,
-            address,
-            port_map,
-            started_at,
-        } = l.sighting.clone().unwrap_or_default();
+        let Sighting { observed, provider_id, attributes, address, port_map, started_at } = l.sighting.clone().unwrap_or_default();
         let report = RemoteReport {
             slot: self.key.clone(),
             incarnation: l.incarnation,
@@ -620,19 +529,13 @@ impl Work<'_> {
                 self.s.local.forgotten = true;
                 self.report();
             }
-            Some(Observed::Gone)
-                if order.desired == DesiredRemote::Stop || self.s.local.handle.is_some() =>
-            {
-                self.report()
-            }
+            Some(Observed::Gone) if order.desired == DesiredRemote::Stop || self.s.local.handle.is_some() => self.report(),
             Some(Observed::Gone) => self.create(&order),
             Some(Observed::Running | Observed::Creating | Observed::Intended) => {
                 self.report();
                 if order.acknowledge {
                     // The servers have counted an end that this node does not see (a person has declared it gone): look again, touch nothing.
-                    return self.because(
-                        "the servers count it as ended but it is seen alive: reported, not touched",
-                    );
+                    return self.because("the servers count it as ended but it is seen alive: reported, not touched");
                 }
                 if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
                     self.stop(&order);
@@ -644,11 +547,7 @@ impl Work<'_> {
     fn look(&mut self, order: &RemoteOrder) {
         if let Some(handle) = self.s.local.handle.clone() {
             // A known instance that is to be stopped need not be seen first; the answer of the stop is the observation.
-            if order.desired == DesiredRemote::Stop
-                && order.role != RemoteRole::Observe
-                && !order.acknowledge
-                && self.s.may_mutate()
-            {
+            if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe && !order.acknowledge && self.s.may_mutate() {
                 return self.stop(order);
             }
             return self.call(Call::Observe { handle });
@@ -657,33 +556,19 @@ impl Work<'_> {
         if !may_exist && order.role != RemoteRole::Observe {
             // Only this node has ever been told to create it, and it has not tried: it does not exist.
             if order.desired == DesiredRemote::Stop || order.acknowledge {
-                self.s.local.sighting = Some(Sighting {
-                    observed: Observed::Gone,
-                    ..Sighting::default()
-                });
+                self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 self.s.local.forgotten |= order.acknowledge;
                 return self.report();
             }
             return self.create(order);
         }
-        if self.caps.seal
-            && order.desired == DesiredRemote::Stop
-            && order.role != RemoteRole::Observe
-        {
-            return self.call(Call::Seal {
-                incarnation: order.incarnation,
-                epoch: order.epoch,
-            });
+        if self.caps.seal && order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
+            return self.call(Call::Seal { incarnation: order.incarnation, epoch: order.epoch });
         }
         if self.caps.find || self.caps.list {
-            return self.call(Call::Find {
-                incarnation: order.incarnation,
-            });
+            return self.call(Call::Find { incarnation: order.incarnation });
         }
-        if self.caps.keyed_create
-            && order.desired == DesiredRemote::Run
-            && order.role == RemoteRole::Manage
-        {
+        if self.caps.keyed_create && order.desired == DesiredRemote::Run && order.role == RemoteRole::Manage {
             return self.create(order);
         }
         self.hold("the provider can neither be asked by key nor list what exists: an instance may exist, so none is created; declare it gone or import it");
@@ -702,14 +587,9 @@ impl Work<'_> {
                 self.s.preparing = true;
                 self.effects.push(Effect::Prepare);
             }
-            return self.because(
-                "a create waits for node-local preparation; an adoption would not (rule 7)",
-            );
+            return self.because("a create waits for node-local preparation; an adoption would not (rule 7)");
         }
-        self.call(Call::Ensure {
-            incarnation: order.incarnation,
-            epoch: order.epoch,
-        });
+        self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch });
     }
 
     /// Held in Unknown with the reason, looked at again.
@@ -722,12 +602,7 @@ impl Work<'_> {
         let Some(handle) = self.s.local.handle.clone() else {
             return self.because("there is no handle to stop by");
         };
-        self.call(Call::Stop {
-            handle,
-            epoch: order.epoch,
-            signal: order.kill_signal.clone(),
-            timeout: order.kill_timeout,
-        });
+        self.call(Call::Stop { handle, epoch: order.epoch, signal: order.kill_signal.clone(), timeout: order.kill_timeout });
     }
 
     fn ended(&mut self, order: &RemoteOrder) {
@@ -735,10 +610,7 @@ impl Work<'_> {
             return self.report();
         }
         match self.s.local.handle.clone() {
-            Some(handle) => self.call(Call::Acknowledge {
-                handle,
-                epoch: order.epoch,
-            }),
+            Some(handle) => self.call(Call::Acknowledge { handle, epoch: order.epoch }),
             None => {
                 self.s.local.forgotten = true;
                 self.report();

@@ -4,8 +4,8 @@
 //! [`super::transition`], carry the effects out. Doing it twice changes nothing.
 
 use model::{
-    AllocId, Allocation, ClientStatus, Job, NodeId, RemotePolicy, RemoteTask, RemoteWanted,
-    SlotKey, TimestampNs, remote::Manager, spec_hash,
+    AllocId, Allocation, ClientStatus, Job, NodeId, RemotePolicy, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager,
+    spec_hash,
 };
 
 use super::{Event, transition::wake_at};
@@ -30,34 +30,20 @@ pub struct SlotFacts<'a> {
 /// What an allocation wants of the slot of its task. `provider` is the runtime that its node reaches with the task's driver; `served` is the
 /// allocation that the record served last ([`RemoteTask::alloc_id`]), if it still exists. None when the job has no such task.
 #[must_use]
-pub fn wanted(
-    alloc: &Allocation,
-    job: &Job,
-    task: &str,
-    provider: &str,
-    served: Option<&Allocation>,
-) -> Option<RemoteWanted> {
+pub fn wanted(alloc: &Allocation, job: &Job, task: &str, provider: &str, served: Option<&Allocation>) -> Option<RemoteWanted> {
     let group = job.group(&alloc.task_group)?;
     let task = group.task(task)?;
     // Only an allocation whose tasks have ended has had the verdict: its successor is a new attempt. One that was lost or moved has not; its
     // successor takes over the incarnation as it is, ended or not.
-    let previous_ended = served.is_some_and(|a| {
-        a.id != alloc.id
-            && matches!(
-                a.client_status,
-                ClientStatus::Failed | ClientStatus::Complete
-            )
-    });
+    let previous_ended =
+        served.is_some_and(|a| a.id != alloc.id && matches!(a.client_status, ClientStatus::Failed | ClientStatus::Complete));
     Some(RemoteWanted {
         job_version: job.version,
         spec_hash: spec_hash(job, group, task),
         driver: task.driver.clone(),
         provider: provider.to_owned(),
         policy: RemotePolicy::of(job, task),
-        manager: Some(Manager {
-            node_id: alloc.node_id,
-            alloc_id: alloc.id,
-        }),
+        manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
         previous_ended,
         keep_counters: false,
     })
@@ -75,23 +61,13 @@ pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
         return Err(format!("job {} was stopped", slot.job()));
     }
     let Some(group) = job.group(&slot.group) else {
-        return Err(format!(
-            "group {:?} was removed in version {} of the job",
-            &*slot.group, job.version
-        ));
+        return Err(format!("group {:?} was removed in version {} of the job", &*slot.group, job.version));
     };
     if slot.index >= group.count() {
-        return Err(format!(
-            "group {:?} was scaled down to {}",
-            &*slot.group,
-            group.count()
-        ));
+        return Err(format!("group {:?} was scaled down to {}", &*slot.group, group.count()));
     }
     if group.task(&slot.task).is_none() {
-        return Err(format!(
-            "task {:?} was removed in version {} of the job",
-            &*slot.task, job.version
-        ));
+        return Err(format!("task {:?} was removed in version {} of the job", &*slot.task, job.version));
     }
     Ok(())
 }
@@ -99,11 +75,7 @@ pub fn slot_covered(job: Option<&Job>, slot: &SlotKey) -> Result<(), String> {
 /// The events that follow from the facts, in the order in which they are to be fed: management that is lost first, then what is wanted, then
 /// what is not. An allocation that wants the slot outweighs a job that no longer counts it: the scheduler stops allocations, not indexes.
 #[must_use]
-pub fn events_for(
-    record: Option<&RemoteTask>,
-    facts: &SlotFacts<'_>,
-    now: TimestampNs,
-) -> Vec<Event> {
+pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: TimestampNs) -> Vec<Event> {
     let mut events = Vec::new();
     if let Some(r) = record {
         for m in [r.manager, r.successor].into_iter().flatten() {
@@ -118,35 +90,20 @@ pub fn events_for(
     let Some(r) = record else { return events };
     if facts.wanted.is_none()
         && let Err(why) = &facts.covered
-        && ![r.manager, r.successor]
-            .into_iter()
-            .flatten()
-            .any(|m| (facts.alloc_live)(m.alloc_id))
+        && ![r.manager, r.successor].into_iter().flatten().any(|m| (facts.alloc_live)(m.alloc_id))
     {
         events.push(Event::Unwanted { why: why.clone() });
     } else {
-        for m in [
-            r.manager,
-            r.successor,
-            r.next.as_ref().and_then(|n| n.manager),
-        ]
-        .into_iter()
-        .flatten()
-        {
+        for m in [r.manager, r.successor, r.next.as_ref().and_then(|n| n.manager)].into_iter().flatten() {
             if !m.alloc_id.is_nil() && !(facts.alloc_live)(m.alloc_id) {
-                events.push(Event::Released {
-                    alloc_id: m.alloc_id,
-                });
+                events.push(Event::Released { alloc_id: m.alloc_id });
             }
         }
     }
     if let Some(m) = r.manager
         && let Some(force) = (facts.draining)(m.node_id)
     {
-        events.push(Event::Drain {
-            node: m.node_id,
-            force,
-        });
+        events.push(Event::Drain { node: m.node_id, force });
     }
     if wake_at(r).is_some_and(|at| at <= now) {
         events.push(Event::Tick);
@@ -157,7 +114,5 @@ pub fn events_for(
 /// True when the record waits for any capable node: [`Event::CapableNode`] is to be fed with one that reaches its provider.
 #[must_use]
 pub fn needs_executor(r: &RemoteTask) -> bool {
-    r.manager.is_none()
-        && !r.settled()
-        && (r.desired == model::DesiredRemote::Stop || r.next.is_some())
+    r.manager.is_none() && !r.settled() && (r.desired == model::DesiredRemote::Stop || r.next.is_some())
 }

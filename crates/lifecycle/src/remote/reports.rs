@@ -14,10 +14,7 @@ impl Work {
     pub(super) fn report(&mut self, from: NodeId, report: &RemoteReport) {
         let role = order_for_node(&self.r, from).map(|o| o.role);
         let Some(role) = role else {
-            self.out.push(Effect::Release {
-                node: from,
-                slot: self.r.slot.clone(),
-            });
+            self.out.push(Effect::Release { node: from, slot: self.r.slot.clone() });
             return self.because("report ignored: the node neither manages nor observes the slot; it is told to let go");
         };
         // I3: what was said under an older epoch, or about an older instance, changes nothing.
@@ -25,16 +22,10 @@ impl Work {
             let what = if report.incarnation == self.r.incarnation {
                 format!("epoch {}, now {}", report.epoch, self.r.epoch)
             } else {
-                format!(
-                    "incarnation {}, now {}",
-                    report.incarnation.short(),
-                    self.r.incarnation.short()
-                )
+                format!("incarnation {}, now {}", report.incarnation.short(), self.r.incarnation.short())
             };
             self.resend(from);
-            return self.because(format!(
-                "report ignored: it is about {what}; the node is told its order again"
-            ));
+            return self.because(format!("report ignored: it is about {what}; the node is told its order again"));
         }
         if !report.provider.is_empty() && !self.reaches(&report.provider) {
             return self.because(format!(
@@ -42,16 +33,10 @@ impl Work {
                 report.provider, self.r.provider
             ));
         }
-        if report.observed == Observed::Gone
-            && report.handle.is_none()
-            && self.r.handle.is_some()
-            && report.refused.is_empty()
-        {
+        if report.observed == Observed::Gone && report.handle.is_none() && self.r.handle.is_some() && report.refused.is_empty() {
             // The node looked by key before the instance was created; with its next order it gets the handle to look by.
             self.resend(from);
-            return self.because(
-                "absence by key is older than the handle: the node is asked to look by the handle",
-            );
+            return self.because("absence by key is older than the handle: the node is asked to look by the handle");
         }
         if report.stale_epoch > self.r.epoch
             && role != RemoteRole::Observe
@@ -59,30 +44,15 @@ impl Work {
         {
             // The servers were restored from a time before that epoch. It is theirs to go on from.
             self.r.epoch = report.stale_epoch;
-            return self.take_over(
-                manager,
-                &format!(
-                    "the provider has accepted epoch {} already",
-                    report.stale_epoch
-                ),
-            );
+            return self.take_over(manager, &format!("the provider has accepted epoch {} already", report.stale_epoch));
         }
         self.learn(report);
         self.observe(report, role);
-        if report.forgotten
-            && self.r.exit_acknowledged
-            && role != RemoteRole::Observe
-            && !self.r.forgotten
-        {
+        if report.forgotten && self.r.exit_acknowledged && role != RemoteRole::Observe && !self.r.forgotten {
             self.r.forgotten = true;
             self.changed("the provider has let the ended instance go");
         }
-        if role == RemoteRole::Observe
-            && !matches!(
-                report.observed,
-                Observed::Unknown { .. } | Observed::Intended
-            )
-        {
+        if role == RemoteRole::Observe && !matches!(report.observed, Observed::Unknown { .. } | Observed::Intended) {
             // Rule 8, second half: it has observed, so management moves. "Nothing there" is an observation, too: nothing can be missed.
             if let Some(s) = self.r.successor {
                 self.take_over(s, "the successor has observed the instance");
@@ -97,10 +67,7 @@ impl Work {
         }
         if let Some(h) = &report.handle {
             if h.data.len() > MAX_HANDLE_BYTES {
-                self.because(format!(
-                    "the handle is refused: {} bytes, at most {MAX_HANDLE_BYTES} are kept",
-                    h.data.len()
-                ));
+                self.because(format!("the handle is refused: {} bytes, at most {MAX_HANDLE_BYTES} are kept", h.data.len()));
             } else if self.r.handle.as_ref() != Some(h) {
                 self.r.handle = Some(h.clone());
             }
@@ -129,16 +96,8 @@ impl Work {
         }
         if !report.refused.is_empty() && role != RemoteRole::Observe {
             self.r.observed = Observed::Gone;
-            self.r.result = Some(RemoteExit {
-                reason: report.refused.clone(),
-                at: self.cx.now,
-                vanished: true,
-                ..RemoteExit::default()
-            });
-            return self.changed(format!(
-                "the provider refuses to create it: {}",
-                report.refused
-            ));
+            self.r.result = Some(RemoteExit { reason: report.refused.clone(), at: self.cx.now, vanished: true, ..RemoteExit::default() });
+            return self.changed(format!("the provider refuses to create it: {}", report.refused));
         }
         match &report.observed {
             Observed::Intended => self.because("nothing observed yet"),
@@ -148,20 +107,13 @@ impl Work {
                     Observed::Unknown { since, .. } => *since,
                     _ => self.cx.now,
                 };
-                let unknown = Observed::Unknown {
-                    since,
-                    why: why.clone(),
-                };
+                let unknown = Observed::Unknown { since, why: why.clone() };
                 if self.r.observed != unknown {
                     self.changed(format!("state unknown: {why}"));
                     self.r.observed = unknown;
                 }
             }
-            Observed::Gone
-                if !self.r.seen()
-                    && self.r.desired == DesiredRemote::Stop
-                    && report.desired == DesiredRemote::Run =>
-            {
+            Observed::Gone if !self.r.seen() && self.r.desired == DesiredRemote::Stop && report.desired == DesiredRemote::Run => {
                 self.because("absence seen before the stop was ordered does not confirm it");
             }
             Observed::Gone if self.r.desired == DesiredRemote::Run && !self.r.seen() => {

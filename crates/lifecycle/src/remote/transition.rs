@@ -1,8 +1,7 @@
 //! The servers' transition function. See the module above for the picture, README.md for the rules by number.
 
 use model::{
-    AllocId, DesiredRemote, NodeId, Observed, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted,
-    SlotKey, TimestampNs,
+    AllocId, DesiredRemote, NodeId, Observed, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, TimestampNs,
     remote::{Manager, RemoteEvent, RemoteRole},
 };
 
@@ -19,14 +18,7 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
     let Some(before) = record else {
         return without_record(slot, event, cx);
     };
-    let mut work = Work {
-        r: before.clone(),
-        cx,
-        deleted: false,
-        out: Vec::new(),
-        evaluate: Vec::new(),
-        reasons: Vec::new(),
-    };
+    let mut work = Work { r: before.clone(), cx, deleted: false, out: Vec::new(), evaluate: Vec::new(), reasons: Vec::new() };
     match event {
         Event::Wanted(wanted) => work.wanted(wanted),
         Event::Released { alloc_id } => work.released(*alloc_id),
@@ -49,14 +41,7 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
 #[must_use]
 pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
     let (who, role) = match (&r.manager, &r.successor) {
-        (Some(m), _) if m.node_id == node => (
-            *m,
-            if m.alloc_id.is_nil() {
-                RemoteRole::Stop
-            } else {
-                RemoteRole::Manage
-            },
-        ),
+        (Some(m), _) if m.node_id == node => (*m, if m.alloc_id.is_nil() { RemoteRole::Stop } else { RemoteRole::Manage }),
         (_, Some(s)) if s.node_id == node => (*s, RemoteRole::Observe),
         _ => return None,
     };
@@ -83,22 +68,14 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
 /// Every order that follows from the record.
 #[must_use]
 pub fn orders(r: &RemoteTask) -> Vec<(NodeId, RemoteOrder)> {
-    [r.manager, r.successor]
-        .into_iter()
-        .flatten()
-        .filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?)))
-        .collect()
+    [r.manager, r.successor].into_iter().flatten().filter_map(|m| Some((m.node_id, order_for_node(r, m.node_id)?))).collect()
 }
 
 /// When [`Event::Tick`] has something to do, if ever.
 #[must_use]
 pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     match &r.verdict {
-        RemoteVerdict::Restarting { at, .. }
-            if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run =>
-        {
-            Some(*at)
-        }
+        RemoteVerdict::Restarting { at, .. } if r.settled() && r.manager.is_some() && r.desired == DesiredRemote::Run => Some(*at),
         _ => None,
     }
 }
@@ -108,41 +85,24 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     match event {
         Event::Wanted(wanted) => {
             let Some(manager) = wanted.manager else {
-                step.reasons
-                    .push("the slot is wanted but no node is named to manage it".to_owned());
+                step.reasons.push("the slot is wanted but no node is named to manage it".to_owned());
                 return step;
             };
-            let mut r = RemoteTask {
-                slot: slot.clone(),
-                ..RemoteTask::default()
-            };
+            let mut r = RemoteTask { slot: slot.clone(), ..RemoteTask::default() };
             install(&mut r, wanted, manager, cx);
-            let message = format!(
-                "incarnation {} committed for node {}",
-                r.incarnation.short(),
-                manager.node_id.short()
-            );
+            let message = format!("incarnation {} committed for node {}", r.incarnation.short(), manager.node_id.short());
             note(&mut r, cx, message);
             // Rule 1: the incarnation is committed before anyone is asked to create it.
             step.effects.push(Effect::Commit(Box::new(r.clone())));
-            step.effects
-                .extend(orders(&r).into_iter().map(|(node, order)| Effect::Order {
-                    node,
-                    order: Box::new(order),
-                }));
-            step.reasons.push(
-                "the slot is wanted for the first time: intent is committed, then created"
-                    .to_owned(),
-            );
+            step.effects.extend(orders(&r).into_iter().map(|(node, order)| Effect::Order { node, order: Box::new(order) }));
+            step.reasons.push("the slot is wanted for the first time: intent is committed, then created".to_owned());
             step.record = Some(r);
         }
         Event::Report { from, .. } => {
             // Rules 5 and 10: an instance without a record is nobody's to kill; the sweep reports it.
-            step.effects.push(Effect::Release {
-                node: *from,
-                slot: slot.clone(),
-            });
-            step.reasons.push("report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound".to_owned());
+            step.effects.push(Effect::Release { node: *from, slot: slot.clone() });
+            step.reasons
+                .push("report ignored: the slot has no record; the node is told to let go, the sweep lists what is unbound".to_owned());
         }
         Event::Released { .. }
         | Event::Unwanted { .. }
@@ -153,25 +113,14 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
         | Event::Restart { .. }
         | Event::DeclareGone { .. }
         | Event::Forget { .. }
-        | Event::Tick => step
-            .reasons
-            .push("the slot has no record: nothing to do".to_owned()),
+        | Event::Tick => step.reasons.push("the slot has no record: nothing to do".to_owned()),
     }
     step
 }
 
 /// Puts a new incarnation of what is wanted into the record, under a new epoch.
 pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manager, cx: Context) {
-    let RemoteWanted {
-        job_version,
-        spec_hash,
-        driver,
-        provider,
-        policy,
-        manager: _,
-        previous_ended: _,
-        keep_counters,
-    } = wanted;
+    let RemoteWanted { job_version, spec_hash, driver, provider, policy, manager: _, previous_ended: _, keep_counters } = wanted;
     r.job_version = *job_version;
     r.spec_hash.clone_from(spec_hash);
     r.driver.clone_from(driver);
@@ -210,11 +159,7 @@ fn note(r: &mut RemoteTask, cx: Context, message: String) {
     if r.history.len() >= HISTORY {
         r.history.remove(0);
     }
-    r.history.push(RemoteEvent {
-        time: cx.now,
-        epoch: r.epoch,
-        message,
-    });
+    r.history.push(RemoteEvent { time: cx.now, epoch: r.epoch, message });
 }
 
 /// A record being changed.
@@ -247,11 +192,7 @@ impl Work {
 
     /// Nothing follows for the task: its incarnation has ended and no restart is due.
     fn finished(&self) -> bool {
-        self.r.observed.ended()
-            && matches!(
-                self.r.verdict,
-                RemoteVerdict::Complete | RemoteVerdict::Failed { .. }
-            )
+        self.r.observed.ended() && matches!(self.r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
     }
 
     /// Management moves: the only place besides [`install`] where the epoch grows.
@@ -263,21 +204,13 @@ impl Work {
         if !manager.alloc_id.is_nil() {
             self.r.alloc_id = manager.alloc_id;
         }
-        if self
-            .r
-            .successor
-            .is_some_and(|s| s.node_id == manager.node_id)
-        {
+        if self.r.successor.is_some_and(|s| s.node_id == manager.node_id) {
             self.r.successor = None;
         }
         self.r.handovers += 1;
         self.changed(format!(
             "{} by node {} under epoch {}: {why}",
-            if managed_before {
-                "handed over"
-            } else {
-                "adopted"
-            },
+            if managed_before { "handed over" } else { "adopted" },
             manager.node_id.short(),
             self.r.epoch
         ));
@@ -290,8 +223,7 @@ impl Work {
             self.r.unmanaged_since = self.cx.now;
             self.changed(format!("unmanaged: {why}"));
             if self.r.desired == DesiredRemote::Run {
-                self.evaluate
-                    .push(format!("{} is unmanaged: {why}", self.r.slot));
+                self.evaluate.push(format!("{} is unmanaged: {why}", self.r.slot));
             }
         }
     }
@@ -308,18 +240,10 @@ impl Work {
         }
         if w.previous_ended && self.finished() && manager.alloc_id != self.r.alloc_id {
             // The failure has been delivered to its allocation and the reschedule policy has placed a new one: a new incarnation.
-            self.because(
-                "the previous allocation has ended; a new incarnation follows the reschedule",
-            );
+            self.because("the previous allocation has ended; a new incarnation follows the reschedule");
             self.r.next = Some(Box::new(w.clone()));
             if self.r.manager.is_none() && !self.r.settled() && self.reaches(&w.provider) {
-                self.take_over(
-                    Manager {
-                        alloc_id: AllocId::NIL,
-                        ..manager
-                    },
-                    "to let the provider forget the ended instance",
-                );
+                self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to let the provider forget the ended instance");
             }
             return;
         }
@@ -343,27 +267,16 @@ impl Work {
             Some(m) if m.node_id == manager.node_id => {
                 self.r.manager = Some(manager);
                 self.r.alloc_id = manager.alloc_id;
-                self.changed(format!(
-                    "the same node manages it for allocation {} now",
-                    manager.alloc_id.short()
-                ));
+                self.changed(format!("the same node manages it for allocation {} now", manager.alloc_id.short()));
             }
             Some(_) if self.r.observed.ended() => {
-                self.take_over(
-                    manager,
-                    "the instance has ended: there is nothing to keep watching during the move",
-                );
+                self.take_over(manager, "the instance has ended: there is nothing to keep watching during the move");
             }
             // Rule 8: make before break. The new node looks first; the old one goes on until it has seen the instance.
-            Some(_) if self.r.successor == Some(manager) => {
-                self.because("the successor has not observed the instance yet")
-            }
+            Some(_) if self.r.successor == Some(manager) => self.because("the successor has not observed the instance yet"),
             Some(old) => {
                 if let Some(other) = self.r.successor.filter(|s| s.node_id != manager.node_id) {
-                    self.changed(format!(
-                        "node {} is no longer the successor",
-                        other.node_id.short()
-                    ));
+                    self.changed(format!("node {} is no longer the successor", other.node_id.short()));
                 }
                 self.r.successor = Some(manager);
                 self.changed(format!(
@@ -395,10 +308,7 @@ impl Work {
         self.drop_successor();
         self.r.next = Some(Box::new(w.clone()));
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = format!(
-            "replaced by version {} of the job, whose specification differs",
-            w.job_version
-        );
+        self.r.stop_reason = format!("replaced by version {} of the job, whose specification differs", w.job_version);
         self.changed(format!("stopping: {}", self.r.stop_reason));
         self.need_executor_for_stop(w, manager);
     }
@@ -409,13 +319,7 @@ impl Work {
         }
         if self.reaches(&w.provider) {
             // No allocation is named: the new allocation never shows the old instance as its own.
-            self.take_over(
-                Manager {
-                    alloc_id: AllocId::NIL,
-                    ..manager
-                },
-                "to stop what is there",
-            );
+            self.take_over(Manager { alloc_id: AllocId::NIL, ..manager }, "to stop what is there");
         } else {
             self.because("the node of the new version does not reach the provider of the old instance: another capable node must stop it");
         }
@@ -423,10 +327,7 @@ impl Work {
 
     pub(super) fn drop_successor(&mut self) {
         if let Some(s) = self.r.successor.take() {
-            self.because(format!(
-                "node {} need not observe any more",
-                s.node_id.short()
-            ));
+            self.because(format!("node {} need not observe any more", s.node_id.short()));
         }
     }
 
@@ -451,9 +352,7 @@ impl Work {
             return self.because("the result is delivered; nothing is left to manage");
         }
         if self.r.successor.is_some() {
-            return self.because(
-                "the old manager goes on until the successor has observed the instance (rule 8)",
-            );
+            return self.because("the old manager goes on until the successor has observed the instance (rule 8)");
         }
         self.unmanage("its allocation was moved and no other node has room");
     }
@@ -477,8 +376,7 @@ impl Work {
         if self.r.successor.is_some_and(|s| s.node_id == node) {
             self.r.successor = None;
             self.changed(format!("the successor, node {}, was lost", node.short()));
-            self.evaluate
-                .push(format!("{} needs another successor", self.r.slot));
+            self.evaluate.push(format!("{} needs another successor", self.r.slot));
         }
         if let Some(next) = &mut self.r.next
             && next.manager.is_some_and(|m| m.node_id == node)
@@ -503,8 +401,7 @@ impl Work {
             return self.because("the node is told its order again");
         }
         if self.r.manager.is_none() && self.r.desired == DesiredRemote::Run && !self.finished() {
-            self.evaluate
-                .push(format!("{} is unmanaged and a node has come", self.r.slot));
+            self.evaluate.push(format!("{} is unmanaged and a node has come", self.r.slot));
         }
         self.because("the node has no part in the slot");
     }
@@ -512,8 +409,7 @@ impl Work {
     fn drain(&mut self, node: NodeId, force: bool) {
         if self.r.successor.is_some_and(|s| s.node_id == node) {
             self.drop_successor();
-            self.evaluate
-                .push(format!("{} needs another successor", self.r.slot));
+            self.evaluate.push(format!("{} needs another successor", self.r.slot));
         }
         if self.r.manager.is_none_or(|m| m.node_id != node) {
             return self.because("the node does not manage the slot");
@@ -522,14 +418,11 @@ impl Work {
             return self.because("the instance has ended: nothing holds the drain up");
         }
         match (self.r.successor, force) {
-            (Some(_), false) => {
-                self.because("the drain waits for the successor to observe the instance (rule 8)")
-            }
+            (Some(_), false) => self.because("the drain waits for the successor to observe the instance (rule 8)"),
             (Some(s), true) => self.take_over(s, "the drain waits no longer for the observation"),
             (None, false) if self.r.desired == DesiredRemote::Run => {
                 self.because("the drain asks for a successor");
-                self.evaluate
-                    .push(format!("{} is on a draining node", self.r.slot));
+                self.evaluate.push(format!("{} is on a draining node", self.r.slot));
             }
             (None, false) => self.because("the drain waits for the stop to be confirmed"),
             (None, true) => self.unmanage("the drain ends and no other node has room"),
@@ -541,28 +434,16 @@ impl Work {
             return self.because("the slot is managed");
         }
         if !self.reaches(provider) {
-            return self.because(format!(
-                "the node reaches provider {provider:?}, the instance lives at {:?}",
-                self.r.provider
-            ));
+            return self.because(format!("the node reaches provider {provider:?}, the instance lives at {:?}", self.r.provider));
         }
-        let executor = Manager {
-            node_id: node,
-            alloc_id: AllocId::NIL,
-        };
+        let executor = Manager { node_id: node, alloc_id: AllocId::NIL };
         if self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {
             if !self.r.settled() {
-                self.take_over(
-                    executor,
-                    "to stop it (any capable node executes a tombstone)",
-                );
+                self.take_over(executor, "to stop it (any capable node executes a tombstone)");
             }
         } else if !self.finished() {
             self.because("the slot is unmanaged: the scheduler is asked for an allocation");
-            self.evaluate.push(format!(
-                "{} is unmanaged and a capable node has room",
-                self.r.slot
-            ));
+            self.evaluate.push(format!("{} is unmanaged and a capable node has room", self.r.slot));
         }
     }
 
@@ -591,18 +472,11 @@ impl Work {
 
     fn declare_gone(&mut self, why: &str) {
         match self.r.observed {
-            Observed::Exited { .. } | Observed::Gone => {
-                self.because("the instance has ended already")
-            }
+            Observed::Exited { .. } | Observed::Gone => self.because("the instance has ended already"),
             Observed::Running | Observed::Creating if self.r.manager.is_some() => {
-                self.because(
-                    "refused: the instance is observed alive; stop it instead of declaring it gone",
-                );
+                self.because("refused: the instance is observed alive; stop it instead of declaring it gone");
             }
-            Observed::Running
-            | Observed::Creating
-            | Observed::Intended
-            | Observed::Unknown { .. } => {
+            Observed::Running | Observed::Creating | Observed::Intended | Observed::Unknown { .. } => {
                 self.r.observed = Observed::Gone;
                 self.changed(format!("declared gone: {why}"));
             }
@@ -616,55 +490,27 @@ impl Work {
 
     pub(super) fn resend(&mut self, node: NodeId) {
         if let Some(order) = order_for_node(&self.r, node) {
-            self.out.push(Effect::Order {
-                node,
-                order: Box::new(order),
-            });
+            self.out.push(Effect::Order { node, order: Box::new(order) });
         }
     }
 
     /// Compares before and after: the commit first, then releases, then orders, then evaluations.
     fn finish(self, before: &RemoteTask) -> Step {
-        let Self {
-            r,
-            cx: _,
-            deleted,
-            out,
-            evaluate,
-            reasons,
-        } = self;
+        let Self { r, cx: _, deleted, out, evaluate, reasons } = self;
         let mut effects = Vec::new();
         let job = r.slot.job();
-        let old: Vec<NodeId> = [before.manager, before.successor]
-            .into_iter()
-            .flatten()
-            .map(|m| m.node_id)
-            .collect();
+        let old: Vec<NodeId> = [before.manager, before.successor].into_iter().flatten().map(|m| m.node_id).collect();
         if deleted {
             effects.push(Effect::Delete(r.slot.clone()));
-            effects.extend(old.into_iter().map(|node| Effect::Release {
-                node,
-                slot: r.slot.clone(),
-            }));
-            return Step {
-                record: None,
-                effects,
-                reasons,
-            };
+            effects.extend(old.into_iter().map(|node| Effect::Release { node, slot: r.slot.clone() }));
+            return Step { record: None, effects, reasons };
         }
         if &r != before {
             effects.push(Effect::Commit(Box::new(r.clone())));
-            let now: Vec<NodeId> = [r.manager, r.successor]
-                .into_iter()
-                .flatten()
-                .map(|m| m.node_id)
-                .collect();
+            let now: Vec<NodeId> = [r.manager, r.successor].into_iter().flatten().map(|m| m.node_id).collect();
             for node in old {
                 if !now.contains(&node) {
-                    effects.push(Effect::Release {
-                        node,
-                        slot: r.slot.clone(),
-                    });
+                    effects.push(Effect::Release { node, slot: r.slot.clone() });
                 }
             }
             for (node, order) in orders(&r) {
@@ -676,10 +522,7 @@ impl Work {
                     o
                 });
                 if told.as_ref() != Some(&order) {
-                    effects.push(Effect::Order {
-                        node,
-                        order: Box::new(order),
-                    });
+                    effects.push(Effect::Order { node, order: Box::new(order) });
                 }
             }
         }
@@ -688,14 +531,7 @@ impl Work {
                 effects.push(effect);
             }
         }
-        effects.extend(evaluate.into_iter().map(|why| Effect::Evaluate {
-            job: job.clone(),
-            why,
-        }));
-        Step {
-            record: Some(r),
-            effects,
-            reasons,
-        }
+        effects.extend(evaluate.into_iter().map(|why| Effect::Evaluate { job: job.clone(), why }));
+        Step { record: Some(r), effects, reasons }
     }
 }

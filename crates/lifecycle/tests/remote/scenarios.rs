@@ -1,8 +1,6 @@
 //! The acceptance scenarios of the remote-task page that can be told without processes, named after its lines.
 
-use lifecycle::remote::{
-    Context, Effect, Event, node, orders, reconcile::needs_executor, transition,
-};
+use lifecycle::remote::{Context, Effect, Event, node, orders, reconcile::needs_executor, transition};
 use lifecycle::restart::mix;
 use model::{
     DesiredRemote, IncarnationId, Observed, RemoteReport, RemoteVerdict, RemoteWanted,
@@ -44,28 +42,18 @@ fn a1_kill_the_manager_with_another_ready() {
     w.kill_and_expire(0);
     w.run_as_is();
     assert_eq!(manager(&w, 0), Some(1));
-    assert_eq!(
-        identity(&w, 0),
-        before,
-        "same instance, same handle, counters unchanged"
-    );
+    assert_eq!(identity(&w, 0), before, "same instance, same handle, counters unchanged");
     assert_eq!((w.provider.creates, w.provider.stops), (1, 0));
     w.assert_ok();
 }
 
 #[test]
 fn a2_a_new_node_adopts_after_any_delay() {
-    let mut w = running(Config {
-        nodes: 1,
-        ..Config::default()
-    });
+    let mut w = running(Config { nodes: 1, ..Config::default() });
     let before = identity(&w, 0);
     w.kill_and_expire(0);
     w.run_as_is();
-    assert!(
-        w.records[&0].manager.is_none() && w.records[&0].unmanaged_since > 0,
-        "shown as unmanaged meanwhile"
-    );
+    assert!(w.records[&0].manager.is_none() && w.records[&0].unmanaged_since > 0, "shown as unmanaged meanwhile");
     w.now += 30 * 24 * 3600 * crate::world::SECOND;
     w.allocs.clear(); // collected long ago
     w.apply(&Action::Connect(0));
@@ -79,10 +67,7 @@ fn a2_a_new_node_adopts_after_any_delay() {
 
 #[test]
 fn a3_the_only_manager_away_beyond_its_lease_returns() {
-    let mut w = running(Config {
-        nodes: 1,
-        ..Config::default()
-    });
+    let mut w = running(Config { nodes: 1, ..Config::default() });
     let before = identity(&w, 0);
     w.disconnect(0);
     w.apply(&Action::Lapse(0));
@@ -105,24 +90,10 @@ fn a4_drain_with_room_makes_before_it_breaks() {
     assert_eq!(manager(&w, 0), Some(0), "the old manager goes on");
     assert_eq!(w.records[&0].successor.map(|s| s.node_id), Some(node_id(1)));
     let mut observed = false;
-    while let Some(a) = w
-        .enabled()
-        .into_iter()
-        .find(|a| !a.is_fault() && !matches!(a, Action::Retry(..)))
-    {
-        observed |= w.nodes[1]
-            .slots
-            .get(&0)
-            .and_then(node::Slot::sighting)
-            .is_some();
-        assert!(
-            observed || manager(&w, 0) == Some(0),
-            "management moves only after the successor has observed"
-        );
-        assert!(
-            observed || w.nodes[0].slots[&0].order().is_some(),
-            "the old manager has not let go before"
-        );
+    while let Some(a) = w.enabled().into_iter().find(|a| !a.is_fault() && !matches!(a, Action::Retry(..))) {
+        observed |= w.nodes[1].slots.get(&0).and_then(node::Slot::sighting).is_some();
+        assert!(observed || manager(&w, 0) == Some(0), "management moves only after the successor has observed");
+        assert!(observed || w.nodes[0].slots[&0].order().is_some(), "the old manager has not let go before");
         w.apply(&a);
     }
     assert_eq!(manager(&w, 0), Some(1));
@@ -133,25 +104,15 @@ fn a4_drain_with_room_makes_before_it_breaks() {
 
 #[test]
 fn a5_drain_without_room() {
-    let mut w = running(Config {
-        nodes: 1,
-        ..Config::default()
-    });
+    let mut w = running(Config { nodes: 1, ..Config::default() });
     let before = identity(&w, 0);
     w.apply(&Action::Drain(0));
     w.run_as_is();
-    assert_eq!(
-        manager(&w, 0),
-        Some(0),
-        "it waits for a successor while there is time"
-    );
+    assert_eq!(manager(&w, 0), Some(0), "it waits for a successor while there is time");
     w.apply(&Action::ForceDrain(0));
     w.run_as_is();
     assert!(w.records[&0].manager.is_none() && w.records[&0].unmanaged_since > 0);
-    assert!(
-        w.nodes[0].slots[&0].order().is_none(),
-        "the drained node has let go"
-    );
+    assert!(w.nodes[0].slots[&0].order().is_none(), "the drained node has let go");
     w.nodes[0].draining = false;
     w.run_as_is();
     assert_eq!(manager(&w, 0), Some(0), "a later capable node adopts");
@@ -162,11 +123,7 @@ fn a5_drain_without_room() {
 
 #[test]
 fn a6_five_hundred_tasks_leave_one_manager() {
-    let mut w = World::new(Config {
-        slots: 500,
-        nodes: 3,
-        ..Config::default()
-    });
+    let mut w = World::new(Config { slots: 500, nodes: 3, ..Config::default() });
     for slot in 0..500 {
         w.place(slot, 0);
     }
@@ -192,11 +149,7 @@ fn start_until(cfg: Config, stop: impl Fn(&World) -> bool) -> World {
     let mut w = World::new(cfg);
     w.place(0, 0);
     while !stop(&w) {
-        let a = w
-            .enabled()
-            .into_iter()
-            .find(|a| !a.is_fault())
-            .expect("the start has further steps");
+        let a = w.enabled().into_iter().find(|a| !a.is_fault()).expect("the start has further steps");
         w.apply(&a);
     }
     w
@@ -206,15 +159,9 @@ type Moment = (&'static str, fn(&World) -> bool);
 
 const MOMENTS: [Moment; 4] = [
     ("before the create is sent", |w| w.records.contains_key(&0)),
-    ("while it is on its way", |w| {
-        w.enabled().contains(&Action::Execute(0, 0))
-    }),
-    ("after it took effect", |w| {
-        w.enabled().contains(&Action::Answer(0, 0))
-    }),
-    ("after its reply, before the servers know", |w| {
-        w.enabled().contains(&Action::ToServers(0))
-    }),
+    ("while it is on its way", |w| w.enabled().contains(&Action::Execute(0, 0))),
+    ("after it took effect", |w| w.enabled().contains(&Action::Answer(0, 0))),
+    ("after its reply, before the servers know", |w| w.enabled().contains(&Action::ToServers(0))),
 ];
 
 #[test]
@@ -222,13 +169,7 @@ fn a7_kill_around_the_create() {
     for late in [false, true] {
         for (name, moment) in MOMENTS {
             for other_adopts in [false, true] {
-                let mut w = start_until(
-                    Config {
-                        late_calls: late,
-                        ..Config::default()
-                    },
-                    moment,
-                );
+                let mut w = start_until(Config { late_calls: late, ..Config::default() }, moment);
                 let key = w.records[&0].incarnation;
                 if other_adopts {
                     w.kill_and_expire(0);
@@ -243,10 +184,7 @@ fn a7_kill_around_the_create() {
                 w.run_as_is();
                 let live = w.alive(0);
                 assert_eq!(live.len(), 1, "{name}, late {late}");
-                assert_eq!(
-                    live[0].key, key,
-                    "{name}: the intended incarnation, found by key"
-                );
+                assert_eq!(live[0].key, key, "{name}: the intended incarnation, found by key");
                 assert_eq!(w.provider.creates, 1, "{name}");
                 assert_eq!(w.records[&0].observed, Observed::Running, "{name}");
                 w.assert_ok();
@@ -258,11 +196,7 @@ fn a7_kill_around_the_create() {
 #[test]
 fn a8_without_keyed_create_but_with_list() {
     for (name, moment) in MOMENTS {
-        let cfg = Config {
-            keyed: false,
-            late_calls: false,
-            ..Config::default()
-        };
+        let cfg = Config { keyed: false, late_calls: false, ..Config::default() };
         let mut w = start_until(cfg, moment);
         w.kill_and_expire(0);
         w.run_as_is();
@@ -270,26 +204,14 @@ fn a8_without_keyed_create_but_with_list() {
             w.retry_all();
         }
         match w.alive(0).len() {
-            1 => assert_eq!(
-                w.records[&0].observed,
-                Observed::Running,
-                "{name}: bound to the one that exists"
-            ),
+            1 => assert_eq!(w.records[&0].observed, Observed::Running, "{name}: bound to the one that exists"),
             0 => {
                 let Observed::Unknown { why, .. } = &w.records[&0].observed else {
                     panic!("{name}: held in Unknown, not {:?}", w.records[&0].observed)
                 };
-                assert!(
-                    why.contains("declares it gone"),
-                    "{name}: the reason says what to do: {why}"
-                );
+                assert!(why.contains("declares it gone"), "{name}: the reason says what to do: {why}");
                 // A person decides; the slot goes on with a new key.
-                w.server(
-                    0,
-                    &Event::DeclareGone {
-                        why: "looked at the provider".to_owned(),
-                    },
-                );
+                w.server(0, &Event::DeclareGone { why: "looked at the provider".to_owned() });
                 w.run_as_is();
                 assert_eq!(w.alive(0).len(), 1, "{name}");
             }
@@ -301,15 +223,10 @@ fn a8_without_keyed_create_but_with_list() {
 
 #[test]
 fn a9_create_reply_lost() {
-    let mut w = start_until(Config::default(), |w| {
-        w.enabled().contains(&Action::Answer(0, 0))
-    });
+    let mut w = start_until(Config::default(), |w| w.enabled().contains(&Action::Answer(0, 0)));
     w.apply(&Action::LoseAnswer(0, 0));
     w.run_as_is();
-    assert!(
-        matches!(w.records[&0].observed, Observed::Unknown { .. }),
-        "the servers are told that it is not known"
-    );
+    assert!(matches!(w.records[&0].observed, Observed::Unknown { .. }), "the servers are told that it is not known");
     w.retry_all();
     assert_eq!((w.alive(0).len(), w.provider.creates), (1, 1));
     assert_eq!(w.records[&0].observed, Observed::Running);
@@ -319,19 +236,9 @@ fn a9_create_reply_lost() {
 #[test]
 fn a10_plugin_dies_inside_the_create() {
     // Dead before it had asked the provider: the retry uses the same key.
-    let mut w = start_until(
-        Config {
-            late_calls: false,
-            ..Config::default()
-        },
-        |w| {
-            w.nodes[0]
-                .slots
-                .get(&0)
-                .and_then(node::Slot::in_flight)
-                .is_some_and(|c| matches!(c, node::Call::Ensure { .. }))
-        },
-    );
+    let mut w = start_until(Config { late_calls: false, ..Config::default() }, |w| {
+        w.nodes[0].slots.get(&0).and_then(node::Slot::in_flight).is_some_and(|c| matches!(c, node::Call::Ensure { .. }))
+    });
     let key = w.records[&0].incarnation;
     w.apply(&Action::LoseAnswer(0, 0));
     w.run_as_is();
@@ -373,19 +280,14 @@ fn a12_cut_off_manager_returns_after_its_allocation_was_collected() {
     w.run_as_is();
     assert!(w.nodes[0].slots[&0].order().is_none(), "it lets go");
     assert_eq!(manager(&w, 0), Some(1));
-    assert_eq!(
-        (w.alive(0).len(), w.provider.creates, w.provider.stops),
-        (1, 1, 0)
-    );
+    assert_eq!((w.alive(0).len(), w.provider.creates, w.provider.stops), (1, 1, 0));
     w.assert_ok();
 }
 
 #[test]
 fn a13_a_paused_call_is_refused_when_it_resumes() {
     // Node 0 has sent its create and is paused; node 1 adopts under the next epoch; then the first call arrives.
-    let mut w = start_until(Config::default(), |w| {
-        w.enabled().contains(&Action::Execute(0, 0))
-    });
+    let mut w = start_until(Config::default(), |w| w.enabled().contains(&Action::Execute(0, 0)));
     w.disconnect(0);
     w.apply(&Action::Lapse(0));
     w.apply(&Action::Expire(0));
@@ -393,10 +295,7 @@ fn a13_a_paused_call_is_refused_when_it_resumes() {
     assert_eq!((w.alive(0).len(), manager(&w, 0)), (1, Some(1)));
     w.apply(&Action::Execute(0, 0));
     w.run_as_is();
-    assert_eq!(
-        w.provider.refused_stale, 1,
-        "the provider has accepted a higher epoch"
-    );
+    assert_eq!(w.provider.refused_stale, 1, "the provider has accepted a higher epoch");
     assert_eq!((w.alive(0).len(), w.provider.creates), (1, 1));
     w.assert_ok();
 }
@@ -407,18 +306,14 @@ fn a14_provider_in_trouble_for_ten_minutes_also_during_adoption() {
     let before = identity(&w, 0);
     w.provider.unreachable = true;
     w.run_as_is();
-    let Observed::Unknown { since, .. } = w.records[&0].observed else {
-        panic!("{:?}", w.records[&0].observed)
-    };
+    let Observed::Unknown { since, .. } = w.records[&0].observed else { panic!("{:?}", w.records[&0].observed) };
     w.kill_and_expire(0);
     for _ in 0..60 {
         w.now += 10 * crate::world::SECOND;
         w.run_as_is();
         w.retry_all();
     }
-    let Observed::Unknown { since: still, .. } = w.records[&0].observed else {
-        panic!("{:?}", w.records[&0].observed)
-    };
+    let Observed::Unknown { since: still, .. } = w.records[&0].observed else { panic!("{:?}", w.records[&0].observed) };
     assert_eq!(since, still, "unknown since the trouble began");
     assert_eq!(manager(&w, 0), Some(1));
     w.provider.unreachable = false;
@@ -431,25 +326,15 @@ fn a14_provider_in_trouble_for_ten_minutes_also_during_adoption() {
 
 #[test]
 fn a15_exit_while_unmanaged() {
-    for (batch, code, expected_restarts) in
-        [(true, 0, 0), (true, 3, 1), (false, 0, 1), (false, 3, 1)]
-    {
-        let mut w = running(Config {
-            batch,
-            nodes: 1,
-            ..Config::default()
-        });
+    for (batch, code, expected_restarts) in [(true, 0, 0), (true, 3, 1), (false, 0, 1), (false, 3, 1)] {
+        let mut w = running(Config { batch, nodes: 1, ..Config::default() });
         let first = w.records[&0].incarnation;
         w.kill_and_expire(0);
         w.exit(0, code);
         w.apply(&Action::Connect(0));
         w.run_as_is();
         let r = w.records[&0].clone();
-        assert_eq!(
-            r.result.as_ref().map(|x| x.code),
-            Some(code),
-            "the exact code is recorded"
-        );
+        assert_eq!(r.result.as_ref().map(|x| x.code), Some(code), "the exact code is recorded");
         assert_eq!(r.restarts, expected_restarts, "counted once");
         if expected_restarts == 0 {
             assert_eq!(r.verdict, RemoteVerdict::Complete);
@@ -459,10 +344,7 @@ fn a15_exit_while_unmanaged() {
             assert_eq!(w.alive(0).len(), 1);
             assert_ne!(r.incarnation, first, "the corpse is not adopted again");
         }
-        assert!(
-            w.provider.instances.iter().all(|i| i.alive),
-            "the provider was told that the result is stored"
-        );
+        assert!(w.provider.instances.iter().all(|i| i.alive), "the provider was told that the result is stored");
         w.assert_ok();
     }
 }
@@ -470,43 +352,25 @@ fn a15_exit_while_unmanaged() {
 #[test]
 fn a16_kill_between_observation_and_acknowledgement() {
     let moments: [Moment; 3] = [
-        ("seen by the node only", |w| {
-            w.enabled().contains(&Action::ToServers(0))
-        }),
-        ("counted by the servers", |w| {
-            w.records[&0].exit_acknowledged && w.enabled().contains(&Action::ToNode(0))
-        }),
+        ("seen by the node only", |w| w.enabled().contains(&Action::ToServers(0))),
+        ("counted by the servers", |w| w.records[&0].exit_acknowledged && w.enabled().contains(&Action::ToNode(0))),
         ("acknowledged at the provider, not reported", |w| {
-            w.records[&0].exit_acknowledged
-                && w.provider.instances.is_empty()
-                && w.enabled().contains(&Action::Answer(0, 0))
+            w.records[&0].exit_acknowledged && w.provider.instances.is_empty() && w.enabled().contains(&Action::Answer(0, 0))
         }),
     ];
     for (name, moment) in moments {
         for code in [0, 3] {
-            let mut w = running(Config {
-                batch: true,
-                restart_attempts: 0,
-                ..Config::default()
-            });
+            let mut w = running(Config { batch: true, restart_attempts: 0, ..Config::default() });
             w.exit(0, code);
             while !moment(&w) {
-                let a = w
-                    .enabled()
-                    .into_iter()
-                    .find(|a| !a.is_fault())
-                    .expect("further steps");
+                let a = w.enabled().into_iter().find(|a| !a.is_fault()).expect("further steps");
                 w.apply(&a);
             }
             w.kill_and_expire(0);
             // The lost allocation is replaced; its replacement learns the result, it does not run the task again.
             w.run(|a| !matches!(a, Action::Connect(_) | Action::AllocEnded(_)));
             let r = &w.records[&0];
-            assert_eq!(
-                r.result.as_ref().map(|x| x.code),
-                Some(code),
-                "{name}: not lost"
-            );
+            assert_eq!(r.result.as_ref().map(|x| x.code), Some(code), "{name}: not lost");
             assert!(r.verdict.final_for_task(), "{name}");
             assert_eq!(w.provider.creates, 1, "{name}: not run again");
             w.assert_ok();
@@ -518,20 +382,14 @@ fn a16_kill_between_observation_and_acknowledgement() {
 fn a17_node_down_then_stop() {
     // With another node: it executes the stop. Without: a visible tombstone until one comes.
     for nodes in [2, 1] {
-        let mut w = running(Config {
-            nodes,
-            ..Config::default()
-        });
+        let mut w = running(Config { nodes, ..Config::default() });
         w.kill_and_expire(0);
         w.apply(&Action::StopJob);
         w.allocs.clear();
         w.run_as_is();
         if nodes == 1 {
             let r = &w.records[&0];
-            assert!(
-                needs_executor(r) && r.desired == DesiredRemote::Stop && r.unmanaged_since > 0,
-                "a visible tombstone"
-            );
+            assert!(needs_executor(r) && r.desired == DesiredRemote::Stop && r.unmanaged_since > 0, "a visible tombstone");
             assert_eq!(r.stop_reason, "the job was stopped");
             w.apply(&Action::Connect(0));
             w.run_as_is();
@@ -550,43 +408,24 @@ fn a18_drain_and_scale_down_at_once_in_200_interleavings() {
             state = mix(state);
             usize::try_from(state % n as u64).expect("small")
         };
-        let mut w = running(Config {
-            slots: 4,
-            nodes: 3,
-            ..Config::default()
-        });
+        let mut w = running(Config { slots: 4, nodes: 3, ..Config::default() });
         let before: Vec<_> = (0..4).map(|s| identity(&w, s)).collect();
         // The drain and two scale-downs happen anywhere among the first steps.
         let mut todo = vec![Action::Drain(0), Action::ScaleDown, Action::ScaleDown];
         while !todo.is_empty() {
             let steps: Vec<Action> = w.enabled().into_iter().filter(|a| !a.is_fault()).collect();
             let i = pick(steps.len() + todo.len());
-            let a = if i < steps.len() {
-                steps[i].clone()
-            } else {
-                todo.remove(i - steps.len())
-            };
+            let a = if i < steps.len() { steps[i].clone() } else { todo.remove(i - steps.len()) };
             w.apply(&a);
         }
         w.settle(&mut pick);
         w.check_quiet();
         assert!(w.violations.is_empty(), "seed {seed}: {:#?}", w.violations);
         for slot in 0..2 {
-            assert_eq!(
-                identity(&w, slot),
-                before[slot as usize],
-                "seed {seed}: slot {slot} was handed over, not touched"
-            );
-            assert!(
-                manager(&w, slot).is_some_and(|n| n != 0),
-                "seed {seed}: slot {slot} left the draining node"
-            );
+            assert_eq!(identity(&w, slot), before[slot as usize], "seed {seed}: slot {slot} was handed over, not touched");
+            assert!(manager(&w, slot).is_some_and(|n| n != 0), "seed {seed}: slot {slot} left the draining node");
         }
-        assert_eq!(
-            (w.provider.creates, w.provider.stops),
-            (4, 2),
-            "seed {seed}: removed slots stopped, none forgotten"
-        );
+        assert_eq!((w.provider.creates, w.provider.stops), (4, 2), "seed {seed}: removed slots stopped, none forgotten");
     }
 }
 
@@ -599,17 +438,10 @@ fn a19_node_down_then_update() {
     w.apply(&Action::Place(0, 1));
     let order = orders(&w.records[&0]).remove(0).1;
     assert_eq!(order.desired, DesiredRemote::Stop);
-    assert!(
-        order.alloc_id.is_nil(),
-        "the new allocation is never shown for the old instance"
-    );
+    assert!(order.alloc_id.is_nil(), "the new allocation is never shown for the old instance");
     w.run_as_is();
     let live = w.alive(0);
-    assert_eq!(
-        live.iter().map(|i| i.version).collect::<Vec<_>>(),
-        [2],
-        "version 1 was replaced"
-    );
+    assert_eq!(live.iter().map(|i| i.version).collect::<Vec<_>>(), [2], "version 1 was replaced");
     assert_ne!(live[0].key, v1);
     assert_eq!((w.provider.creates, w.provider.stops), (2, 1));
     w.assert_ok();
@@ -617,10 +449,7 @@ fn a19_node_down_then_update() {
 
 #[test]
 fn a19_group_removed_or_scaled_down() {
-    let mut w = running(Config {
-        slots: 2,
-        ..Config::default()
-    });
+    let mut w = running(Config { slots: 2, ..Config::default() });
     w.kill_and_expire(0);
     w.apply(&Action::ScaleDown);
     w.run_as_is();
@@ -653,19 +482,13 @@ fn wanted(n: usize, alloc: u128, provider: &str) -> RemoteWanted {
         spec_hash: "hash-1".to_owned(),
         driver: "fake".to_owned(),
         provider: provider.to_owned(),
-        manager: Some(Manager {
-            node_id: node_id(n),
-            alloc_id: model::AllocId(Uuid::from_u128(alloc)),
-        }),
+        manager: Some(Manager { node_id: node_id(n), alloc_id: model::AllocId(Uuid::from_u128(alloc)) }),
         ..RemoteWanted::default()
     }
 }
 
 fn cx() -> Context {
-    Context {
-        now: 5,
-        fresh: IncarnationId(Uuid::from_u128(0xabc)),
-    }
+    Context { now: 5, fresh: IncarnationId(Uuid::from_u128(0xabc)) }
 }
 
 #[test]
@@ -673,29 +496,11 @@ fn a24_a_node_without_the_provider_is_not_chosen() {
     let mut w = running(Config::default());
     w.kill_and_expire(0);
     let before = w.records[&0].clone();
-    let step = transition(
-        &slot_key(0),
-        Some(&before),
-        &Event::Wanted(Box::new(wanted(1, 99, "another account"))),
-        cx(),
-    );
+    let step = transition(&slot_key(0), Some(&before), &Event::Wanted(Box::new(wanted(1, 99, "another account"))), cx());
     assert_eq!(step.record.as_ref(), Some(&before), "it stays unmanaged");
-    assert!(
-        step.reasons[0].contains("another account"),
-        "and says why: {:?}",
-        step.reasons
-    );
-    let step = transition(
-        &slot_key(0),
-        Some(&before),
-        &Event::Wanted(Box::new(wanted(1, 99, "fake"))),
-        cx(),
-    );
-    assert_eq!(
-        step.record.and_then(|r| r.manager).map(|m| m.node_id),
-        Some(node_id(1)),
-        "the third is chosen"
-    );
+    assert!(step.reasons[0].contains("another account"), "and says why: {:?}", step.reasons);
+    let step = transition(&slot_key(0), Some(&before), &Event::Wanted(Box::new(wanted(1, 99, "fake"))), cx());
+    assert_eq!(step.record.and_then(|r| r.manager).map(|m| m.node_id), Some(node_id(1)), "the third is chosen");
 }
 
 #[test]
@@ -704,19 +509,13 @@ fn a25_adoption_does_not_wait_for_preparation() {
     w.kill_and_expire(0);
     // Preparation never succeeds on the new node.
     w.run(|a| !matches!(a, Action::Connect(_) | Action::Prepared(..)));
-    assert_eq!(
-        (manager(&w, 0), &w.records[&0].observed),
-        (Some(1), &Observed::Running)
-    );
+    assert_eq!((manager(&w, 0), &w.records[&0].observed), (Some(1), &Observed::Running));
     assert!(w.nodes[1].slots[&0].handle().is_some());
     // A create does wait.
     let mut w = World::new(Config::default());
     w.place(0, 0);
     w.run(|a| !matches!(a, Action::Prepared(..)));
-    assert_eq!(
-        (w.provider.creates, &w.records[&0].observed),
-        (0, &Observed::Intended)
-    );
+    assert_eq!((w.provider.creates, &w.records[&0].observed), (0, &Observed::Intended));
     w.assert_ok();
 }
 
@@ -727,50 +526,23 @@ fn a26_bound_but_gone_restarts_and_unbound_is_not_touched() {
     w.exit(0, 0);
     w.provider.instances.clear();
     w.run_as_is();
-    assert_ne!(
-        w.records[&0].incarnation, first,
-        "bound but gone: its restart policy decides"
-    );
+    assert_ne!(w.records[&0].incarnation, first, "bound but gone: its restart policy decides");
     assert_eq!(w.alive(0).len(), 1);
     w.assert_ok();
     // The servers were restored to a time before the slot: the instance is reported, nobody is told to stop it.
-    let report = RemoteReport {
-        slot: slot_key(0),
-        observed: Observed::Running,
-        ..RemoteReport::default()
-    };
-    let step = transition(
-        &slot_key(0),
-        None,
-        &Event::Report {
-            from: node_id(0),
-            report: Box::new(report),
-        },
-        cx(),
-    );
-    assert_eq!(
-        step.effects,
-        [Effect::Release {
-            node: node_id(0),
-            slot: slot_key(0)
-        }]
-    );
+    let report = RemoteReport { slot: slot_key(0), observed: Observed::Running, ..RemoteReport::default() };
+    let step = transition(&slot_key(0), None, &Event::Report { from: node_id(0), report: Box::new(report) }, cx());
+    assert_eq!(step.effects, [Effect::Release { node: node_id(0), slot: slot_key(0) }]);
     assert!(step.record.is_none());
 }
 
 #[test]
 fn a26_servers_restored_to_an_older_epoch_go_on_from_the_provider_s() {
-    let mut w = running(Config {
-        nodes: 1,
-        ..Config::default()
-    });
+    let mut w = running(Config { nodes: 1, ..Config::default() });
     w.provider.accepted.insert(w.records[&0].incarnation, 40);
     w.apply(&Action::StopJob);
     w.run_as_is();
-    assert!(
-        w.records.is_empty() && w.alive(0).is_empty(),
-        "stopped under an epoch that the provider accepts"
-    );
+    assert!(w.records.is_empty() && w.alive(0).is_empty(), "stopped under an epoch that the provider accepts");
     w.assert_ok();
 }
 
@@ -787,26 +559,11 @@ fn a31_a_handle_over_the_limit_is_refused_and_absence_erases_nothing() {
         observed: Observed::Running,
         ..RemoteReport::default()
     };
-    let big = RemoteHandle {
-        schema: 1,
-        data: vec![0; MAX_HANDLE_BYTES + 1],
-    };
+    let big = RemoteHandle { schema: 1, data: vec![0; MAX_HANDLE_BYTES + 1] };
     for (handle, reason) in [(Some(big), "refused"), (None, "")] {
-        let step = transition(
-            &slot_key(0),
-            Some(&r),
-            &Event::Report {
-                from: node_id(0),
-                report: Box::new(report(handle)),
-            },
-            cx(),
-        );
+        let step = transition(&slot_key(0), Some(&r), &Event::Report { from: node_id(0), report: Box::new(report(handle)) }, cx());
         assert_eq!(step.record.and_then(|n| n.handle), r.handle);
-        assert!(
-            reason.is_empty() || step.reasons.iter().any(|x| x.contains(reason)),
-            "{:?}",
-            step.reasons
-        );
+        assert!(reason.is_empty() || step.reasons.iter().any(|x| x.contains(reason)), "{:?}", step.reasons);
     }
 }
 
@@ -819,32 +576,18 @@ fn a34_a_stop_that_errs_is_retried_and_never_done_before_it_is_gone() {
         w.run_as_is();
         w.retry_all();
         assert_eq!(w.records[&0].desired, DesiredRemote::Stop);
-        assert!(
-            !w.records[&0].verdict.final_for_task(),
-            "not complete before it is gone"
-        );
+        assert!(!w.records[&0].verdict.final_for_task(), "not complete before it is gone");
     }
     w.kill_and_expire(0);
     w.run_as_is();
-    assert_eq!(
-        manager(&w, 0),
-        Some(1),
-        "the next manager goes on with the stop"
-    );
+    assert_eq!(manager(&w, 0), Some(1), "the next manager goes on with the stop");
     let stuck = w.records[&0].clone();
     w.provider.unreachable = false;
     w.retry_all();
     assert!(w.records.is_empty() && w.alive(0).is_empty());
     w.assert_ok();
     // Forgetting is a verb of its own.
-    let step = transition(
-        &slot_key(0),
-        Some(&stuck),
-        &Event::Forget {
-            why: "the account is closed".to_owned(),
-        },
-        cx(),
-    );
+    let step = transition(&slot_key(0), Some(&stuck), &Event::Forget { why: "the account is closed".to_owned() }, cx());
     assert!(step.record.is_none() && matches!(step.effects[0], Effect::Delete(_)));
 }
 
@@ -854,9 +597,7 @@ fn a_refused_create_fails_the_task_without_restarts() {
     w.provider.refuse_creates = true;
     w.place(0, 0);
     w.run(|a| !matches!(a, Action::AllocEnded(_)));
-    let RemoteVerdict::Failed { reason } = &w.records[&0].verdict else {
-        panic!("{:?}", w.records[&0].verdict)
-    };
+    let RemoteVerdict::Failed { reason } = &w.records[&0].verdict else { panic!("{:?}", w.records[&0].verdict) };
     assert_eq!(reason, "refused by the provider");
     assert_eq!((w.provider.creates, w.records[&0].restarts), (0, 0));
     w.assert_ok();
@@ -864,31 +605,16 @@ fn a_refused_create_fails_the_task_without_restarts() {
 
 #[test]
 fn a_failed_task_is_rescheduled_as_a_new_incarnation_with_new_counters() {
-    let mut w = running(Config {
-        restart_attempts: 1,
-        ..Config::default()
-    });
+    let mut w = running(Config { restart_attempts: 1, ..Config::default() });
     for _ in 0..2 {
-        let i = w
-            .provider
-            .instances
-            .iter()
-            .position(|i| i.alive)
-            .expect("it runs");
+        let i = w.provider.instances.iter().position(|i| i.alive).expect("it runs");
         w.exit(i, 3);
         w.run(|a| !matches!(a, Action::AllocEnded(_)));
     }
-    assert!(
-        matches!(w.records[&0].verdict, RemoteVerdict::Failed { .. }),
-        "one restart, then the policy gives up"
-    );
+    assert!(matches!(w.records[&0].verdict, RemoteVerdict::Failed { .. }), "one restart, then the policy gives up");
     let (failed, allocs) = (w.records[&0].incarnation, w.allocs.len());
     w.run_as_is();
-    assert_eq!(
-        w.allocs.len(),
-        allocs + 1,
-        "a new allocation follows the failed one"
-    );
+    assert_eq!(w.allocs.len(), allocs + 1, "a new allocation follows the failed one");
     let r = &w.records[&0];
     assert_ne!(r.incarnation, failed);
     assert_eq!((r.restarts, &r.observed), (0, &Observed::Running));

@@ -14,9 +14,8 @@ use lifecycle::remote::{
     transition, wake_at,
 };
 use model::{
-    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy,
-    RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted, Restart, SlotKey, node::RemoteProvider,
-    remote::Manager,
+    AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
+    RemoteWanted, Restart, SlotKey, node::RemoteProvider, remote::Manager,
 };
 use uuid::Uuid;
 
@@ -259,13 +258,7 @@ fn node_index(id: NodeId) -> usize {
 }
 
 pub(crate) fn slot_key(slot: u32) -> SlotKey {
-    SlotKey {
-        namespace: "default".into(),
-        job_id: "job".into(),
-        group: "g".into(),
-        index: slot,
-        task: "t".into(),
-    }
+    SlotKey { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }
 }
 
 impl World {
@@ -273,11 +266,7 @@ impl World {
         let mut w = Self {
             left: cfg.budget,
             now: SECOND,
-            job: Job {
-                version: 1,
-                count: cfg.slots,
-                stopped: false,
-            },
+            job: Job { version: 1, count: cfg.slots, stopped: false },
             records: BTreeMap::new(),
             allocs: Vec::new(),
             leased: BTreeSet::new(),
@@ -316,10 +305,7 @@ impl World {
             self.provider.unreachable,
             self.job,
             records,
-            self.allocs
-                .iter()
-                .map(|a| (a.state, (a.state == AllocState::Live).then_some(a)))
-                .collect::<Vec<_>>(),
+            self.allocs.iter().map(|a| (a.state, (a.state == AllocState::Live).then_some(a))).collect::<Vec<_>>(),
             self.leased,
             self.nodes,
             self.provider.instances,
@@ -333,18 +319,11 @@ impl World {
     }
 
     pub(crate) fn alive(&self, slot: u32) -> Vec<&Instance> {
-        self.provider
-            .instances
-            .iter()
-            .filter(|i| i.slot == slot && i.alive)
-            .collect()
+        self.provider.instances.iter().filter(|i| i.slot == slot && i.alive).collect()
     }
 
     pub(crate) fn live_alloc(&self, slot: u32) -> Option<&Alloc> {
-        self.allocs
-            .iter()
-            .rev()
-            .find(|a| a.slot == slot && a.state == AllocState::Live)
+        self.allocs.iter().rev().find(|a| a.slot == slot && a.state == AllocState::Live)
     }
 
     fn policy(&self) -> RemotePolicy {
@@ -378,12 +357,7 @@ impl World {
             return false;
         }
         match self.live_alloc(slot) {
-            None => !self
-                .allocs
-                .iter()
-                .rev()
-                .find(|a| a.slot == slot)
-                .is_some_and(|a| a.state == AllocState::Complete),
+            None => !self.allocs.iter().rev().find(|a| a.slot == slot).is_some_and(|a| a.state == AllocState::Complete),
             Some(a) => a.version != self.job.version || self.nodes[a.node].draining,
         }
     }
@@ -410,12 +384,7 @@ impl World {
             if node.up && left.crashes > 0 {
                 out.push(Action::Crash(n));
             }
-            if node.draining
-                && self
-                    .records
-                    .values()
-                    .any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n)))
-            {
+            if node.draining && self.records.values().any(|r| r.manager.is_some_and(|m| m.node_id == node_id(n))) {
                 out.push(Action::ForceDrain(n));
             }
             if !node.inbox.is_empty() {
@@ -435,24 +404,13 @@ impl World {
             }
             out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
             out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
-            out.extend(
-                node.watching
-                    .iter()
-                    .filter(|s| self.observation_for(n, **s).is_some())
-                    .map(|s| Action::Observe(n, *s)),
-            );
+            out.extend(node.watching.iter().filter(|s| self.observation_for(n, **s).is_some()).map(|s| Action::Observe(n, *s)));
         }
         out.extend((0..self.zombies.len()).map(Action::Late));
         for slot in 0..self.cfg.slots {
             if self.needs_place(slot) && self.allocs.len() < self.cfg.placements {
-                let ok = |n: &usize| {
-                    self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining
-                };
-                out.extend(
-                    (0..self.nodes.len())
-                        .filter(ok)
-                        .map(|n| Action::Place(slot, n)),
-                );
+                let ok = |n: &usize| self.leased.contains(n) && self.nodes[*n].session && !self.nodes[*n].draining;
+                out.extend((0..self.nodes.len()).filter(ok).map(|n| Action::Place(slot, n)));
             }
             if let Some(r) = self.records.get(&slot) {
                 if needs_executor(r) {
@@ -462,12 +420,9 @@ impl World {
                             .map(|n| Action::Executor(slot, n)),
                     );
                 }
-                if matches!(
-                    r.verdict,
-                    RemoteVerdict::Complete | RemoteVerdict::Failed { .. }
-                ) && self.live_alloc(slot).is_some_and(|a| {
-                    a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id)
-                }) {
+                if matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+                    && self.live_alloc(slot).is_some_and(|a| a.id == r.alloc_id && r.manager.is_some_and(|m| m.alloc_id == a.id))
+                {
                     out.push(Action::AllocEnded(slot));
                 }
                 if wake_at(r).is_some() {
@@ -484,11 +439,7 @@ impl World {
             out.push(Action::Outage);
         }
         if left.exits > 0 {
-            out.extend(
-                (0..self.provider.instances.len())
-                    .filter(|i| self.provider.instances[*i].alive)
-                    .map(Action::Exit),
-            );
+            out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
         }
         if left.stops > 0 && !self.job.stopped {
             out.push(Action::StopJob);
@@ -515,11 +466,7 @@ impl World {
             }
             Action::Expire(n) => {
                 self.leased.remove(&n);
-                for a in self
-                    .allocs
-                    .iter_mut()
-                    .filter(|a| a.node == n && a.state == AllocState::Live)
-                {
+                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
                     a.state = AllocState::Gone;
                 }
                 self.reconcile_all();
@@ -539,13 +486,7 @@ impl World {
             Action::ToServers(n) => {
                 if let Some(report) = self.nodes[n].outbox.pop_front() {
                     let slot = report.slot.index;
-                    self.server(
-                        slot,
-                        &Event::Report {
-                            from: node_id(n),
-                            report: Box::new(report),
-                        },
-                    );
+                    self.server(slot, &Event::Report { from: node_id(n), report: Box::new(report) });
                     self.reconcile(slot);
                 }
             }
@@ -556,9 +497,7 @@ impl World {
             }
             Action::Answer(n, i) => {
                 let pending = self.nodes[n].calls.remove(i);
-                let answer = pending
-                    .answer
-                    .unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
+                let answer = pending.answer.unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
                 self.feed(n, pending.slot, &node::Event::Done(answer));
             }
             Action::LoseAnswer(n, i) => {
@@ -568,11 +507,7 @@ impl World {
                 if pending.answer.is_none() && pending.call.mutates() && self.cfg.late_calls {
                     self.zombies.push(pending);
                 }
-                self.feed(
-                    n,
-                    slot,
-                    &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())),
-                );
+                self.feed(n, slot, &node::Event::Done(Answer::CouldNotAsk("reply lost".to_owned())));
             }
             Action::Late(i) => {
                 let pending = self.zombies.remove(i);
@@ -588,35 +523,18 @@ impl World {
             }
             Action::Observe(n, slot) => {
                 if let Some((incarnation, sighting)) = self.observation_for(n, slot) {
-                    self.feed(
-                        n,
-                        slot,
-                        &node::Event::Seen {
-                            incarnation,
-                            sighting: Box::new(sighting),
-                        },
-                    );
+                    self.feed(n, slot, &node::Event::Seen { incarnation, sighting: Box::new(sighting) });
                 }
             }
             Action::Place(slot, n) => self.place(slot, n),
             Action::Executor(slot, n) => {
-                self.server(
-                    slot,
-                    &Event::CapableNode {
-                        node: node_id(n),
-                        provider: "fake".to_owned(),
-                    },
-                );
+                self.server(slot, &Event::CapableNode { node: node_id(n), provider: "fake".to_owned() });
             }
             Action::AllocEnded(slot) => {
                 let failed = matches!(self.records[&slot].verdict, RemoteVerdict::Failed { .. });
                 let id = self.records[&slot].alloc_id;
                 if let Some(a) = self.allocs.iter_mut().find(|a| a.id == id) {
-                    a.state = if failed {
-                        AllocState::Failed
-                    } else {
-                        AllocState::Complete
-                    };
+                    a.state = if failed { AllocState::Failed } else { AllocState::Complete };
                 }
                 self.reconcile(slot);
             }
@@ -631,19 +549,9 @@ impl World {
             }
             Action::ForceDrain(n) => {
                 for slot in self.records.keys().copied().collect::<Vec<_>>() {
-                    self.server(
-                        slot,
-                        &Event::Drain {
-                            node: node_id(n),
-                            force: true,
-                        },
-                    );
+                    self.server(slot, &Event::Drain { node: node_id(n), force: true });
                 }
-                for a in self
-                    .allocs
-                    .iter_mut()
-                    .filter(|a| a.node == n && a.state == AllocState::Live)
-                {
+                for a in self.allocs.iter_mut().filter(|a| a.node == n && a.state == AllocState::Live) {
                     a.state = AllocState::Gone;
                 }
                 self.reconcile_all();
@@ -664,12 +572,7 @@ impl World {
             }
             Action::RestartOrder(slot) => {
                 self.left.restarts = self.left.restarts.saturating_sub(1);
-                self.server(
-                    slot,
-                    &Event::Restart {
-                        why: "a person asks".to_owned(),
-                    },
-                );
+                self.server(slot, &Event::Restart { why: "a person asks".to_owned() });
             }
             Action::Outage => {
                 self.left.outages = self.left.outages.saturating_sub(1);
@@ -677,9 +580,7 @@ impl World {
             }
             Action::Recover => self.provider.unreachable = false,
             Action::Tick(slot) => {
-                self.now = self
-                    .now
-                    .max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
+                self.now = self.now.max(self.records.get(&slot).and_then(wake_at).unwrap_or(0));
                 self.server(slot, &Event::Tick);
             }
         }
@@ -698,14 +599,8 @@ impl World {
         }
         // The full set of orders names what belongs to the node; anything else it lets go.
         for slot in self.nodes[n].slots.keys().copied().collect::<Vec<_>>() {
-            if self
-                .records
-                .get(&slot)
-                .is_none_or(|r| order_for_node(r, node_id(n)).is_none())
-            {
-                self.nodes[n]
-                    .inbox
-                    .push_back(ToNode::Released(slot_key(slot)));
+            if self.records.get(&slot).is_none_or(|r| order_for_node(r, node_id(n)).is_none()) {
+                self.nodes[n].inbox.push_back(ToNode::Released(slot_key(slot)));
             }
         }
         self.reconcile_all();
@@ -724,27 +619,15 @@ impl World {
         let draining = self.nodes[n].draining;
         let calls = std::mem::take(&mut self.nodes[n].calls);
         if self.cfg.late_calls {
-            self.zombies.extend(
-                calls
-                    .into_iter()
-                    .filter(|c| c.answer.is_none() && c.call.mutates()),
-            );
+            self.zombies.extend(calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates()));
         }
-        self.nodes[n] = Node {
-            disk,
-            draining,
-            ..Node::default()
-        };
+        self.nodes[n] = Node { disk, draining, ..Node::default() };
     }
 
     fn stop_allocs(&mut self) {
         for slot in 0..self.cfg.slots {
             if self.wanted_by_job(slot).is_err() {
-                for a in self
-                    .allocs
-                    .iter_mut()
-                    .filter(|a| a.slot == slot && a.state == AllocState::Live)
-                {
+                for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
                     a.state = AllocState::Gone;
                 }
             }
@@ -753,21 +636,11 @@ impl World {
     }
 
     pub(crate) fn place(&mut self, slot: u32, n: usize) {
-        for a in self
-            .allocs
-            .iter_mut()
-            .filter(|a| a.slot == slot && a.state == AllocState::Live)
-        {
+        for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state == AllocState::Live) {
             a.state = AllocState::Gone;
         }
         let id = AllocId(Uuid::from_u128(1 + self.allocs.len() as u128));
-        self.allocs.push(Alloc {
-            id,
-            slot,
-            node: n,
-            version: self.job.version,
-            state: AllocState::Live,
-        });
+        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live });
         self.reconcile(slot);
     }
 
@@ -780,33 +653,21 @@ impl World {
     /// The servers' loop for one slot: facts from the snapshot, events, transitions.
     pub(crate) fn reconcile(&mut self, slot: u32) {
         let served = self.records.get(&slot).map(|r| r.alloc_id);
-        let ended = |a: &Alloc| {
-            Some(a.id) == served && matches!(a.state, AllocState::Failed | AllocState::Complete)
-        };
-        let wanted = self
-            .live_alloc(slot)
-            .filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining)
-            .map(|a| RemoteWanted {
+        let ended = |a: &Alloc| Some(a.id) == served && matches!(a.state, AllocState::Failed | AllocState::Complete);
+        let wanted =
+            self.live_alloc(slot).filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining).map(|a| RemoteWanted {
                 job_version: a.version,
                 spec_hash: format!("hash-{}", a.version),
                 driver: "fake".to_owned(),
                 provider: "fake".to_owned(),
                 policy: self.policy(),
-                manager: Some(Manager {
-                    node_id: node_id(a.node),
-                    alloc_id: a.id,
-                }),
+                manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
                 previous_ended: self.allocs.iter().any(ended),
                 keep_counters: false,
             });
         let leased = self.leased.clone();
         let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
-        let live: Vec<AllocId> = self
-            .allocs
-            .iter()
-            .filter(|a| a.slot == slot && a.state == AllocState::Live)
-            .map(|a| a.id)
-            .collect();
+        let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
         let facts = SlotFacts {
             wanted,
             covered: self.wanted_by_job(slot),
@@ -823,31 +684,17 @@ impl World {
     pub(crate) fn server(&mut self, slot: u32, event: &Event) {
         let fresh = IncarnationId(Uuid::from_u128(0x9000_0000 + self.next_incarnation));
         let before = self.records.get(&slot).cloned();
-        let step = transition(
-            &slot_key(slot),
-            before.as_ref(),
-            event,
-            Context {
-                now: self.now,
-                fresh,
-            },
-        );
+        let step = transition(&slot_key(slot), before.as_ref(), event, Context { now: self.now, fresh });
         for effect in step.effects {
             match effect {
                 Effect::Commit(r) => self.commit(slot, before.as_ref(), *r),
                 Effect::Delete(_) => {
                     let gone = self.records.remove(&slot);
                     if let Some(r) = gone
-                        && self
-                            .provider
-                            .instances
-                            .iter()
-                            .any(|i| i.key == r.incarnation && i.alive)
+                        && self.provider.instances.iter().any(|i| i.key == r.incarnation && i.alive)
                         && !matches!(event, Event::Forget { .. })
                     {
-                        self.violation(format!(
-                            "I2: the record of slot {slot} was deleted while its instance lives"
-                        ));
+                        self.violation(format!("I2: the record of slot {slot} was deleted while its instance lives"));
                     }
                 }
                 Effect::Order { node, order } => {
@@ -867,28 +714,17 @@ impl World {
         }
         match (self.records.get(&slot), &step.record) {
             (a, b) if a == b.as_ref() => {}
-            _ => self.violation(format!(
-                "the effects of {event:?} do not lead to the record that the step returns"
-            )),
+            _ => self.violation(format!("the effects of {event:?} do not lead to the record that the step returns")),
         }
     }
 
     fn commit(&mut self, slot: u32, before: Option<&RemoteTask>, r: RemoteTask) {
         if let Some(b) = before {
             if r.epoch < b.epoch {
-                self.violation(format!(
-                    "the epoch of slot {slot} fell from {} to {}",
-                    b.epoch, r.epoch
-                ));
+                self.violation(format!("the epoch of slot {slot} fell from {} to {}", b.epoch, r.epoch));
             }
-            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id)
-                && r.manager.is_some()
-                && r.epoch == b.epoch
-            {
-                self.violation(format!(
-                    "the manager of slot {slot} changed within epoch {}",
-                    r.epoch
-                ));
+            if r.manager.map(|m| m.node_id) != b.manager.map(|m| m.node_id) && r.manager.is_some() && r.epoch == b.epoch {
+                self.violation(format!("the manager of slot {slot} changed within epoch {}", r.epoch));
             }
             if r.incarnation == b.incarnation {
                 if b.handle.is_some() && r.handle.is_none() {
@@ -897,15 +733,8 @@ impl World {
                 if b.exit_acknowledged && (r.restarts != b.restarts || (r.result != b.result)) {
                     self.violation(format!("the end of slot {slot} was counted twice"));
                 }
-            } else if self
-                .provider
-                .instances
-                .iter()
-                .any(|i| i.key == b.incarnation && i.alive)
-            {
-                self.violation(format!(
-                    "I1: slot {slot} goes on to a new incarnation while the old instance lives"
-                ));
+            } else if self.provider.instances.iter().any(|i| i.key == b.incarnation && i.alive) {
+                self.violation(format!("I1: slot {slot} goes on to a new incarnation while the old instance lives"));
             }
         }
         if r.desired == DesiredRemote::Stop {
@@ -917,10 +746,7 @@ impl World {
         }
         let ends = self.ends.get(&slot).copied().unwrap_or(0);
         if r.restarts > ends {
-            self.violation(format!(
-                "slot {slot} counts {} restarts after {ends} ends",
-                r.restarts
-            ));
+            self.violation(format!("slot {slot} counts {} restarts after {ends} ends", r.restarts));
         }
         self.records.insert(slot, r);
     }
@@ -933,17 +759,9 @@ impl World {
 
     fn feed(&mut self, n: usize, slot: u32, event: &node::Event) {
         if !self.nodes[n].slots.contains_key(&slot) {
-            let mut restored =
-                Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
+            let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
             if self.nodes[n].lease {
-                restored = node::transition(
-                    &slot_key(slot),
-                    &restored,
-                    &node::Event::LeaseHeld,
-                    &self.cfg.caps(),
-                    self.now,
-                )
-                .slot;
+                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.now).slot;
             }
             self.nodes[n].slots.insert(slot, restored);
         }
@@ -963,25 +781,14 @@ impl World {
                 }
                 node::Effect::Call(call) => {
                     if call.mutates() && !may_mutate {
-                        self.violation(format!(
-                            "rule 3: node {n} sends {call:?} without a lease and a confirmed order"
-                        ));
+                        self.violation(format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"));
                     }
                     if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
                         self.violation(format!("node {n} has two calls of slot {slot} under way"));
                     }
                     let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
-                    let version = self
-                        .allocs
-                        .iter()
-                        .find(|a| a.id == alloc)
-                        .map_or(0, |a| a.version);
-                    self.nodes[n].calls.push(Pending {
-                        slot,
-                        call,
-                        version,
-                        answer: None,
-                    });
+                    let version = self.allocs.iter().find(|a| a.id == alloc).map_or(0, |a| a.version);
+                    self.nodes[n].calls.push(Pending { slot, call, version, answer: None });
                 }
                 node::Effect::Watch(_) => {
                     self.nodes[n].watching.insert(slot);
@@ -1017,18 +824,9 @@ impl World {
     pub(crate) fn check_quiet(&mut self) {
         for slot in 0..self.cfg.slots {
             let live: Vec<u64> = self.alive(slot).iter().map(|i| i.version).collect();
-            let last = self
-                .allocs
-                .iter()
-                .rev()
-                .find(|a| a.slot == slot)
-                .map(|a| a.state);
+            let last = self.allocs.iter().rev().find(|a| a.slot == slot).map(|a| a.state);
             let expected: Vec<u64> =
-                if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) {
-                    Vec::new()
-                } else {
-                    vec![self.job.version]
-                };
+                if self.wanted_by_job(slot).is_err() || last == Some(AllocState::Complete) { Vec::new() } else { vec![self.job.version] };
             if live != expected {
                 let record = self.records.get(&slot).cloned();
                 self.violation(format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"));

@@ -21,10 +21,7 @@ fn layout_of_errors() {
         "2 errors occurred:\n\t* Job priority must be between [1, 100]\n\t* Task group app validation failed: 1 error occurred:\n\t* Task web \
          validation failed: 1 error occurred:\n\t* Missing task driver\n\n\n\n\n\n"
     );
-    assert_eq!(
-        ValidationErrors(vec![validate::Problem::Text("x".into())]).to_string(),
-        "1 error occurred:\n\t* x\n\n"
-    );
+    assert_eq!(ValidationErrors(vec![validate::Problem::Text("x".into())]).to_string(), "1 error occurred:\n\t* x\n\n");
 }
 
 #[test]
@@ -53,7 +50,11 @@ fn mistakes_by_name() {
             format!("{g}Affinity 1 validation failed: Affinity weight cannot be zero"),
         ),
         (
-            small(none(), json!({"Spreads": [{"Attribute": "${node.datacenter}", "SpreadTarget": [{"Value": "a", "Percent": 60}, {"Value": "b", "Percent": 50}]}]}), none()),
+            small(
+                none(),
+                json!({"Spreads": [{"Attribute": "${node.datacenter}", "SpreadTarget": [{"Value": "a", "Percent": 60}, {"Value": "b", "Percent": 50}]}]}),
+                none(),
+            ),
             format!("{g}Spread 1 validation failed: Sum of spread target percentages must not be greater than 100%; got 110%"),
         ),
         (small(none(), json!({"Count": -1}), none()), format!("{g}Task group count can't be negative")),
@@ -80,10 +81,17 @@ fn mistakes_by_name() {
             format!("{g}Static port 80 already reserved by a"),
         ),
         (
-            small(none(), json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}], "DynamicPorts": [{"Label": "a"}]}]}), none()),
+            small(
+                none(),
+                json!({"Networks": [{"ReservedPorts": [{"Label": "a", "Value": 80}], "DynamicPorts": [{"Label": "a"}]}]}),
+                none(),
+            ),
             format!("{g}Port label a already in use by network"),
         ),
-        (small(none(), none(), json!({"Name": "a/b"})), "Task group app validation failed: Task a/b validation failed: Task name cannot include slashes".into()),
+        (
+            small(none(), none(), json!({"Name": "a/b"})),
+            "Task group app validation failed: Task a/b validation failed: Task name cannot include slashes".into(),
+        ),
         (small(none(), none(), json!({"Resources": {"MemoryMB": 1}})), format!("{t}minimum MemoryMB value is 10; got 1")),
         (
             small(none(), none(), json!({"Resources": {"CPU": 100, "Cores": 1}})),
@@ -109,10 +117,7 @@ fn mistakes_by_name() {
     ];
     for (j, expected) in cases {
         let found = errors(&j);
-        assert!(
-            found.contains(&expected),
-            "expected {expected:?} among {found:#?}"
-        );
+        assert!(found.contains(&expected), "expected {expected:?} among {found:#?}");
     }
     let twice = job(json!({"ID": "x", "TaskGroups": [
         {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d", "Leader": true}, {"Name": "t", "Driver": "d", "Leader": true}]},
@@ -124,10 +129,7 @@ fn mistakes_by_name() {
         "Task group a validation failed: Task 2 redefines 't' from task 1",
         "Task group a validation failed: Only one task may be marked as leader",
     ] {
-        assert!(
-            found.iter().any(|e| e == expected),
-            "expected {expected:?} among {found:#?}"
-        );
+        assert!(found.iter().any(|e| e == expected), "expected {expected:?} among {found:#?}");
     }
 }
 
@@ -141,38 +143,14 @@ fn refused_features_are_refused_by_name() {
         small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
         small(json!({"ParameterizedJob": {}}), none(), none()),
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
-        small(
-            json!({"ConsulToken": "x", "VaultToken": "y"}),
-            none(),
-            none(),
-        ),
-        small(
-            none(),
-            json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}),
-            none(),
-        ),
+        small(json!({"ConsulToken": "x", "VaultToken": "y"}), none(), none()),
+        small(none(), json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}), none()),
         small(none(), json!({"Disconnect": {"LostAfter": "1m"}}), none()),
-        small(
-            none(),
-            json!({"MaxClientDisconnect": "1m", "StopAfterClientDisconnect": "1m", "PreventRescheduleOnLost": true}),
-            none(),
-        ),
-        small(
-            none(),
-            json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}),
-            none(),
-        ),
-        small(
-            none(),
-            json!({"Volumes": {"a": {"Type": "csi"}, "b": {"Type": "host"}}}),
-            none(),
-        ),
+        small(none(), json!({"MaxClientDisconnect": "1m", "StopAfterClientDisconnect": "1m", "PreventRescheduleOnLost": true}), none()),
+        small(none(), json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}), none()),
+        small(none(), json!({"Volumes": {"a": {"Type": "csi"}, "b": {"Type": "host"}}}), none()),
         small(none(), json!({"EphemeralDisk": {"Sticky": true}}), none()),
-        small(
-            none(),
-            json!({"Services": [{"Provider": "nomad"}, {"Provider": "consul"}], "Consul": {}}),
-            none(),
-        ),
+        small(none(), json!({"Services": [{"Provider": "nomad"}, {"Provider": "consul"}], "Consul": {}}), none()),
         small(
             none(),
             none(),
@@ -194,10 +172,7 @@ fn refused_features_are_refused_by_name() {
     let found: Vec<String> = jobs.iter().flat_map(errors).collect();
     for (place, feature, reason) in unsupported::table() {
         let message = format!("{feature} is not supported: {reason}");
-        assert!(
-            found.iter().any(|e| e.ends_with(&message)),
-            "{place}: no job of this test is refused for {feature}; found {found:#?}"
-        );
+        assert!(found.iter().any(|e| e.ends_with(&message)), "{place}: no job of this test is refused for {feature}; found {found:#?}");
     }
 }
 
@@ -213,11 +188,7 @@ fn passive_blocks_are_accepted() {
 
 #[test]
 fn warnings() {
-    let j = small(
-        json!({}),
-        json!({"Networks": [{"MBits": 10}]}),
-        json!({"Resources": {"IOPS": 5}}),
-    );
+    let j = small(json!({}), json!({"Networks": [{"MBits": 10}]}), json!({"Resources": {"IOPS": 5}}));
     let w = validate::validate(&j).expect("valid");
     assert_eq!(
         w.to_string(),

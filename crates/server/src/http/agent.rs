@@ -15,11 +15,7 @@ use crate::handle::ServerHandle;
 
 /// Where nodes and other tools reach the server's RPC.
 pub(super) fn rpc_address(server: &ServerHandle) -> String {
-    server
-        .config()
-        .rpc_advertise
-        .unwrap_or_else(|| server.rpc_addr())
-        .to_string()
+    server.config().rpc_advertise.unwrap_or_else(|| server.rpc_addr()).to_string()
 }
 
 fn member(ctx: &Ctx) -> Member {
@@ -58,12 +54,7 @@ pub(super) async fn agent_self(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
     let state = server.snapshot();
     let numbers = server.stats();
-    let group = |entries: &[(&str, String)]| {
-        entries
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), v.clone()))
-            .collect::<BTreeMap<_, _>>()
-    };
+    let group = |entries: &[(&str, String)]| entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<BTreeMap<_, _>>();
     let mut stats = BTreeMap::from([
         (
             "nomad".to_owned(),
@@ -95,19 +86,11 @@ pub(super) async fn agent_self(ctx: Ctx) -> Result<Reply, HttpError> {
         ),
     ]);
     if let Some(local) = &ctx.app.options.local {
-        let mut client = local
-            .stats
-            .as_ref()
-            .map(|stats| stats())
-            .unwrap_or_default();
+        let mut client = local.stats.as_ref().map(|stats| stats()).unwrap_or_default();
         client.insert("node_id".to_owned(), local.node_id.to_string());
         stats.insert("client".to_owned(), client);
     }
-    ctx.plain(&AgentSelf {
-        config: config_view(&ctx),
-        member: member(&ctx),
-        stats,
-    })
+    ctx.plain(&AgentSelf { config: config_view(&ctx), member: member(&ctx), stats })
 }
 
 /// The agent's settings; what clients steer by is there even when the agent gave none.
@@ -115,27 +98,15 @@ fn config_view(ctx: &Ctx) -> Value {
     let mut config = ctx.app.options.agent_config.clone();
     let server = ctx.server().config();
     if let Value::Object(config) = &mut config {
+        config.entry("Region").or_insert_with(|| json!(server.region));
+        config.entry("Datacenter").or_insert_with(|| json!(server.datacenter));
+        config.entry("NodeName").or_insert_with(|| json!(server.name));
         config
-            .entry("Region")
-            .or_insert_with(|| json!(server.region));
-        config
-            .entry("Datacenter")
-            .or_insert_with(|| json!(server.datacenter));
-        config
-            .entry("NodeName")
-            .or_insert_with(|| json!(server.name));
-        config.entry("Version").or_insert_with(
-            || json!({"Version": ctx.app.options.version, "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""}),
-        );
-        config
-            .entry("ACL")
-            .or_insert_with(|| json!({"Enabled": false}));
-        config
-            .entry("Server")
-            .or_insert_with(|| json!({"Enabled": true}));
-        config
-            .entry("Client")
-            .or_insert_with(|| json!({"Enabled": ctx.app.options.local.is_some()}));
+            .entry("Version")
+            .or_insert_with(|| json!({"Version": ctx.app.options.version, "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""}));
+        config.entry("ACL").or_insert_with(|| json!({"Enabled": false}));
+        config.entry("Server").or_insert_with(|| json!({"Enabled": true}));
+        config.entry("Client").or_insert_with(|| json!({"Enabled": ctx.app.options.local.is_some()}));
     }
     config
 }
@@ -168,9 +139,7 @@ pub(super) async fn force_leave(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::bad_request("missing node to force leave"));
     }
     if name == member(&ctx).name {
-        return Err(HttpError::internal(
-            "the only server cannot be made to leave; stop its agent instead",
-        ));
+        return Err(HttpError::internal("the only server cannot be made to leave; stop its agent instead"));
     }
     Ok(Reply::empty(StatusCode::OK))
 }
@@ -178,45 +147,26 @@ pub(super) async fn force_leave(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(super) async fn health(ctx: Ctx) -> Result<Reply, HttpError> {
     let kind = ctx.query.text("type");
     if !matches!(kind, "" | "server" | "client") {
-        return Err(HttpError::bad_request(format_args!(
-            "unknown type {kind:?}: use server or client"
-        )));
+        return Err(HttpError::bad_request(format_args!("unknown type {kind:?}: use server or client")));
     }
     let mut health = Health::default();
     if kind != "client" {
         let stopping = ctx.server().stopping().is_cancelled();
-        let message = if stopping {
-            "the server is shutting down"
-        } else {
-            "ok"
-        };
-        health.server = Some(HealthPart {
-            ok: !stopping,
-            message: message.to_owned(),
-        });
+        let message = if stopping { "the server is shutting down" } else { "ok" };
+        health.server = Some(HealthPart { ok: !stopping, message: message.to_owned() });
     }
     if kind != "server"
         && let Some(local) = &ctx.app.options.local
     {
-        let status = ctx
-            .server()
-            .snapshot()
-            .node(local.node_id)
-            .map(|n| n.status);
+        let status = ctx.server().snapshot().node(local.node_id).map(|n| n.status);
         let (ok, message) = match status {
             Some(NodeStatus::Ready) => (true, "ok"),
             Some(_) => (false, "the node holds no lease"),
             None => (false, "the node is not registered"),
         };
-        health.client = Some(HealthPart {
-            ok,
-            message: message.to_owned(),
-        });
+        health.client = Some(HealthPart { ok, message: message.to_owned() });
     } else if kind == "client" {
-        health.client = Some(HealthPart {
-            ok: false,
-            message: "client not enabled".to_owned(),
-        });
+        health.client = Some(HealthPart { ok: false, message: "client not enabled".to_owned() });
     }
     let ok = health.server.iter().chain(&health.client).all(|p| p.ok);
     if ok {

@@ -24,28 +24,15 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let task_states = ctx.query.bool_or("task_states", true)?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     let namespace = ctx.query.namespace();
-    let rows = state
-        .allocs()
-        .filter(|a| in_namespace(&namespace, &a.namespace))
-        .cloned();
+    let rows = state.allocs().filter(|a| in_namespace(&namespace, &a.namespace)).cloned();
     // With a prefix people look for an id, else for what came last.
     let page = if prefix.is_empty() {
         page(rows, &options, |a| (a.create_index, a.id.to_string()))?
     } else {
-        page(
-            rows.filter(|a| a.id.to_string().starts_with(&prefix)),
-            &options,
-            |a| a.id.to_string(),
-        )?
+        page(rows.filter(|a| a.id.to_string().starts_with(&prefix)), &options, |a| a.id.to_string())?
     };
-    let stubs: Vec<AllocListStub> = page
-        .rows
-        .iter()
-        .map(|a| AllocListStub::new(a, resources, task_states))
-        .collect();
-    Ok(ctx
-        .read(index, &stubs)?
-        .next_token(page.next_token.as_deref()))
+    let stubs: Vec<AllocListStub> = page.rows.iter().map(|a| AllocListStub::new(a, resources, task_states)).collect();
+    Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
 }
 
 /// An allocation as the API shows it.
@@ -64,35 +51,20 @@ pub(super) fn detail(state: &State, alloc: &Arc<Allocation>) -> AllocDetail {
         .filter(mine)
         .map(|r| remote::view(state, r))
         .collect();
-    let extra = AllocExtra {
-        job: alloc.job.clone(),
-        preempted_allocations: Vec::new(),
-        preempted_by_allocation: AllocId::NIL,
-        remote_tasks,
-    };
+    let extra =
+        AllocExtra { job: alloc.job.clone(), preempted_allocations: Vec::new(), preempted_by_allocation: AllocId::NIL, remote_tasks };
     With::new(alloc.clone(), extra)
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("id")?;
-    let (alloc, index, state) = ctx
-        .watch_object(Table::Allocs, |s| s.alloc(id).cloned(), |a| a.modify_index)
-        .await?;
+    let (alloc, index, state) = ctx.watch_object(Table::Allocs, |s| s.alloc(id).cloned(), |a| a.modify_index).await?;
     let alloc = alloc.ok_or_else(|| HttpError::not_found("alloc not found").read_at(index))?;
     ctx.read(index, &detail(&state, &alloc))
 }
 
 pub(super) async fn stop(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("id")?;
-    let made = ctx
-        .server()
-        .stop_alloc(id, ctx.query.bool("no_shutdown_delay")?)
-        .await?;
-    ctx.written(
-        made.index,
-        &AllocStopResponse {
-            eval_id: made.eval_id,
-            index: made.index,
-        },
-    )
+    let made = ctx.server().stop_alloc(id, ctx.query.bool("no_shutdown_delay")?).await?;
+    ctx.written(made.index, &AllocStopResponse { eval_id: made.eval_id, index: made.index })
 }

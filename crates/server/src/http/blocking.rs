@@ -9,10 +9,7 @@ use super::{reply::HttpError, request::Ctx};
 
 impl Ctx {
     /// The newest snapshot once `index_of` is above the client's index, or when its time is up.
-    pub(super) async fn watch(
-        &self,
-        index_of: impl Fn(&State) -> u64,
-    ) -> Result<Arc<State>, HttpError> {
+    pub(super) async fn watch(&self, index_of: impl Fn(&State) -> u64) -> Result<Arc<State>, HttpError> {
         let blocking = Blocking::parse(&self.query).map_err(HttpError::bad_request)?;
         let wait = blocking.wait + jitter(blocking.wait);
         Ok(self.server().wait_for(blocking.index, wait, index_of).await)
@@ -33,9 +30,7 @@ impl Ctx {
         find: impl Fn(&State) -> Option<T>,
         modified: impl Fn(&T) -> u64,
     ) -> Result<(Option<T>, u64, Arc<State>), HttpError> {
-        let index_of = |state: &State| {
-            find(state).map_or_else(|| state.index(table), |object| modified(&object))
-        };
+        let index_of = |state: &State| find(state).map_or_else(|| state.index(table), |object| modified(&object));
         let state = self.watch(&index_of).await?;
         let (object, index) = (find(&state), index_of(&state));
         Ok((object, index, state))

@@ -15,20 +15,12 @@ use hyper::body::Body as _;
 
 /// Does the client take gzip?
 pub(super) fn wanted(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .any(|coding| {
-            let mut parts = coding.split(';').map(str::trim);
-            let name = parts.next().unwrap_or_default();
-            let refused = parts.any(|p| {
-                p.strip_prefix("q=")
-                    .is_some_and(|q| q.parse::<f32>().is_ok_and(|q| q == 0.0))
-            });
-            (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
-        })
+    headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let refused = parts.any(|p| p.strip_prefix("q=").is_some_and(|q| q.parse::<f32>().is_ok_and(|q| q == 0.0)));
+        (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
+    })
 }
 
 /// Compresses an answer with a body.
@@ -37,9 +29,7 @@ pub(super) fn apply(mut response: Response<Body>, gzip: bool) -> Response<Body> 
     if bodiless {
         return response;
     }
-    response
-        .headers_mut()
-        .insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     if !gzip || response.headers().contains_key(CONTENT_ENCODING) {
         return response;
     }
@@ -61,10 +51,7 @@ pub(super) fn apply(mut response: Response<Body>, gzip: bool) -> Response<Body> 
                         }
                         // A whole body of known length needs no flush in between.
                         let last = body.is_end_stream();
-                        if let Err(e) = encoder
-                            .write_all(&data)
-                            .and_then(|()| if last { Ok(()) } else { encoder.flush() })
-                        {
+                        if let Err(e) = encoder.write_all(&data).and_then(|()| if last { Ok(()) } else { encoder.flush() }) {
                             return Some((Err(axum::Error::new(e)), None));
                         }
                         if last {

@@ -2,10 +2,7 @@
 
 use api::{
     paging::page,
-    shapes::{
-        AllocListStub, DeploymentHealthRequest, DeploymentPauseRequest, DeploymentPromoteRequest,
-        DeploymentUpdateResponse,
-    },
+    shapes::{AllocListStub, DeploymentHealthRequest, DeploymentPauseRequest, DeploymentPromoteRequest, DeploymentUpdateResponse},
 };
 use state::Table;
 
@@ -21,54 +18,31 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let prefix = uuid_prefix(&options.prefix, "deployment")?;
     let (state, index) = ctx.watch_table(Table::Deployments).await?;
     let namespace = ctx.query.namespace();
-    let rows = state
-        .deployments()
-        .filter(|d| in_namespace(&namespace, &d.namespace))
-        .cloned();
+    let rows = state.deployments().filter(|d| in_namespace(&namespace, &d.namespace)).cloned();
     let page = if prefix.is_empty() {
         page(rows, &options, |d| (d.create_index, d.id.to_string()))?
     } else {
-        page(
-            rows.filter(|d| d.id.to_string().starts_with(&prefix)),
-            &options,
-            |d| d.id.to_string(),
-        )?
+        page(rows.filter(|d| d.id.to_string().starts_with(&prefix)), &options, |d| d.id.to_string())?
     };
-    Ok(ctx
-        .read(index, &page.rows)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.deployment_id("id")?;
-    let (deployment, index, _) = ctx
-        .watch_object(
-            Table::Deployments,
-            |s| s.deployment(id).cloned(),
-            |d| d.modify_index,
-        )
-        .await?;
-    let deployment =
-        deployment.ok_or_else(|| HttpError::not_found("deployment not found").read_at(index))?;
+    let (deployment, index, _) = ctx.watch_object(Table::Deployments, |s| s.deployment(id).cloned(), |d| d.modify_index).await?;
+    let deployment = deployment.ok_or_else(|| HttpError::not_found("deployment not found").read_at(index))?;
     ctx.read(index, &deployment)
 }
 
 pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.deployment_id("id")?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
-    let stubs: Vec<AllocListStub> = state
-        .allocs_by_deployment(id)
-        .map(|a| AllocListStub::new(a, false, true))
-        .collect();
+    let stubs: Vec<AllocListStub> = state.allocs_by_deployment(id).map(|a| AllocListStub::new(a, false, true)).collect();
     ctx.read(index, &stubs)
 }
 
 fn same_deployment(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") {
-        Ok(())
-    } else {
-        Err(HttpError::bad_request("Deployment ID does not match"))
-    }
+    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Deployment ID does not match")) }
 }
 
 fn changed(ctx: &Ctx, change: &DeploymentChanged) -> Result<Reply, HttpError> {
@@ -120,18 +94,10 @@ pub(super) async fn set_health(ctx: Ctx) -> Result<Reply, HttpError> {
     }
     same_deployment(&ctx, &request.deployment_id)?;
     if request.healthy.is_empty() && request.unhealthy.is_empty() {
-        return Err(HttpError::bad_request(
-            "must specify at least one healthy/unhealthy allocation ID",
-        ));
+        return Err(HttpError::bad_request("must specify at least one healthy/unhealthy allocation ID"));
     }
     let id = ctx.deployment_id("id")?;
-    let change = ctx
-        .server()
-        .set_deployment_health(SetHealth {
-            deployment_id: id,
-            healthy: request.healthy,
-            unhealthy: request.unhealthy,
-        })
-        .await?;
+    let change =
+        ctx.server().set_deployment_health(SetHealth { deployment_id: id, healthy: request.healthy, unhealthy: request.unhealthy }).await?;
     changed(&ctx, &change)
 }

@@ -10,10 +10,7 @@ use axum::{body::Body, extract::State};
 use futures::FutureExt as _;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
-    header::{
-        ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-        ORIGIN,
-    },
+    header::{ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ORIGIN},
 };
 
 use super::{
@@ -23,10 +20,7 @@ use super::{
     routes::{self, Verb},
 };
 
-pub(super) async fn dispatch(
-    State(app): State<Arc<App>>,
-    request: Request<Body>,
-) -> Response<Body> {
+pub(super) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
     let gzip = compress::wanted(request.headers());
     let cors = request.headers().contains_key(ORIGIN) && open_to_all(request.uri().path());
     let mut response = match answer(&app, request, cors).await {
@@ -34,9 +28,7 @@ pub(super) async fn dispatch(
         Err(error) => error.into_response(),
     };
     if cors {
-        response
-            .headers_mut()
-            .insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     }
     for (name, value) in &app.options.response_headers {
         response.headers_mut().insert(name, value.clone());
@@ -47,21 +39,11 @@ pub(super) async fn dispatch(
 async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Reply, HttpError> {
     let (head, body) = request.into_parts();
     let Some(path) = percent_decode(head.uri.path(), false) else {
-        return Err(HttpError::bad_request(format_args!(
-            "the path {:?} is not valid percent-encoded UTF-8",
-            head.uri.path()
-        )));
+        return Err(HttpError::bad_request(format_args!("the path {:?} is not valid percent-encoded UTF-8", head.uri.path())));
     };
     if let Some(clean) = cleaned(&path) {
-        let clean = clean
-            .split('/')
-            .map(api::query::percent_encode)
-            .collect::<Vec<_>>()
-            .join("/");
-        let to = head
-            .uri
-            .query()
-            .map_or(clean.clone(), |q| format!("{clean}?{q}"));
+        let clean = clean.split('/').map(api::query::percent_encode).collect::<Vec<_>>().join("/");
+        let to = head.uri.query().map_or(clean.clone(), |q| format!("{clean}?{q}"));
         return Ok(Reply::redirect(StatusCode::MOVED_PERMANENTLY, &to));
     }
     if path == "/" {
@@ -72,17 +54,11 @@ async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Re
     };
     if cors && head.method == Method::OPTIONS {
         return Ok(Reply::empty(StatusCode::OK)
-            .with_header(
-                ACCESS_CONTROL_ALLOW_METHODS,
-                HeaderValue::from_static("GET, PUT, POST, DELETE"),
-            )
+            .with_header(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, PUT, POST, DELETE"))
             .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*")));
     }
     let Some(run) = Verb::of(&head.method).and_then(|verb| route.handler(verb)) else {
-        return Err(HttpError::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "Invalid method",
-        ));
+        return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));
     };
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
     let region = query.text("region");
@@ -91,26 +67,13 @@ async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Re
     }
     // Reads of this server are never stale; the parameter is checked all the same.
     query.flag("stale")?;
-    let ctx = Ctx {
-        app: app.clone(),
-        method: head.method,
-        uri: head.uri,
-        params,
-        query,
-        headers: head.headers,
-        body: Mutex::new(body),
-    };
+    let ctx = Ctx { app: app.clone(), method: head.method, uri: head.uri, params, query, headers: head.headers, body: Mutex::new(body) };
     // A defect of a handler costs its request an answer, not the connection.
     match AssertUnwindSafe(run(ctx)).catch_unwind().await {
         Ok(answer) => answer,
         Err(_) => {
-            tracing::error!(
-                pattern = route.pattern,
-                "a handler of the HTTP API has panicked"
-            );
-            Err(HttpError::internal(
-                "answering failed inside the server; its log says more",
-            ))
+            tracing::error!(pattern = route.pattern, "a handler of the HTTP API has panicked");
+            Err(HttpError::internal("answering failed inside the server; its log says more"))
         }
     }
 }
@@ -139,16 +102,9 @@ fn cleaned(path: &str) -> Option<String> {
 
 /// What browsers of other origins may read.
 fn open_to_all(path: &str) -> bool {
-    [
-        "/v1/client/fs/",
-        "/v1/client/stats",
-        "/v1/client/allocation/",
-        "/v1/client/metadata",
-        "/v1/vars",
-        "/v1/var/",
-    ]
-    .iter()
-    .any(|p| path.starts_with(p))
+    ["/v1/client/fs/", "/v1/client/stats", "/v1/client/allocation/", "/v1/client/metadata", "/v1/vars", "/v1/var/"]
+        .iter()
+        .any(|p| path.starts_with(p))
 }
 
 #[cfg(test)]

@@ -23,9 +23,7 @@ fn selected(ctx: &Ctx, state: &State) -> Result<Vec<Arc<Evaluation>>, HttpError>
     let (status, job) = (ctx.query.text("status"), ctx.query.text("job"));
     let selected = !status.is_empty() || !job.is_empty();
     if selected && !ctx.query.text("filter").is_empty() {
-        return Err(HttpError::bad_request(
-            "query parameters 'job' and 'status' can't be used with the filter expression",
-        ));
+        return Err(HttpError::bad_request("query parameters 'job' and 'status' can't be used with the filter expression"));
     }
     let namespace = ctx.query.namespace();
     let wanted = |e: &&Arc<Evaluation>| {
@@ -44,16 +42,10 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let page = if prefix.is_empty() {
         page(rows, &options, |e| (e.create_index, e.id.to_string()))?
     } else {
-        page(
-            rows.filter(|e| e.id.to_string().starts_with(&prefix)),
-            &options,
-            |e| e.id.to_string(),
-        )?
+        page(rows.filter(|e| e.id.to_string().starts_with(&prefix)), &options, |e| e.id.to_string())?
     };
     let evals: Vec<EvalDetail> = page.rows.iter().map(eval_detail).collect();
-    Ok(ctx
-        .read(index, &evals)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &evals)?.next_token(page.next_token.as_deref()))
 }
 
 pub(super) async fn count(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -63,9 +55,7 @@ pub(super) async fn count(ctx: Ctx) -> Result<Reply, HttpError> {
     let mut count = 0;
     for eval in selected(&ctx, &state)? {
         let kept = match &options.filter {
-            Some(filter) => filter
-                .matches(&eval)
-                .map_err(api::paging::PageError::from)?,
+            Some(filter) => filter.matches(&eval).map_err(api::paging::PageError::from)?,
             None => true,
         };
         count += usize::from(kept && eval.id.to_string().starts_with(&prefix));
@@ -80,9 +70,7 @@ fn not_found() -> HttpError {
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.eval_id("id")?;
     let related = ctx.query.bool("related")?;
-    let (eval, index, state) = ctx
-        .watch_object(Table::Evals, |s| s.eval(id).cloned(), |e| e.modify_index)
-        .await?;
+    let (eval, index, state) = ctx.watch_object(Table::Evals, |s| s.eval(id).cloned(), |e| e.modify_index).await?;
     let eval = eval.ok_or_else(|| not_found().read_at(index))?;
     let mut detail = eval_detail(&eval);
     if related {
@@ -113,9 +101,6 @@ fn related_to(state: &State, eval: &Evaluation) -> Vec<EvalStub> {
 pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.eval_id("id")?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
-    let stubs: Vec<AllocListStub> = state
-        .allocs_by_eval(id)
-        .map(|a| AllocListStub::new(a, false, true))
-        .collect();
+    let stubs: Vec<AllocListStub> = state.allocs_by_eval(id).map(|a| AllocListStub::new(a, false, true)).collect();
     ctx.read(index, &stubs)
 }

@@ -36,9 +36,7 @@ const SILENT: [&str; 12] = [
 ];
 
 pub(super) async fn stream(ctx: Ctx) -> Result<Reply, HttpError> {
-    let index = ctx.query.number("index").map_err(|_| {
-        HttpError::bad_request("Unable to parse index: it must be an unsigned integer")
-    })?;
+    let index = ctx.query.number("index").map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
     let filter = filter(&ctx)?;
     let server = ctx.server().clone();
     let subscription = server.subscribe(filter, index.unwrap_or(0));
@@ -56,11 +54,7 @@ enum State {
     Open(EventSubscription),
 }
 
-async fn next(
-    state: State,
-    heartbeat: Duration,
-    server: &ServerHandle,
-) -> Option<(Result<Bytes, go_json::Error>, State)> {
+async fn next(state: State, heartbeat: Duration, server: &ServerHandle) -> Option<(Result<Bytes, go_json::Error>, State)> {
     let mut subscription = match state {
         State::First(subscription) => {
             return Some((Ok(Bytes::from_static(b"{}\n")), State::Open(subscription)));
@@ -79,10 +73,7 @@ async fn next(
 
 /// The topics that are asked for: `Topic`, `Topic:key`, `*`.
 fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
-    let mut filter = EventFilter {
-        namespace: Some(ctx.query.namespace()).filter(|n| n != "*"),
-        ..EventFilter::default()
-    };
+    let mut filter = EventFilter { namespace: Some(ctx.query.namespace()).filter(|n| n != "*"), ..EventFilter::default() };
     let mut any = false;
     for text in ctx.query.all("topic") {
         any = true;
@@ -95,10 +86,7 @@ fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
                 None if SILENT.contains(&name) => Vec::new(),
                 None => {
                     let known: Vec<&str> = Topic::ALL.iter().map(|t| t.as_str()).collect();
-                    return Err(HttpError::bad_request(format_args!(
-                        "Invalid topic {name:?}: known are {} and *",
-                        known.join(", ")
-                    )));
+                    return Err(HttpError::bad_request(format_args!("Invalid topic {name:?}: known are {} and *", known.join(", "))));
                 }
             },
         };
@@ -135,13 +123,7 @@ struct EventView<'a> {
 
 fn line(batch: &EventBatch) -> Result<Bytes, go_json::Error> {
     let events = batch.events.iter().map(view).collect::<Result<_, _>>()?;
-    let mut bytes = go_json::to_vec(
-        &BatchView {
-            index: batch.index,
-            events,
-        },
-        false,
-    )?;
+    let mut bytes = go_json::to_vec(&BatchView { index: batch.index, events }, false)?;
     bytes.push(b'\n');
     Ok(bytes.into())
 }
@@ -155,8 +137,7 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
         Payload::Node(node) => go_json::to_string(&node_detail(node), false)?,
         Payload::RemoteTask(record) => go_json::to_string(record, false)?,
     };
-    let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str()))
-        .map_err(go_json::Error::Encode)?;
+    let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
     Ok(EventView {
         topic: event.topic.as_str(),
         kind: event.kind,

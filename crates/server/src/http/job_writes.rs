@@ -1,9 +1,8 @@
 //! Changing jobs.
 
 use api::shapes::{
-    EvalResponse, IndexResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
-    JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest,
-    JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations,
+    EvalResponse, IndexResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest, JobPlanResponse, JobRegisterRequest,
+    JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations,
     ScaleRequest, eval_detail,
 };
 use model::{Job, Namespace};
@@ -58,9 +57,7 @@ async fn put_job(ctx: Ctx, name: Option<String>) -> Result<Reply, HttpError> {
     let mut warnings = Vec::new();
     let submission = match request.submission {
         Some(s) if s.source.len() + s.variables.len() > MAX_SOURCE_BYTES => {
-            warnings.push(format!(
-                "the job's source text is larger than {MAX_SOURCE_BYTES} bytes and was not kept"
-            ));
+            warnings.push(format!("the job's source text is larger than {MAX_SOURCE_BYTES} bytes and was not kept"));
             None
         }
         Some(s) => Some(submission_of(&job, s)),
@@ -108,11 +105,7 @@ fn warning_text(warnings: &[String]) -> String {
         return String::new();
     }
     let list: String = warnings.iter().map(|w| format!("\n* {w}")).collect();
-    format!(
-        "{} warning{}:\n{list}",
-        warnings.len(),
-        if warnings.len() == 1 { "" } else { "s" }
-    )
+    format!("{} warning{}:\n{list}", warnings.len(), if warnings.len() == 1 { "" } else { "s" })
 }
 
 fn eval_response(made: &EvalCreated) -> EvalResponse {
@@ -127,18 +120,12 @@ fn eval_response(made: &EvalCreated) -> EvalResponse {
 
 pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
     if ctx.query.bool("global")? {
-        return Err(HttpError::unsupported(
-            "global=true",
-            "it stops a job in several regions, and this server knows one; leave it out",
-        ));
+        return Err(HttpError::unsupported("global=true", "it stops a job in several regions, and this server knows one; leave it out"));
     }
     let request = DeregisterJob {
         key: ctx.job_key(),
         purge: ctx.query.bool("purge")?,
-        eval_priority: ctx
-            .query
-            .number::<i32>("eval_priority")?
-            .filter(|p| *p != 0),
+        eval_priority: ctx.query.number::<i32>("eval_priority")?.filter(|p| *p != 0),
         no_shutdown_delay: ctx.query.bool("no_shutdown_delay")?,
     };
     let made = ctx.server().deregister_job(request).await?;
@@ -148,43 +135,26 @@ pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(super) async fn evaluate(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobEvaluateRequest = ctx.json_or_default().await?;
     same_job(&ctx, &request.job_id)?;
-    let made = ctx
-        .server()
-        .evaluate_job(ctx.job_key(), request.eval_options.force_reschedule)
-        .await?;
+    let made = ctx.server().evaluate_job(ctx.job_key(), request.eval_options.force_reschedule).await?;
     ctx.written(made.index, &eval_response(&made))
 }
 
 /// The body may name the job too; then it is the one of the path.
 fn same_job(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") {
-        Ok(())
-    } else {
-        Err(HttpError::bad_request("Job ID does not match"))
-    }
+    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Job ID does not match")) }
 }
 
 pub(super) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobRevertRequest = ctx.json().await?;
     same_job(&ctx, &request.job_id)?;
-    let made = ctx
-        .server()
-        .revert_job(
-            ctx.job_key(),
-            request.job_version,
-            request.enforce_prior_version,
-        )
-        .await?;
+    let made = ctx.server().revert_job(ctx.job_key(), request.job_version, request.enforce_prior_version).await?;
     ctx.written(made.index, &eval_response(&made))
 }
 
 pub(super) async fn stable(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobStabilityRequest = ctx.json().await?;
     same_job(&ctx, &request.job_id)?;
-    let index = ctx
-        .server()
-        .set_job_stability(ctx.job_key(), request.job_version, request.stable)
-        .await?;
+    let index = ctx.server().set_job_stability(ctx.job_key(), request.job_version, request.stable).await?;
     ctx.written(index, &IndexResponse { index })
 }
 
@@ -192,24 +162,16 @@ pub(super) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: ScaleRequest = ctx.json().await?;
     let key = ctx.job_key();
     if request.target.get("Job").is_some_and(|job| key.id != **job) {
-        return Err(HttpError::bad_request(
-            "job ID in payload did not match URL",
-        ));
+        return Err(HttpError::bad_request("job ID in payload did not match URL"));
     }
     let Some(group) = request.target.get("Group").filter(|g| !g.is_empty()) else {
-        return Err(HttpError::bad_request(
-            "missing task group name for scaling action",
-        ));
+        return Err(HttpError::bad_request("missing task group name for scaling action"));
     };
     if request.error && request.count.is_some() {
-        return Err(HttpError::bad_request(
-            "scaling action should not contain count if error is true",
-        ));
+        return Err(HttpError::bad_request("scaling action should not contain count if error is true"));
     }
     if request.count.is_some_and(|c| c < 0) {
-        return Err(HttpError::bad_request(
-            "scaling action count can't be negative",
-        ));
+        return Err(HttpError::bad_request("scaling action count can't be negative"));
     }
     let made = ctx
         .server()
@@ -231,26 +193,13 @@ pub(super) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = ctx.param("id").to_owned();
     let request: JobPlanRequest = ctx.json().await?;
     let job = job_of(&ctx, request.job, Some(&name))?;
-    let preview = ctx
-        .server()
-        .plan_job(PlanJob {
-            job,
-            diff: request.diff,
-        })
-        .await?;
+    let preview = ctx.server().plan_job(PlanJob { job, diff: request.diff }).await?;
     let response = JobPlanResponse {
-        annotations: Some(PlanAnnotations {
-            desired_tg_updates: preview.desired_updates,
-            preempted_allocs: Vec::new(),
-        }),
+        annotations: Some(PlanAnnotations { desired_tg_updates: preview.desired_updates, preempted_allocs: Vec::new() }),
         failed_tg_allocs: preview.failed_groups,
         next_periodic_launch: None,
         job_modify_index: preview.job_modify_index,
-        created_evals: preview
-            .created_evals
-            .into_iter()
-            .map(|e| eval_detail(&Arc::new(e)))
-            .collect(),
+        created_evals: preview.created_evals.into_iter().map(|e| eval_detail(&Arc::new(e))).collect(),
         diff: preview.diff,
         warnings: warning_text(&preview.warnings),
         index: preview.index,
@@ -278,19 +227,12 @@ pub(super) async fn parse(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::bad_request("Job spec is empty"));
     }
     if request.hcl_v1 {
-        return Err(HttpError::unsupported(
-            "HCLv1",
-            "job files are read as HCL2 or JSON; leave the field out",
-        ));
+        return Err(HttpError::unsupported("HCLv1", "job files are read as HCL2 or JSON; leave the field out"));
     }
     // Evaluating a job file is bounded work, but too much for a thread that serves others.
     let parsed = tokio::task::spawn_blocking(move || parse_job(&request))
         .await
-        .map_err(|e| {
-            HttpError::internal(format_args!(
-                "parsing the job failed inside the server: {e}"
-            ))
-        })?;
+        .map_err(|e| HttpError::internal(format_args!("parsing the job failed inside the server: {e}")))?;
     ctx.plain(&parsed?)
 }
 
@@ -298,16 +240,10 @@ pub(super) async fn parse(ctx: Ctx) -> Result<Reply, HttpError> {
 fn parse_job(request: &JobParseRequest) -> Result<Job, HttpError> {
     let mut input = jobspec::ParseInput::new("input.hcl", &request.job_hcl);
     if !request.variables.is_empty() {
-        input.var_files.push(jobspec::VarFile {
-            path: "variables.hcl".to_owned(),
-            text: request.variables.clone(),
-        });
+        input.var_files.push(jobspec::VarFile { path: "variables.hcl".to_owned(), text: request.variables.clone() });
     }
     let parsed = jobspec::parse(&input).map_err(|problems| {
-        HttpError::bad_request(format_args!(
-            "Failed to parse job: {}",
-            jobspec::render(&problems, false).trim_end()
-        ))
+        HttpError::bad_request(format_args!("Failed to parse job: {}", jobspec::render(&problems, false).trim_end()))
     })?;
     let mut job = parsed.job;
     if request.canonicalize {

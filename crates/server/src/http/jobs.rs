@@ -6,9 +6,8 @@ use api::{
     With,
     paging::page,
     shapes::{
-        AllocListStub, EvalDetail, GroupScaleStatus, GroupSummary, JobChildren, JobDetail,
-        JobExtra, JobListStub, JobScaleStatus, JobSubmissionDetail, JobSummary, JobVersions,
-        eval_detail,
+        AllocListStub, EvalDetail, GroupScaleStatus, GroupSummary, JobChildren, JobDetail, JobExtra, JobListStub, JobScaleStatus,
+        JobSubmissionDetail, JobSummary, JobVersions, eval_detail,
     },
 };
 use model::{Allocation, Job, Namespace};
@@ -30,34 +29,17 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 /// The list of those jobs that `wanted` keeps.
-pub(super) async fn list_where(
-    ctx: Ctx,
-    wanted: impl Fn(&Job) -> bool,
-) -> Result<Reply, HttpError> {
+pub(super) async fn list_where(ctx: Ctx, wanted: impl Fn(&Job) -> bool) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let with_meta = ctx.query.bool("meta")?;
     let tables = TableSet::from_iter([Table::Jobs, Table::JobSummaries]);
     let state = ctx.watch(|s| s.index_of(tables)).await?;
     let namespace = ctx.query.namespace();
-    let rows = state
-        .jobs()
-        .filter(|j| {
-            wanted(j)
-                && in_namespace(&namespace, &j.namespace)
-                && j.id.as_str().starts_with(&options.prefix)
-        })
-        .cloned();
-    let page = page(rows, &options, |j| {
-        (j.namespace.to_string(), j.id.to_string())
-    })?;
-    let stubs: Vec<JobListStub> = page
-        .rows
-        .iter()
-        .map(|job| stub(&state, job, with_meta))
-        .collect();
-    Ok(ctx
-        .read(state.index_of(tables), &stubs)?
-        .next_token(page.next_token.as_deref()))
+    let rows =
+        state.jobs().filter(|j| wanted(j) && in_namespace(&namespace, &j.namespace) && j.id.as_str().starts_with(&options.prefix)).cloned();
+    let page = page(rows, &options, |j| (j.namespace.to_string(), j.id.to_string()))?;
+    let stubs: Vec<JobListStub> = page.rows.iter().map(|job| stub(&state, job, with_meta)).collect();
+    Ok(ctx.read(state.index_of(tables), &stubs)?.next_token(page.next_token.as_deref()))
 }
 
 fn stub(state: &State, job: &Job, with_meta: bool) -> JobListStub {
@@ -98,20 +80,8 @@ fn summary_view(s: &state::JobSummary) -> JobSummary {
     JobSummary {
         job_id: s.job_id.clone(),
         namespace: s.namespace.clone(),
-        summary: s
-            .summary
-            .iter()
-            .map(|(name, g)| (name.clone(), group(g)))
-            .collect(),
-        children: Some(
-            s.children
-                .map(|c| JobChildren {
-                    pending: c.pending,
-                    running: c.running,
-                    dead: c.dead,
-                })
-                .unwrap_or_default(),
-        ),
+        summary: s.summary.iter().map(|(name, g)| (name.clone(), group(g))).collect(),
+        children: Some(s.children.map(|c| JobChildren { pending: c.pending, running: c.running, dead: c.dead }).unwrap_or_default()),
         create_index: s.create_index,
         modify_index: s.modify_index,
     }
@@ -123,38 +93,23 @@ pub(super) fn not_found() -> HttpError {
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (job, index, state) = ctx
-        .watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index)
-        .await?;
+    let (job, index, state) = ctx.watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
     let job = job.ok_or_else(|| not_found().read_at(index))?;
-    let remote_tasks = state
-        .remote_tasks_by_job(&key)
-        .map(|r| remote::view(&state, r))
-        .collect();
+    let remote_tasks = state.remote_tasks_by_job(&key).map(|r| remote::view(&state, r)).collect();
     let detail: JobDetail = With::new(job, JobExtra { remote_tasks });
     ctx.read(index, &detail)
 }
 
 pub(super) async fn summary(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (summary, index, _) = ctx
-        .watch_object(
-            Table::JobSummaries,
-            |s| s.job_summary(&key).cloned(),
-            |s| s.modify_index,
-        )
-        .await?;
+    let (summary, index, _) = ctx.watch_object(Table::JobSummaries, |s| s.job_summary(&key).cloned(), |s| s.modify_index).await?;
     let summary = summary.ok_or_else(|| not_found().read_at(index))?;
     ctx.read(index, &summary_view(&summary))
 }
 
 /// Allocations and deployments of the job that has the name now; with `all=true` also of earlier ones.
 fn created_index(state: &State, ctx: &Ctx) -> Result<Option<u64>, HttpError> {
-    Ok(if ctx.query.bool("all")? {
-        None
-    } else {
-        state.job(&ctx.job_key()).map(|j| j.create_index)
-    })
+    Ok(if ctx.query.bool("all")? { None } else { state.job(&ctx.job_key()).map(|j| j.create_index) })
 }
 
 pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -162,13 +117,8 @@ pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     let created = created_index(&state, &ctx)?;
     // An allocation belongs to the job in the incarnation that it was placed for.
-    let current =
-        |a: &Allocation| created.is_none_or(|c| a.job.as_ref().is_none_or(|j| j.create_index == c));
-    let stubs: Vec<AllocListStub> = state
-        .allocs_by_job(&key)
-        .filter(|a| current(a))
-        .map(|a| AllocListStub::new(a, false, true))
-        .collect();
+    let current = |a: &Allocation| created.is_none_or(|c| a.job.as_ref().is_none_or(|j| j.create_index == c));
+    let stubs: Vec<AllocListStub> = state.allocs_by_job(&key).filter(|a| current(a)).map(|a| AllocListStub::new(a, false, true)).collect();
     ctx.read(index, &stubs)
 }
 
@@ -185,23 +135,13 @@ pub(super) async fn deployments(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let (state, index) = ctx.watch_table(Table::Deployments).await?;
     let created = created_index(&state, &ctx)?;
-    let list: Vec<_> = state
-        .deployments_by_job(&key)
-        .filter(|d| created.is_none_or(|c| d.job_create_index == c))
-        .cloned()
-        .collect();
+    let list: Vec<_> = state.deployments_by_job(&key).filter(|d| created.is_none_or(|c| d.job_create_index == c)).cloned().collect();
     ctx.read(index, &list)
 }
 
 pub(super) async fn latest_deployment(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (deployment, index, _) = ctx
-        .watch_object(
-            Table::Deployments,
-            |s| s.latest_deployment(&key).cloned(),
-            |d| d.modify_index,
-        )
-        .await?;
+    let (deployment, index, _) = ctx.watch_object(Table::Deployments, |s| s.latest_deployment(&key).cloned(), |d| d.modify_index).await?;
     ctx.read(index, &deployment)
 }
 
@@ -209,10 +149,7 @@ pub(super) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     let diffs = ctx.query.bool("diffs")?;
     if !ctx.query.text("diff_tag").is_empty() {
-        return Err(HttpError::unsupported(
-            "diff_tag",
-            "versions cannot be tagged; use diff_version",
-        ));
+        return Err(HttpError::unsupported("diff_tag", "versions cannot be tagged; use diff_version"));
     }
     let against: Option<u64> = ctx.query.number("diff_version")?;
     let (state, index) = ctx.watch_table(Table::JobVersions).await?;
@@ -223,20 +160,13 @@ pub(super) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
     let diffs = if diffs {
         let base = match against {
             None => None,
-            Some(v) => Some(
-                state
-                    .job_version(&key, v)
-                    .ok_or_else(|| HttpError::not_found(format_args!("version {v} not found")))?,
-            ),
+            Some(v) => Some(state.job_version(&key, v).ok_or_else(|| HttpError::not_found(format_args!("version {v} not found")))?),
         };
         let pairs: Vec<(&Job, &Job)> = match base {
             Some(base) => versions.iter().map(|v| (&**base, &**v)).collect(),
             None => versions.windows(2).map(|w| (&*w[1], &*w[0])).collect(),
         };
-        pairs
-            .into_iter()
-            .map(|(old, new)| model::diff::diff(Some(old), Some(new), true))
-            .collect()
+        pairs.into_iter().map(|(old, new)| model::diff::diff(Some(old), Some(new), true)).collect()
     } else {
         Vec::new()
     };
@@ -251,8 +181,7 @@ pub(super) async fn submission(ctx: Ctx) -> Result<Reply, HttpError> {
         s.job_submission(&key, version).cloned()
     };
     let (state, index) = ctx.watch_table(Table::JobSubmissions).await?;
-    let s =
-        find(&state).ok_or_else(|| HttpError::not_found("job source not found").read_at(index))?;
+    let s = find(&state).ok_or_else(|| HttpError::not_found("job source not found").read_at(index))?;
     ctx.read(
         index,
         &JobSubmissionDetail {
@@ -277,15 +206,7 @@ pub(super) async fn scale_status(ctx: Ctx) -> Result<Reply, HttpError> {
     let mut groups: BTreeMap<Arc<str>, GroupScaleStatus> = job
         .task_groups
         .iter()
-        .map(|g| {
-            (
-                g.name.clone(),
-                GroupScaleStatus {
-                    desired: i64::from(g.count()),
-                    ..GroupScaleStatus::default()
-                },
-            )
-        })
+        .map(|g| (g.name.clone(), GroupScaleStatus { desired: i64::from(g.count()), ..GroupScaleStatus::default() }))
         .collect();
     for alloc in state.allocs_by_job(&key).filter(|a| !a.terminal()) {
         let Some(group) = groups.get_mut(&alloc.task_group) else {
@@ -324,9 +245,7 @@ pub(super) async fn actions(ctx: Ctx) -> Result<Reply, HttpError> {
         task_group_name: &'a str,
     }
     let key = ctx.job_key();
-    let (job, index, _) = ctx
-        .watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index)
-        .await?;
+    let (job, index, _) = ctx.watch_object(Table::Jobs, |s| s.job(&key).cloned(), |j| j.modify_index).await?;
     let job = job.ok_or_else(|| not_found().read_at(index))?;
     let actions: Vec<JobAction<'_>> = job
         .task_groups

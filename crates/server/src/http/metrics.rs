@@ -33,38 +33,23 @@ pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
         "prometheus" => true,
         "" => false,
         other => {
-            return Err(HttpError::bad_request(format_args!(
-                "unknown format {other:?}: leave it out or use prometheus"
-            )));
+            return Err(HttpError::bad_request(format_args!("unknown format {other:?}: leave it out or use prometheus")));
         }
     };
     if prometheus && !ctx.app.options.prometheus {
-        return Err(HttpError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "Prometheus is not enabled",
-        ));
+        return Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Prometheus is not enabled"));
     }
     let stats = ctx.server().stats();
     let (gauges, counters) = (gauges(&ctx.server().snapshot(), &stats), counters(&stats));
     if prometheus {
-        return Ok(Reply::bytes(
-            "text/plain; version=0.0.4; charset=utf-8",
-            text_format(&gauges, &counters),
-        ));
+        return Ok(Reply::bytes("text/plain; version=0.0.4; charset=utf-8", text_format(&gauges, &counters)));
     }
     let counters = counters
         .into_iter()
-        .map(|(name, sum)| Sampled {
-            name: name.to_owned(),
-            count: sum,
-            sum: real(sum),
-            ..Sampled::default()
-        })
+        .map(|(name, sum)| Sampled { name: name.to_owned(), count: sum, sum: real(sum), ..Sampled::default() })
         .collect();
     ctx.plain(&View {
-        timestamp: jiff::Timestamp::now()
-            .strftime("%Y-%m-%d %H:%M:%S +0000 UTC")
-            .to_string(),
+        timestamp: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string(),
         gauges: Kept(gauges),
         points: Kept(Vec::new()),
         counters: Kept(counters),
@@ -72,10 +57,7 @@ pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
     })
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "metrics are read as floats; beyond 2^53 the last digits do not matter"
-)]
+#[allow(clippy::cast_precision_loss, reason = "metrics are read as floats; beyond 2^53 the last digits do not matter")]
 fn real(n: u64) -> f64 {
     n as f64
 }
@@ -87,51 +69,20 @@ fn count(n: usize) -> f64 {
 fn gauges(state: &State, stats: &ServerStats) -> Vec<Gauge> {
     let mut all = Vec::new();
     let mut add = |name: &str, value: f64, labels: &[(&str, &str)]| {
-        let labels = labels
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect();
-        all.push(Gauge {
-            name: name.to_owned(),
-            value,
-            labels,
-        });
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        all.push(Gauge { name: name.to_owned(), value, labels });
     };
     let ready: usize = stats.broker_ready.values().sum();
     add("nomad.nomad.broker.total_ready", count(ready), &[]);
-    add(
-        "nomad.nomad.broker.total_unacked",
-        count(stats.broker_unacked),
-        &[],
-    );
-    add(
-        "nomad.nomad.broker.total_pending",
-        count(stats.broker_pending),
-        &[],
-    );
-    add(
-        "nomad.nomad.broker.total_waiting",
-        count(stats.broker_waiting),
-        &[],
-    );
+    add("nomad.nomad.broker.total_unacked", count(stats.broker_unacked), &[]);
+    add("nomad.nomad.broker.total_pending", count(stats.broker_pending), &[]);
+    add("nomad.nomad.broker.total_waiting", count(stats.broker_waiting), &[]);
     for (kind, n) in &stats.broker_ready {
-        add(
-            "nomad.nomad.broker.ready",
-            count(*n),
-            &[("scheduler", kind)],
-        );
+        add("nomad.nomad.broker.ready", count(*n), &[("scheduler", kind)]);
     }
-    add(
-        "nomad.nomad.blocked_evals.total_blocked",
-        count(stats.blocked_evals),
-        &[],
-    );
+    add("nomad.nomad.blocked_evals.total_blocked", count(stats.blocked_evals), &[]);
     add("nomad.nomad.heartbeat.active", count(stats.sessions), &[]);
-    add(
-        "nomad.nomad.state.latest_index",
-        real(state.latest_index()),
-        &[],
-    );
+    add("nomad.nomad.state.latest_index", real(state.latest_index()), &[]);
     for status in [job_status::PENDING, job_status::RUNNING, job_status::DEAD] {
         let n = state.jobs().filter(|j| j.status == status).count();
         add(&format!("nomad.nomad.job_status.{status}"), count(n), &[]);
@@ -142,23 +93,15 @@ fn gauges(state: &State, stats: &ServerStats) -> Vec<Gauge> {
         (NodeStatus::Down, "down"),
         (NodeStatus::Disconnected, "disconnected"),
     ] {
-        add(
-            "drover.nodes",
-            count(state.nodes().filter(|n| n.status == status).count()),
-            &[("status", name)],
-        );
+        add("drover.nodes", count(state.nodes().filter(|n| n.status == status).count()), &[("status", name)]);
     }
     for job in state.jobs() {
         let Some(summary) = state.job_summary(&job.key()) else {
             continue;
         };
         for (group, g) in &summary.summary {
-            let labels = [
-                ("namespace", job.namespace.as_str()),
-                ("job", job.id.as_str()),
-                ("exported_job", job.id.as_str()),
-                ("task_group", group),
-            ];
+            let labels =
+                [("namespace", job.namespace.as_str()), ("job", job.id.as_str()), ("exported_job", job.id.as_str()), ("task_group", group)];
             for (name, n) in [
                 ("queued", g.queued),
                 ("complete", g.complete),
@@ -168,19 +111,11 @@ fn gauges(state: &State, stats: &ServerStats) -> Vec<Gauge> {
                 ("lost", g.lost),
                 ("unknown", g.unknown),
             ] {
-                add(
-                    &format!("nomad.nomad.job_summary.{name}"),
-                    real(u64::try_from(n).unwrap_or(0)),
-                    &labels,
-                );
+                add(&format!("nomad.nomad.job_summary.{name}"), real(u64::try_from(n).unwrap_or(0)), &labels);
             }
         }
     }
-    let mut remote: BTreeMap<&str, usize> = [
-        "intended", "creating", "running", "exited", "gone", "unknown",
-    ]
-    .map(|s| (s, 0))
-    .into();
+    let mut remote: BTreeMap<&str, usize> = ["intended", "creating", "running", "exited", "gone", "unknown"].map(|s| (s, 0)).into();
     let mut unmanaged = 0;
     let mut handovers = 0;
     for record in state.remote_tasks() {
@@ -234,14 +169,7 @@ fn text_format(gauges: &[Gauge], counters: &[(&'static str, u64)]) -> String {
                 let labels: Vec<String> = gauge
                     .labels
                     .iter()
-                    .map(|(k, v)| {
-                        format!(
-                            "{k}=\"{}\"",
-                            v.replace('\\', "\\\\")
-                                .replace('"', "\\\"")
-                                .replace('\n', "\\n")
-                        )
-                    })
+                    .map(|(k, v)| format!("{k}=\"{}\"", v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")))
                     .collect();
                 let _ = write!(out, "{{{}}}", labels.join(","));
             }
@@ -250,10 +178,7 @@ fn text_format(gauges: &[Gauge], counters: &[(&'static str, u64)]) -> String {
     }
     for (name, value) in counters {
         let name = plain(name);
-        let _ = writeln!(
-            out,
-            "# HELP {name} {name}\n# TYPE {name} counter\n{name} {value}"
-        );
+        let _ = writeln!(out, "# HELP {name} {name}\n# TYPE {name} counter\n{name} {value}");
     }
     out
 }
@@ -265,11 +190,7 @@ mod tests {
     #[test]
     fn prometheus_escapes_labels_and_names() {
         let labels = BTreeMap::from([("job".to_owned(), "a\"b\\c\nd".to_owned())]);
-        let gauges = [Gauge {
-            name: "nomad.job-x.y".into(),
-            value: 1.5,
-            labels,
-        }];
+        let gauges = [Gauge { name: "nomad.job-x.y".into(), value: 1.5, labels }];
         assert_eq!(
             text_format(&gauges, &[("a.b", 3)]),
             "# HELP nomad_job_x_y nomad_job_x_y\n# TYPE nomad_job_x_y gauge\nnomad_job_x_y{job=\"a\\\"b\\\\c\\nd\"} 1.5\n\

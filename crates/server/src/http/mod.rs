@@ -73,10 +73,7 @@ impl Default for HttpOptions {
 
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpOptions")
-            .field("local", &self.local.is_some())
-            .field("version", &self.version)
-            .finish_non_exhaustive()
+        f.debug_struct("HttpOptions").field("local", &self.local.is_some()).field("version", &self.version).finish_non_exhaustive()
     }
 }
 

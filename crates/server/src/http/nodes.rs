@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{
     paging::page,
-    shapes::{
-        AllocDetail, NodeDrainRequest, NodeEligibilityRequest, NodeListStub, NodePoolView,
-        NodeUpdateResponse, node_detail,
-    },
+    shapes::{AllocDetail, NodeDrainRequest, NodeEligibilityRequest, NodeListStub, NodePoolView, NodeUpdateResponse, node_detail},
 };
 use model::{Eligibility, Node};
 use state::{ALL_NODE_POOL, NodePool, Table};
@@ -21,23 +18,13 @@ use super::{
 use crate::requests::{DrainNode, NodeChanged};
 
 fn stub(node: &Node, resources: bool, os: bool) -> NodeListStub {
-    let version = node
-        .attributes
-        .get("nomad.version")
-        .or_else(|| node.attributes.get("drover.version"))
-        .cloned()
-        .unwrap_or_default();
+    let version = node.attributes.get("nomad.version").or_else(|| node.attributes.get("drover.version")).cloned().unwrap_or_default();
     let mut attributes = BTreeMap::new();
     if os && let Some(name) = node.attributes.get("os.name") {
         attributes.insert("os.name".to_owned(), name.clone());
     }
     NodeListStub {
-        address: node
-            .http_addr
-            .rsplit_once(':')
-            .map_or("", |(host, _)| host)
-            .trim_matches(['[', ']'])
-            .to_owned(),
+        address: node.http_addr.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']).to_owned(),
         id: node.id,
         attributes,
         datacenter: node.datacenter.clone(),
@@ -72,22 +59,15 @@ async fn list_where(ctx: Ctx, wanted: impl Fn(&Node) -> bool) -> Result<Reply, H
     let rows = state
         .nodes()
         .filter(|n| wanted(n) && n.id.to_string().starts_with(&prefix))
-        .map(|n| Node {
-            secret_id: String::new(),
-            ..(**n).clone()
-        });
+        .map(|n| Node { secret_id: String::new(), ..(**n).clone() });
     let page = page(rows, &options, |n| n.id.to_string())?;
     let stubs: Vec<NodeListStub> = page.rows.iter().map(|n| stub(n, resources, os)).collect();
-    Ok(ctx
-        .read(index, &stubs)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &stubs)?.next_token(page.next_token.as_deref()))
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.node_id("id")?;
-    let (node, index, _) = ctx
-        .watch_object(Table::Nodes, |s| s.node(id).cloned(), |n| n.modify_index)
-        .await?;
+    let (node, index, _) = ctx.watch_object(Table::Nodes, |s| s.node(id).cloned(), |n| n.modify_index).await?;
     let node = node.ok_or_else(|| HttpError::not_found("node not found").read_at(index))?;
     ctx.read(index, &node_detail(&node))
 }
@@ -96,16 +76,8 @@ pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.node_id("id")?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
     let namespace = ctx.query.get("namespace").map(|_| ctx.query.namespace());
-    let wanted = |a: &model::Allocation| {
-        namespace
-            .as_ref()
-            .is_none_or(|n| in_namespace(n, &a.namespace))
-    };
-    let list: Vec<AllocDetail> = state
-        .allocs_by_node(id)
-        .filter(|a| wanted(a))
-        .map(|a| allocs::detail(&state, a))
-        .collect();
+    let wanted = |a: &model::Allocation| namespace.as_ref().is_none_or(|n| in_namespace(n, &a.namespace));
+    let list: Vec<AllocDetail> = state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a)).collect();
     ctx.read(index, &list)
 }
 
@@ -123,11 +95,7 @@ fn changed(ctx: &Ctx, change: &NodeChanged) -> Result<Reply, HttpError> {
 }
 
 fn same_node(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
-    if named.is_empty() || named == ctx.param("id") {
-        Ok(())
-    } else {
-        Err(HttpError::bad_request("Node ID does not match"))
-    }
+    if named.is_empty() || named == ctx.param("id") { Ok(()) } else { Err(HttpError::bad_request("Node ID does not match")) }
 }
 
 pub(super) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -136,12 +104,7 @@ pub(super) async fn drain(ctx: Ctx) -> Result<Reply, HttpError> {
     let node_id = ctx.node_id("id")?;
     let change = ctx
         .server()
-        .drain_node(DrainNode {
-            node_id,
-            spec: request.drain_spec,
-            mark_eligible: request.mark_eligible,
-            meta: request.meta,
-        })
+        .drain_node(DrainNode { node_id, spec: request.drain_spec, mark_eligible: request.mark_eligible, meta: request.meta })
         .await?;
     changed(&ctx, &change)
 }
@@ -153,15 +116,10 @@ pub(super) async fn eligibility(ctx: Ctx) -> Result<Reply, HttpError> {
         "eligible" => Eligibility::Eligible,
         "ineligible" => Eligibility::Ineligible,
         other => {
-            return Err(HttpError::internal(format_args!(
-                "invalid scheduling eligibility {other:?}: use eligible or ineligible"
-            )));
+            return Err(HttpError::internal(format_args!("invalid scheduling eligibility {other:?}: use eligible or ineligible")));
         }
     };
-    let change = ctx
-        .server()
-        .set_node_eligibility(ctx.node_id("id")?, eligibility)
-        .await?;
+    let change = ctx.server().set_node_eligibility(ctx.node_id("id")?, eligibility).await?;
     changed(&ctx, &change)
 }
 
@@ -180,10 +138,7 @@ fn pool_view(p: &NodePool) -> NodePoolView {
         name: p.name.to_string(),
         description: p.description.clone(),
         meta: p.meta.clone(),
-        scheduler_configuration: p
-            .scheduler_configuration
-            .as_ref()
-            .and_then(|c| serde_json::to_value(c).ok()),
+        scheduler_configuration: p.scheduler_configuration.as_ref().and_then(|c| serde_json::to_value(c).ok()),
         create_index: p.create_index,
         modify_index: p.modify_index,
     }
@@ -192,14 +147,9 @@ fn pool_view(p: &NodePool) -> NodePoolView {
 pub(super) async fn pools(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::NodePools).await?;
-    let rows = state
-        .node_pools()
-        .filter(|p| p.name.starts_with(&options.prefix))
-        .map(|p| pool_view(p));
+    let rows = state.node_pools().filter(|p| p.name.starts_with(&options.prefix)).map(|p| pool_view(p));
     let page = page(rows, &options, |p| p.name.clone())?;
-    Ok(ctx
-        .read(index, &page.rows)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
 fn pool_not_found() -> HttpError {
@@ -208,13 +158,7 @@ fn pool_not_found() -> HttpError {
 
 pub(super) async fn pool(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = ctx.param("name").to_owned();
-    let (pool, index, _) = ctx
-        .watch_object(
-            Table::NodePools,
-            |s| s.node_pool(&name).cloned(),
-            |p| p.modify_index,
-        )
-        .await?;
+    let (pool, index, _) = ctx.watch_object(Table::NodePools, |s| s.node_pool(&name).cloned(), |p| p.modify_index).await?;
     let pool = pool.ok_or_else(|| pool_not_found().read_at(index))?;
     ctx.read(index, &pool_view(&pool))
 }

@@ -2,10 +2,7 @@
 
 use api::{
     paging::page,
-    shapes::{
-        NamespaceView, RaftConfiguration, RaftServer, SchedulerConfigResponse,
-        SchedulerConfigUpdate,
-    },
+    shapes::{NamespaceView, RaftConfiguration, RaftServer, SchedulerConfigResponse, SchedulerConfigUpdate},
 };
 use http::StatusCode;
 use model::{Namespace, SchedulerConfig};
@@ -40,27 +37,15 @@ pub(super) async fn scheduler_config(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn set_scheduler_config(ctx: Ctx) -> Result<Reply, HttpError> {
     let config: SchedulerConfig = ctx.json().await?;
-    if !matches!(
-        config.scheduler_algorithm.as_str(),
-        "" | "binpack" | "spread"
-    ) {
+    if !matches!(config.scheduler_algorithm.as_str(), "" | "binpack" | "spread") {
         return Err(HttpError::bad_request(format_args!(
             "invalid scheduler algorithm {:?}: use binpack or spread",
             config.scheduler_algorithm
         )));
     }
     let cas = ctx.query.number("cas")?;
-    let set = ctx
-        .server()
-        .set_scheduler_config(SetSchedulerConfig { config, cas })
-        .await?;
-    ctx.written(
-        set.index,
-        &SchedulerConfigUpdate {
-            updated: set.updated,
-            index: set.index,
-        },
-    )
+    let set = ctx.server().set_scheduler_config(SetSchedulerConfig { config, cas }).await?;
+    ctx.written(set.index, &SchedulerConfigUpdate { updated: set.updated, index: set.index })
 }
 
 /// The one server, which leads and has the only vote.
@@ -88,27 +73,19 @@ pub(super) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
     let (id, address) = (ctx.query.text("id"), ctx.query.text("address"));
     let (kind, value) = match (id.is_empty(), address.is_empty()) {
         (true, true) => {
-            return Err(HttpError::bad_request(
-                "Must specify either ?id with the server's ID or ?address with IP:port of peer to remove",
-            ));
+            return Err(HttpError::bad_request("Must specify either ?id with the server's ID or ?address with IP:port of peer to remove"));
         }
         (false, false) => {
-            return Err(HttpError::bad_request(
-                "Must specify only one of ?id or ?address",
-            ));
+            return Err(HttpError::bad_request("Must specify only one of ?id or ?address"));
         }
         (false, true) => ("id", id),
         (true, false) => ("address", address),
     };
     let server = ctx.server();
     if value == server.cluster_id().to_string() || value == super::agent::rpc_address(server) {
-        return Err(HttpError::internal(format_args!(
-            "{kind} {value:?} is the only server; a cluster cannot be without one"
-        )));
+        return Err(HttpError::internal(format_args!("{kind} {value:?} is the only server; a cluster cannot be without one")));
     }
-    Err(HttpError::internal(format_args!(
-        "{kind} {value:?} was not found in the Raft configuration"
-    )))
+    Err(HttpError::internal(format_args!("{kind} {value:?} was not found in the Raft configuration")))
 }
 
 fn namespace_view(n: &NamespaceRecord) -> NamespaceView {
@@ -116,10 +93,7 @@ fn namespace_view(n: &NamespaceRecord) -> NamespaceView {
         name: n.name.to_string(),
         description: n.description.clone(),
         quota: n.quota.clone(),
-        capabilities: n
-            .capabilities
-            .as_ref()
-            .and_then(|c| serde_json::to_value(c).ok()),
+        capabilities: n.capabilities.as_ref().and_then(|c| serde_json::to_value(c).ok()),
         node_pool_configuration: n.node_pool_configuration.clone(),
         vault_configuration: n.vault_configuration.clone(),
         consul_configuration: n.consul_configuration.clone(),
@@ -132,25 +106,14 @@ fn namespace_view(n: &NamespaceRecord) -> NamespaceView {
 pub(super) async fn namespaces(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::Namespaces).await?;
-    let rows = state
-        .namespaces()
-        .filter(|n| n.name.as_str().starts_with(&options.prefix))
-        .map(|n| namespace_view(n));
+    let rows = state.namespaces().filter(|n| n.name.as_str().starts_with(&options.prefix)).map(|n| namespace_view(n));
     let page = page(rows, &options, |n| n.name.clone())?;
-    Ok(ctx
-        .read(index, &page.rows)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
 pub(super) async fn namespace(ctx: Ctx) -> Result<Reply, HttpError> {
     let name = Namespace::from(ctx.param("name"));
-    let (found, index, _) = ctx
-        .watch_object(
-            Table::Namespaces,
-            |s| s.namespace(&name).cloned(),
-            |n| n.modify_index,
-        )
-        .await?;
+    let (found, index, _) = ctx.watch_object(Table::Namespaces, |s| s.namespace(&name).cloned(), |n| n.modify_index).await?;
     let found = found.ok_or_else(|| HttpError::not_found("Namespace not found").read_at(index))?;
     ctx.read(index, &namespace_view(&found))
 }

@@ -23,9 +23,7 @@ use super::{
 pub(super) async fn by_alloc(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("alloc")?;
     let state = ctx.server().snapshot();
-    let alloc = state.alloc(id).ok_or_else(|| {
-        HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc")))
-    })?;
+    let alloc = state.alloc(id).ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
     let node_id = alloc.node_id;
     forward(ctx, node_id).await
 }
@@ -35,9 +33,7 @@ pub(super) async fn by_node(ctx: Ctx) -> Result<Reply, HttpError> {
     let node_id = match (ctx.query.text("node_id"), &ctx.app.options.local) {
         ("", Some(local)) => local.node_id,
         ("", None) => {
-            return Err(HttpError::bad_request(
-                "this agent runs no node: name one with node_id",
-            ));
+            return Err(HttpError::bad_request("this agent runs no node: name one with node_id"));
         }
         (text, _) => NodeId(uuid(text, "node")?),
     };
@@ -53,9 +49,8 @@ pub(super) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
         node_id: String,
     }
     let bytes = ctx.bytes().await?;
-    let named: Target = go_json::from_slice(&bytes).map_err(|e| {
-        HttpError::bad_request(format_args!("failed to decode the request's body: {e}"))
-    })?;
+    let named: Target =
+        go_json::from_slice(&bytes).map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))?;
     let ctx = ctx.with_body(Body::from(bytes));
     if ctx.query.text("node_id").is_empty() && !named.node_id.is_empty() {
         let node_id = NodeId(uuid(&named.node_id, "node")?);
@@ -66,53 +61,29 @@ pub(super) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
 
 async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let body = ctx.take_body();
-    let Ctx {
-        app,
-        method,
-        uri,
-        mut headers,
-        ..
-    } = ctx;
+    let Ctx { app, method, uri, mut headers, .. } = ctx;
     // What this side does for its client.
     for name in [HOST, ACCEPT_ENCODING, CONNECTION, TRANSFER_ENCODING] {
         headers.remove(name);
     }
     if let Some(local) = app.options.local.as_ref().filter(|l| l.node_id == node_id) {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .body(body)
-            .map_err(HttpError::internal)?;
+        let mut request = Request::builder().method(method).uri(uri).body(body).map_err(HttpError::internal)?;
         *request.headers_mut() = headers;
         return match local.router.clone().oneshot(request).await {
             Ok(response) => Ok(Reply::foreign(response)),
             Err(never) => match never {},
         };
     }
-    let node = app
-        .server
-        .snapshot()
-        .node(node_id)
-        .cloned()
-        .ok_or_else(|| HttpError::not_found(format_args!("Unknown node {node_id}")))?;
+    let node = app.server.snapshot().node(node_id).cloned().ok_or_else(|| HttpError::not_found(format_args!("Unknown node {node_id}")))?;
     let address = address_of(&node)?;
-    let mut connection: Connection<Body> = Connection::open(&address)
-        .await
-        .map_err(|e| no_path(&node, e))?;
+    let mut connection: Connection<Body> = Connection::open(&address).await.map_err(|e| no_path(&node, e))?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-    let mut request = Request::builder()
-        .method(method)
-        .uri(path)
-        .body(body)
-        .map_err(HttpError::internal)?;
+    let mut request = Request::builder().method(method).uri(path).body(body).map_err(HttpError::internal)?;
     *request.headers_mut() = headers;
     if let Ok(host) = HeaderValue::from_str(&address.host()) {
         request.headers_mut().insert(HOST, host);
     }
-    let response = connection
-        .send(request)
-        .await
-        .map_err(|e| no_path(&node, e))?;
+    let response = connection.send(request).await.map_err(|e| no_path(&node, e))?;
     let (mut head, body) = response.into_parts();
     for name in [CONNECTION, TRANSFER_ENCODING, CONTENT_ENCODING] {
         head.headers.remove(name);
@@ -134,21 +105,14 @@ fn address_of(node: &Node) -> Result<Address, HttpError> {
         )));
     }
     if node.tls_enabled {
-        return Err(HttpError::unsupported(
-            "TLS to nodes",
-            format_args!("node {} serves its API over TLS only", node.name),
-        ));
+        return Err(HttpError::unsupported("TLS to nodes", format_args!("node {} serves its API over TLS only", node.name)));
     }
-    Address::parse(&node.http_addr)
-        .map_err(|e| HttpError::internal(format_args!("No path to node: {}: {e}", node.name)))
+    Address::parse(&node.http_addr).map_err(|e| HttpError::internal(format_args!("No path to node: {}: {e}", node.name)))
 }
 
 fn no_path(node: &Node, why: impl std::fmt::Display) -> HttpError {
     HttpError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
-        format_args!(
-            "No path to node: {} at {} does not answer: {why}",
-            node.name, node.http_addr
-        ),
+        format_args!("No path to node: {} at {} does not answer: {why}", node.name, node.http_addr),
     )
 }

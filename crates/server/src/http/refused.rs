@@ -42,10 +42,7 @@ unsupported! {
 
 /// The stated answer of a community edition.
 pub(super) async fn enterprise(_: Ctx) -> Result<Reply, HttpError> {
-    Err(HttpError::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "Nomad Enterprise only endpoint",
-    ))
+    Err(HttpError::new(StatusCode::NOT_IMPLEMENTED, "Nomad Enterprise only endpoint"))
 }
 
 pub(super) async fn alloc_pause(_: Ctx) -> Result<Reply, HttpError> {
@@ -66,19 +63,11 @@ pub(super) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
 
 /// The lists that clients ask for in passing are truthfully empty; any other kind of volume is refused.
 pub(super) async fn volume_list(ctx: Ctx) -> Result<Reply, HttpError> {
-    if ctx.query.text("type") != "csi" {
-        volumes(ctx).await
-    } else {
-        empty_list(&ctx)
-    }
+    if ctx.query.text("type") != "csi" { volumes(ctx).await } else { empty_list(&ctx) }
 }
 
 pub(super) async fn plugin_list(ctx: Ctx) -> Result<Reply, HttpError> {
-    if ctx.query.text("type") != "csi" {
-        volumes(ctx).await
-    } else {
-        empty_list(&ctx)
-    }
+    if ctx.query.text("type") != "csi" { volumes(ctx).await } else { empty_list(&ctx) }
 }
 
 fn empty_list(ctx: &Ctx) -> Result<Reply, HttpError> {
@@ -90,14 +79,10 @@ pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     match ctx.server().snapshot().job(&key) {
         None => Err(HttpError::internal("parameterized job not found")),
-        Some(job) if job.parameterized_job.is_none() => Err(HttpError::internal(format_args!(
-            "Specified job {:?} is not a parameterized job",
-            key.id.as_str()
-        ))),
-        Some(_) => Err(HttpError::unsupported(
-            "dispatching jobs",
-            "register a job of its own instead",
-        )),
+        Some(job) if job.parameterized_job.is_none() => {
+            Err(HttpError::internal(format_args!("Specified job {:?} is not a parameterized job", key.id.as_str())))
+        }
+        Some(_) => Err(HttpError::unsupported("dispatching jobs", "register a job of its own instead")),
     }
 }
 
@@ -106,13 +91,9 @@ pub(super) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     match ctx.server().snapshot().job(&key) {
         None => Err(jobs::not_found()),
-        Some(job) if job.periodic.is_none() => Err(HttpError::internal(format_args!(
-            "can't force launch non-periodic job {:?}",
-            key.id.as_str()
-        ))),
-        Some(_) => Err(HttpError::unsupported(
-            "periodic jobs",
-            "register a batch job when it is to run",
-        )),
+        Some(job) if job.periodic.is_none() => {
+            Err(HttpError::internal(format_args!("can't force launch non-periodic job {:?}", key.id.as_str())))
+        }
+        Some(_) => Err(HttpError::unsupported("periodic jobs", "register a batch job when it is to run")),
     }
 }

@@ -41,10 +41,7 @@ fn provider<'s>(state: &'s State, record: &RemoteTask) -> Option<&'s RemoteProvi
 /// What is promised, from what the provider can do.
 fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
     let Some(p) = provider else {
-        return Guarantee {
-            reason: "no node that reaches the provider has told what it can do".to_owned(),
-            ..Guarantee::default()
-        };
+        return Guarantee { reason: "no node that reaches the provider has told what it can do".to_owned(), ..Guarantee::default() };
     };
     let (level, reason) = if p.plain_protocol {
         (
@@ -52,10 +49,7 @@ fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
             "the driver speaks the plain driver protocol only: a create whose answer is lost may leave an instance that nobody knows",
         )
     } else if p.keyed_create {
-        (
-            GuaranteeLevel::ExactlyOne,
-            "the provider creates by key: repeating a create gives the same instance",
-        )
+        (GuaranteeLevel::ExactlyOne, "the provider creates by key: repeating a create gives the same instance")
     } else if p.find || p.list {
         (
             GuaranteeLevel::ExactlyOneBySearch,
@@ -83,24 +77,18 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let job = ctx.query.text("job");
     let rows = state
         .remote_tasks()
-        .filter(|r| {
-            in_namespace(&namespace, &r.slot.namespace) && (job.is_empty() || r.slot.job_id == job)
-        })
+        .filter(|r| in_namespace(&namespace, &r.slot.namespace) && (job.is_empty() || r.slot.job_id == job))
         .map(|r| view(&state, r))
         .filter(|r| r.extra.slot_name.starts_with(&options.prefix));
     let page = page(rows, &options, |r| r.extra.slot_name.clone())?;
-    Ok(ctx
-        .read(index, &page.rows)?
-        .next_token(page.next_token.as_deref()))
+    Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
 /// The slot that a path names: `namespace/job.group[index]/task`.
 fn slot(ctx: &Ctx) -> Result<SlotKey, HttpError> {
     let text = ctx.param("slot");
     parse_slot(text).ok_or_else(|| {
-        HttpError::bad_request(format_args!(
-            "{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"
-        ))
+        HttpError::bad_request(format_args!("{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"))
     })
 }
 
@@ -113,26 +101,13 @@ fn parse_slot(text: &str) -> Option<SlotKey> {
     if namespace.is_empty() || job.is_empty() || group.is_empty() || task.is_empty() {
         return None;
     }
-    Some(SlotKey {
-        namespace: namespace.into(),
-        job_id: job.into(),
-        group: group.into(),
-        index: index.parse().ok()?,
-        task: task.into(),
-    })
+    Some(SlotKey { namespace: namespace.into(), job_id: job.into(), group: group.into(), index: index.parse().ok()?, task: task.into() })
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let slot = slot(&ctx)?;
-    let (record, index, state) = ctx
-        .watch_object(
-            Table::RemoteTasks,
-            |s| s.remote_task(&slot).cloned(),
-            |r| r.modify_index,
-        )
-        .await?;
-    let record =
-        record.ok_or_else(|| HttpError::not_found("remote task not found").read_at(index))?;
+    let (record, index, state) = ctx.watch_object(Table::RemoteTasks, |s| s.remote_task(&slot).cloned(), |r| r.modify_index).await?;
+    let record = record.ok_or_else(|| HttpError::not_found("remote task not found").read_at(index))?;
     ctx.read(index, &view(&state, &record))
 }
 
@@ -160,23 +135,12 @@ mod tests {
 
     #[test]
     fn slots_have_one_text() {
-        for text in [
-            "default/job.group[0]/task",
-            "ns/a/b.c.group[12]/t",
-            "default/j]x.g[3]/t",
-        ] {
+        for text in ["default/job.group[0]/task", "ns/a/b.c.group[12]/t", "default/j]x.g[3]/t"] {
             assert_eq!(parse_slot(text).expect(text).to_string(), text);
         }
-        for text in [
-            "",
-            "default",
-            "default/job",
-            "default/job.g[x]/t",
-            "default/job[0]/t",
-            "/job.g[0]/t",
-            "default/job.g[0]/",
-            "default/.g[0]/t",
-        ] {
+        for text in
+            ["", "default", "default/job", "default/job.g[x]/t", "default/job[0]/t", "/job.g[0]/t", "default/job.g[0]/", "default/.g[0]/t"]
+        {
             assert!(parse_slot(text).is_none(), "{text}");
         }
     }
@@ -191,21 +155,9 @@ mod tests {
         for (g, level, exactly_one) in [
             (guarantee(None), GuaranteeLevel::Unknown, false),
             (with(|_| {}), GuaranteeLevel::Held, false),
-            (
-                with(|p| p.list = true),
-                GuaranteeLevel::ExactlyOneBySearch,
-                true,
-            ),
-            (
-                with(|p| p.find = true),
-                GuaranteeLevel::ExactlyOneBySearch,
-                true,
-            ),
-            (
-                with(|p| p.keyed_create = true),
-                GuaranteeLevel::ExactlyOne,
-                true,
-            ),
+            (with(|p| p.list = true), GuaranteeLevel::ExactlyOneBySearch, true),
+            (with(|p| p.find = true), GuaranteeLevel::ExactlyOneBySearch, true),
+            (with(|p| p.keyed_create = true), GuaranteeLevel::ExactlyOne, true),
             (
                 with(|p| {
                     p.keyed_create = true;
@@ -215,17 +167,9 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(
-                (g.level, g.exactly_one),
-                (level, exactly_one),
-                "{}",
-                g.reason
-            );
+            assert_eq!((g.level, g.exactly_one), (level, exactly_one), "{}", g.reason);
             assert!(!g.reason.is_empty());
         }
-        assert!(
-            with(|p| p.conditional_writes = true).fenced
-                && with(|p| p.retained_exit_results = true).exact_results
-        );
+        assert!(with(|p| p.conditional_writes = true).fenced && with(|p| p.retained_exit_results = true).exact_results);
     }
 }

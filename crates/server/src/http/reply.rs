@@ -28,8 +28,7 @@ pub(super) struct Reply {
 impl Reply {
     /// JSON.
     pub(super) fn json<T: Serialize + ?Sized>(value: &T, pretty: bool) -> Result<Self, HttpError> {
-        let mut bytes = go_json::to_vec(value, pretty)
-            .map_err(|e| HttpError::internal(format_args!("writing the answer failed: {e}")))?;
+        let mut bytes = go_json::to_vec(value, pretty).map_err(|e| HttpError::internal(format_args!("writing the answer failed: {e}")))?;
         if pretty {
             bytes.push(b'\n');
         }
@@ -43,19 +42,11 @@ impl Reply {
     pub(super) fn body(content_type: &'static str, body: Body) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        Self {
-            status: StatusCode::OK,
-            headers,
-            body,
-        }
+        Self { status: StatusCode::OK, headers, body }
     }
 
     pub(super) fn empty(status: StatusCode) -> Self {
-        Self {
-            status,
-            headers: HeaderMap::new(),
-            body: Body::empty(),
-        }
+        Self { status, headers: HeaderMap::new(), body: Body::empty() }
     }
 
     pub(super) fn redirect(status: StatusCode, to: &str) -> Self {
@@ -101,11 +92,7 @@ impl Reply {
     /// An answer of another part of the agent, as it is.
     pub(super) fn foreign(response: Response<Body>) -> Self {
         let (head, body) = response.into_parts();
-        Self {
-            status: head.status,
-            headers: head.headers,
-            body,
-        }
+        Self { status: head.status, headers: head.headers, body }
     }
 }
 
@@ -127,11 +114,7 @@ pub(super) struct HttpError {
 
 impl HttpError {
     pub(super) fn new(status: StatusCode, text: impl fmt::Display) -> Self {
-        Self {
-            status,
-            text: text.to_string(),
-            index: None,
-        }
+        Self { status, text: text.to_string(), index: None }
     }
     pub(super) fn bad_request(text: impl fmt::Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
@@ -144,10 +127,7 @@ impl HttpError {
     }
     /// A feature that this release does not have, by name and with the reason.
     pub(super) fn unsupported(feature: impl fmt::Display, reason: impl fmt::Display) -> Self {
-        Self::new(
-            StatusCode::NOT_IMPLEMENTED,
-            format_args!("not supported by this release: {feature}; {reason}"),
-        )
+        Self::new(StatusCode::NOT_IMPLEMENTED, format_args!("not supported by this release: {feature}; {reason}"))
     }
     /// With the headers of a read: blocking queries also wait for what does not exist yet.
     pub(super) fn read_at(mut self, index: u64) -> Self {
@@ -164,17 +144,10 @@ impl HttpError {
     }
 
     pub(super) fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(if self.text.is_empty() {
-            Body::empty()
-        } else {
-            Body::from(self.text)
-        });
+        let mut response = Response::new(if self.text.is_empty() { Body::empty() } else { Body::from(self.text) });
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         if let Some(index) = self.index {
             read_headers(headers, index);
         }
@@ -199,19 +172,12 @@ impl From<ServerError> for HttpError {
         let status = match (&e, e.class()) {
             (ServerError::Unsupported { .. }, _) => StatusCode::NOT_IMPLEMENTED,
             (ServerError::RegistrationDisabled(_), _) => StatusCode::FORBIDDEN,
-            (
-                ServerError::NotFound {
-                    kind: Kind::Group, ..
-                },
-                _,
-            ) => StatusCode::BAD_REQUEST,
+            (ServerError::NotFound { kind: Kind::Group, .. }, _) => StatusCode::BAD_REQUEST,
             (_, ErrorClass::NotFound) => StatusCode::NOT_FOUND,
             // Clients repeat a request that fails with more than 500.
             (_, ErrorClass::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,
             // What the servers find wrong, the validation of a job included, is a 500: only what this layer cannot read is a 400.
-            (_, ErrorClass::Invalid | ErrorClass::Conflict | ErrorClass::Internal) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            (_, ErrorClass::Invalid | ErrorClass::Conflict | ErrorClass::Internal) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, e)
     }

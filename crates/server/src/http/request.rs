@@ -37,10 +37,7 @@ impl Ctx {
 
     /// A part of the path.
     pub(super) fn param(&self, name: &str) -> &str {
-        self.params
-            .iter()
-            .find(|(n, _)| *n == name)
-            .map_or("", |(_, v)| v)
+        self.params.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v)
     }
 
     /// The job that the path and the namespace name.
@@ -59,10 +56,7 @@ impl Ctx {
 
     /// The same request with another body.
     pub(super) fn with_body(self, body: Body) -> Self {
-        Self {
-            body: Mutex::new(body),
-            ..self
-        }
+        Self { body: Mutex::new(body), ..self }
     }
 
     /// The whole body.
@@ -74,30 +68,22 @@ impl Ctx {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format_args!("the request's body is larger than the limit of {limit} bytes"),
             )),
-            Err(e) => Err(HttpError::bad_request(format_args!(
-                "reading the request's body failed: {e}"
-            ))),
+            Err(e) => Err(HttpError::bad_request(format_args!("reading the request's body failed: {e}"))),
         }
     }
 
     /// The body as JSON.
     pub(super) async fn json<T: DeserializeOwned>(&self) -> Result<T, HttpError> {
         let bytes = self.bytes().await?;
-        go_json::from_slice(&bytes).map_err(|e| {
-            HttpError::bad_request(format_args!("failed to decode the request's body: {e}"))
-        })
+        go_json::from_slice(&bytes).map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}")))
     }
 
     /// The body as JSON; none counts as an empty object.
-    pub(super) async fn json_or_default<T: DeserializeOwned + Default>(
-        &self,
-    ) -> Result<T, HttpError> {
+    pub(super) async fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, HttpError> {
         let bytes = self.bytes().await?;
         match go_json::from_slice(&bytes) {
             Err(go_json::Error::Empty) => Ok(T::default()),
-            other => other.map_err(|e| {
-                HttpError::bad_request(format_args!("failed to decode the request's body: {e}"))
-            }),
+            other => other.map_err(|e| HttpError::bad_request(format_args!("failed to decode the request's body: {e}"))),
         }
     }
 
@@ -120,28 +106,19 @@ impl Ctx {
     }
 
     /// An answer to a read.
-    pub(super) fn read<T: Serialize + ?Sized>(
-        &self,
-        index: u64,
-        value: &T,
-    ) -> Result<Reply, HttpError> {
+    pub(super) fn read<T: Serialize + ?Sized>(&self, index: u64, value: &T) -> Result<Reply, HttpError> {
         Ok(self.plain(value)?.read_at(index))
     }
 
     /// An answer to a write.
-    pub(super) fn written<T: Serialize + ?Sized>(
-        &self,
-        index: u64,
-        value: &T,
-    ) -> Result<Reply, HttpError> {
+    pub(super) fn written<T: Serialize + ?Sized>(&self, index: u64, value: &T) -> Result<Reply, HttpError> {
         Ok(self.plain(value)?.written_at(index))
     }
 }
 
 /// A whole id.
 pub(super) fn uuid(text: &str, kind: &str) -> Result<uuid::Uuid, HttpError> {
-    let bad =
-        |why: &str| HttpError::internal(format_args!("{kind} lookup failed: index error: {why}"));
+    let bad = |why: &str| HttpError::internal(format_args!("{kind} lookup failed: index error: {why}"));
     if text.len() != 36 {
         return Err(bad("UUID must be 36 characters"));
     }
@@ -150,28 +127,20 @@ pub(super) fn uuid(text: &str, kind: &str) -> Result<uuid::Uuid, HttpError> {
 
 /// The beginning of an id: hexadecimal digits of even number, in the form that ids have.
 pub(super) fn uuid_prefix(text: &str, kind: &str) -> Result<String, HttpError> {
-    let bad =
-        |why: String| HttpError::internal(format_args!("{kind} lookup failed: index error: {why}"));
+    let bad = |why: String| HttpError::internal(format_args!("{kind} lookup failed: index error: {why}"));
     if text.len() > 36 {
-        return Err(bad(format!(
-            "Invalid UUID length. UUID have 36 characters; got {}",
-            text.len()
-        )));
+        return Err(bad(format!("Invalid UUID length. UUID have 36 characters; got {}", text.len())));
     }
     let hyphens = text.matches('-').count();
     if hyphens > 4 {
-        return Err(bad(format!(
-            "UUID should have maximum of 4 \"-\"; got {hyphens}"
-        )));
+        return Err(bad(format!("UUID should have maximum of 4 \"-\"; got {hyphens}")));
     }
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     if !digits.len().is_multiple_of(2) {
         return Err(bad("Input (without hyphens) must be even length".to_owned()));
     }
     if let Some(c) = digits.chars().find(|c| !c.is_ascii_hexdigit()) {
-        return Err(bad(format!(
-            "Invalid UUID: {c:?} is not a hexadecimal digit"
-        )));
+        return Err(bad(format!("Invalid UUID: {c:?} is not a hexadecimal digit")));
     }
     Ok(hyphenated(&digits))
 }
@@ -194,28 +163,15 @@ mod tests {
 
     #[test]
     fn prefixes_of_ids() {
-        for (text, out) in [
-            ("", ""),
-            ("AB", "ab"),
-            ("abcdef01-2345", "abcdef01-2345"),
-            ("abcdef0123", "abcdef01-23"),
-            ("abcdef01-", "abcdef01"),
-        ] {
+        for (text, out) in
+            [("", ""), ("AB", "ab"), ("abcdef01-2345", "abcdef01-2345"), ("abcdef0123", "abcdef01-23"), ("abcdef01-", "abcdef01")]
+        {
             assert_eq!(uuid_prefix(text, "alloc").expect(text), out, "{text}");
         }
         for (text, message) in [
-            (
-                "abc",
-                "alloc lookup failed: index error: Input (without hyphens) must be even length",
-            ),
-            (
-                "zz",
-                "alloc lookup failed: index error: Invalid UUID: 'z' is not a hexadecimal digit",
-            ),
-            (
-                "------",
-                "alloc lookup failed: index error: UUID should have maximum of 4 \"-\"; got 6",
-            ),
+            ("abc", "alloc lookup failed: index error: Input (without hyphens) must be even length"),
+            ("zz", "alloc lookup failed: index error: Invalid UUID: 'z' is not a hexadecimal digit"),
+            ("------", "alloc lookup failed: index error: UUID should have maximum of 4 \"-\"; got 6"),
         ] {
             let error = uuid_prefix(text, "alloc").expect_err(text);
             assert_eq!((error.status().as_u16(), error.text()), (500, message));

@@ -4,8 +4,7 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use super::{
-    agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes,
-    operator, proxy, refused, remote,
+    agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
     search, ui,
@@ -77,10 +76,7 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn handler(&self, verb: Verb) -> Option<Handler> {
-        self.verbs
-            .iter()
-            .find(|(verbs, _)| verbs.contain(verb))
-            .map(|(_, handler)| *handler)
+        self.verbs.iter().find(|(verbs, _)| verbs.contain(verb)).map(|(_, handler)| *handler)
     }
 }
 
@@ -245,9 +241,7 @@ routes! {
 
 /// The endpoint of a decoded path, with the parts that its pattern names.
 pub(super) fn find(path: &str) -> Option<(&'static Route, Vec<(&'static str, String)>)> {
-    ROUTES
-        .iter()
-        .find_map(|route| fit(route.pattern, path).map(|params| (route, params)))
+    ROUTES.iter().find_map(|route| fit(route.pattern, path).map(|params| (route, params)))
 }
 
 fn fit(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
@@ -255,9 +249,7 @@ fn fit(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>>
     let (mut pattern, mut path) = (pattern.strip_prefix('/')?, path.strip_prefix('/')?);
     // From the front up to the part that may hold slashes, then from the back.
     loop {
-        let (want, pattern_rest) = pattern
-            .split_once('/')
-            .map_or((pattern, None), |(a, b)| (a, Some(b)));
+        let (want, pattern_rest) = pattern.split_once('/').map_or((pattern, None), |(a, b)| (a, Some(b)));
         if let Some(name) = want.strip_prefix('*') {
             let middle = match pattern_rest {
                 None => path,
@@ -269,9 +261,7 @@ fn fit(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>>
             params.push((name, middle.to_owned()));
             return Some(params);
         }
-        let (have, path_rest) = path
-            .split_once('/')
-            .map_or((path, None), |(a, b)| (a, Some(b)));
+        let (have, path_rest) = path.split_once('/').map_or((path, None), |(a, b)| (a, Some(b)));
         match want.strip_prefix(':') {
             Some(name) if !have.is_empty() => params.push((name, have.to_owned())),
             Some(_) => return None,
@@ -287,11 +277,7 @@ fn fit(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>>
 }
 
 /// Takes the parts of `suffix` off the end of the path; what remains.
-fn fit_back<'p>(
-    suffix: &'static str,
-    path: &'p str,
-    params: &mut Vec<(&'static str, String)>,
-) -> Option<&'p str> {
+fn fit_back<'p>(suffix: &'static str, path: &'p str, params: &mut Vec<(&'static str, String)>) -> Option<&'p str> {
     let mut rest = path;
     for want in suffix.rsplit('/') {
         let (front, have) = rest.rsplit_once('/')?;
@@ -319,56 +305,26 @@ mod tests {
             ("/v1/job/a/b/plan", "/v1/job/*id/plan", "id=a/b"),
             ("/v1/job/plan", "/v1/job/*id", "id=plan"),
             ("/v1/job/plan/plan", "/v1/job/*id/plan", "id=plan"),
-            (
-                "/v1/job/x/periodic/force",
-                "/v1/job/*id/periodic/force",
-                "id=x",
-            ),
-            (
-                "/v1/job/x/y/versions/v1/tag",
-                "/v1/job/*id/versions/:name/tag",
-                "name=v1 id=x/y",
-            ),
+            ("/v1/job/x/periodic/force", "/v1/job/*id/periodic/force", "id=x"),
+            ("/v1/job/x/y/versions/v1/tag", "/v1/job/*id/versions/:name/tag", "name=v1 id=x/y"),
             ("/v1/job/x/allocation", "/v1/job/*id", "id=x/allocation"),
             ("/v1/job/with space%", "/v1/job/*id", "id=with space%"),
             ("/v1/deployment/fail/d", "/v1/deployment/fail/:id", "id=d"),
             ("/v1/deployment/d", "/v1/deployment/:id", "id=d"),
-            (
-                "/v1/node/pool/a/b/nodes",
-                "/v1/node/pool/*name/nodes",
-                "name=a/b",
-            ),
+            ("/v1/node/pool/a/b/nodes", "/v1/node/pool/*name/nodes", "name=a/b"),
             ("/v1/node/n/drain", "/v1/node/:id/drain", "id=n"),
-            (
-                "/v1/remote/task/default/j.g[0]/t",
-                "/v1/remote/task/*slot",
-                "slot=default/j.g[0]/t",
-            ),
+            ("/v1/remote/task/default/j.g[0]/t", "/v1/remote/task/*slot", "slot=default/j.g[0]/t"),
             ("/v1/acl/token/self", "/v1/acl/*rest", "rest=token/self"),
             ("/ui/", "/ui/", ""),
             ("/ui/jobs/x", "/ui/*rest", "rest=jobs/x"),
         ] {
             let (route, found) = find(path).unwrap_or_else(|| panic!("{path}"));
             let found: Vec<String> = found.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            assert_eq!(
-                (route.pattern, found.join(" ").as_str()),
-                (pattern, params),
-                "{path}"
-            );
+            assert_eq!((route.pattern, found.join(" ").as_str()), (pattern, params), "{path}");
         }
-        for path in [
-            "/",
-            "",
-            "/v1",
-            "/v1/",
-            "/v1/jobs/",
-            "/v1/job/",
-            "/v1/node/",
-            "/v1/nonsense",
-            "/v2/jobs",
-            "/v1/allocation/a/b/c",
-            "jobs",
-        ] {
+        for path in
+            ["/", "", "/v1", "/v1/", "/v1/jobs/", "/v1/job/", "/v1/node/", "/v1/nonsense", "/v2/jobs", "/v1/allocation/a/b/c", "jobs"]
+        {
             assert!(find(path).is_none(), "{path}");
         }
     }
@@ -376,11 +332,7 @@ mod tests {
     #[test]
     fn methods() {
         let (gc, _) = find("/v1/system/gc").expect("route");
-        assert!(
-            gc.handler(Verb::Put).is_some()
-                && gc.handler(Verb::Post).is_none()
-                && gc.handler(Verb::Get).is_none()
-        );
+        assert!(gc.handler(Verb::Put).is_some() && gc.handler(Verb::Post).is_none() && gc.handler(Verb::Get).is_none());
         let (jobs, _) = find("/v1/jobs").expect("route");
         assert!(jobs.handler(Verb::Post).is_some() && jobs.handler(Verb::Delete).is_none());
         assert!(Verb::of(&Method::PATCH).is_none());

@@ -18,43 +18,22 @@ const LIMIT: usize = 20;
 const MIN_TEXT: usize = 2;
 
 /// Kinds that a prefix search knows. Of the last four there are no objects in this release.
-const PREFIX_CONTEXTS: [&str; 11] = [
-    "allocs",
-    "deployment",
-    "evals",
-    "jobs",
-    "nodes",
-    "node_pools",
-    "namespaces",
-    "scaling_policy",
-    "plugins",
-    "vars",
-    "volumes",
-];
+const PREFIX_CONTEXTS: [&str; 11] =
+    ["allocs", "deployment", "evals", "jobs", "nodes", "node_pools", "namespaces", "scaling_policy", "plugins", "vars", "volumes"];
 /// Kinds that only a fuzzy search knows.
-const FUZZY_CONTEXTS: [&str; 6] = [
-    "groups", "services", "tasks", "images", "commands", "classes",
-];
+const FUZZY_CONTEXTS: [&str; 6] = ["groups", "services", "tasks", "images", "commands", "classes"];
 
 pub(super) async fn prefix(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: SearchRequest = ctx.json().await?;
     let contexts = contexts(&request.context, &PREFIX_CONTEXTS)?;
     let state = ctx.server().snapshot();
     let namespace = ctx.query.namespace();
-    let mut response = SearchResponse {
-        index: state.latest_index(),
-        known_leader: true,
-        ..SearchResponse::default()
-    };
+    let mut response = SearchResponse { index: state.latest_index(), known_leader: true, ..SearchResponse::default() };
     for context in contexts {
         let mut found = ids(&state, context, &namespace, &request.prefix);
-        response
-            .truncations
-            .insert(context.to_owned(), found.len() > LIMIT);
+        response.truncations.insert(context.to_owned(), found.len() > LIMIT);
         found.truncate(LIMIT);
-        response
-            .matches
-            .insert(context.to_owned(), (!found.is_empty()).then_some(found));
+        response.matches.insert(context.to_owned(), (!found.is_empty()).then_some(found));
     }
     ctx.read(state.latest_index(), &response)
 }
@@ -66,12 +45,7 @@ fn contexts(asked: &str, known: &[&'static str]) -> Result<Vec<&'static str>, Ht
             .iter()
             .find(|k| **k == one)
             .map(|k| vec![*k])
-            .ok_or_else(|| {
-                HttpError::internal(format_args!(
-                    "context must be one of [{} all]; got {one:?}",
-                    known.join(" ")
-                ))
-            }),
+            .ok_or_else(|| HttpError::internal(format_args!("context must be one of [{} all]; got {one:?}", known.join(" ")))),
     }
 }
 
@@ -82,41 +56,19 @@ fn ids(state: &State, context: &str, namespace: &Namespace, prefix: &str) -> Vec
     let uuid = digits.chars().all(|c| c.is_ascii_hexdigit()) && digits.len() <= 32;
     let id_prefix = hyphenated(&digits);
     let pick = |ids: &mut dyn Iterator<Item = String>, prefix: &str| -> Vec<String> {
-        ids.filter(|id| id.starts_with(prefix))
-            .take(LIMIT + 1)
-            .collect()
+        ids.filter(|id| id.starts_with(prefix)).take(LIMIT + 1).collect()
     };
     match context {
-        "jobs" => pick(
-            &mut state
-                .jobs()
-                .filter(|j| in_namespace(namespace, &j.namespace))
-                .map(|j| j.id.to_string()),
-            prefix,
-        ),
+        "jobs" => pick(&mut state.jobs().filter(|j| in_namespace(namespace, &j.namespace)).map(|j| j.id.to_string()), prefix),
         "node_pools" => pick(&mut state.node_pools().map(|p| p.name.to_string()), prefix),
         "namespaces" => pick(&mut state.namespaces().map(|n| n.name.to_string()), prefix),
-        "allocs" if uuid => pick(
-            &mut state
-                .allocs()
-                .filter(|a| in_namespace(namespace, &a.namespace))
-                .map(|a| a.id.to_string()),
-            &id_prefix,
-        ),
-        "evals" if uuid => pick(
-            &mut state
-                .evals()
-                .filter(|e| in_namespace(namespace, &e.namespace))
-                .map(|e| e.id.to_string()),
-            &id_prefix,
-        ),
-        "deployment" if uuid => pick(
-            &mut state
-                .deployments()
-                .filter(|d| in_namespace(namespace, &d.namespace))
-                .map(|d| d.id.to_string()),
-            &id_prefix,
-        ),
+        "allocs" if uuid => {
+            pick(&mut state.allocs().filter(|a| in_namespace(namespace, &a.namespace)).map(|a| a.id.to_string()), &id_prefix)
+        }
+        "evals" if uuid => pick(&mut state.evals().filter(|e| in_namespace(namespace, &e.namespace)).map(|e| e.id.to_string()), &id_prefix),
+        "deployment" if uuid => {
+            pick(&mut state.deployments().filter(|d| in_namespace(namespace, &d.namespace)).map(|d| d.id.to_string()), &id_prefix)
+        }
         "nodes" if uuid => pick(&mut state.nodes().map(|n| n.id.to_string()), &id_prefix),
         _ => Vec::new(),
     }
@@ -124,30 +76,17 @@ fn ids(state: &State, context: &str, namespace: &Namespace, prefix: &str) -> Vec
 
 pub(super) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: SearchRequest = ctx.json().await?;
-    let known: Vec<&'static str> = PREFIX_CONTEXTS
-        .iter()
-        .chain(&FUZZY_CONTEXTS)
-        .copied()
-        .collect();
+    let known: Vec<&'static str> = PREFIX_CONTEXTS.iter().chain(&FUZZY_CONTEXTS).copied().collect();
     let wanted = contexts(&request.context, &known)?;
     let length = request.text.chars().count();
     if length < MIN_TEXT {
-        return Err(HttpError::internal(format_args!(
-            "fuzzy search query must be at least {MIN_TEXT} characters, got {length}"
-        )));
+        return Err(HttpError::internal(format_args!("fuzzy search query must be at least {MIN_TEXT} characters, got {length}")));
     }
     let state = ctx.server().snapshot();
     let namespace = ctx.query.namespace();
-    let mut finds = Finds {
-        text: request.text.to_lowercase(),
-        by_context: BTreeMap::new(),
-    };
+    let mut finds = Finds { text: request.text.to_lowercase(), by_context: BTreeMap::new() };
     collect(&state, &namespace, &request.text, &mut finds);
-    let mut response = FuzzySearchResponse {
-        index: state.latest_index(),
-        known_leader: true,
-        ..FuzzySearchResponse::default()
-    };
+    let mut response = FuzzySearchResponse { index: state.latest_index(), known_leader: true, ..FuzzySearchResponse::default() };
     for context in wanted {
         let Some(mut found) = finds.by_context.remove(context) else {
             continue;
@@ -157,10 +96,7 @@ pub(super) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
         let truncated = found.len() > LIMIT;
         found.truncate(LIMIT);
         response.truncations.insert(context.to_owned(), truncated);
-        response.matches.insert(
-            context.to_owned(),
-            found.into_iter().map(|(_, m)| m).collect(),
-        );
+        response.matches.insert(context.to_owned(), found.into_iter().map(|(_, m)| m).collect());
     }
     ctx.read(state.latest_index(), &response)
 }
@@ -173,14 +109,8 @@ struct Finds {
 impl Finds {
     fn offer(&mut self, context: &'static str, name: &str, scope: &[&str]) {
         if let Some(position) = name.to_lowercase().find(&self.text) {
-            let found = FuzzyMatch {
-                id: name.to_owned(),
-                scope: scope.iter().map(|s| (*s).to_owned()).collect(),
-            };
-            self.by_context
-                .entry(context)
-                .or_default()
-                .push((position, found));
+            let found = FuzzyMatch { id: name.to_owned(), scope: scope.iter().map(|s| (*s).to_owned()).collect() };
+            self.by_context.entry(context).or_default().push((position, found));
         }
     }
 }
@@ -189,11 +119,7 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
     for node in state.nodes() {
         finds.offer("nodes", &node.name, &[&node.id.to_string()]);
     }
-    let mut classes: Vec<&str> = state
-        .nodes()
-        .map(|n| n.class.as_str())
-        .filter(|c| !c.is_empty())
-        .collect();
+    let mut classes: Vec<&str> = state.nodes().map(|n| n.class.as_str()).filter(|c| !c.is_empty()).collect();
     classes.sort_unstable();
     classes.dedup();
     for class in classes {
@@ -205,32 +131,16 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
     for ns in state.namespaces() {
         finds.offer("namespaces", ns.name.as_str(), &[]);
     }
-    for alloc in state
-        .allocs()
-        .filter(|a| in_namespace(namespace, &a.namespace))
-    {
-        finds.offer(
-            "allocs",
-            &alloc.name,
-            &[alloc.namespace.as_str(), &alloc.id.to_string()],
-        );
+    for alloc in state.allocs().filter(|a| in_namespace(namespace, &a.namespace)) {
+        finds.offer("allocs", &alloc.name, &[alloc.namespace.as_str(), &alloc.id.to_string()]);
     }
     // These have no names: they are found by the beginning of their id.
     for context in ["evals", "deployment"] {
         for id in ids(state, context, namespace, text) {
-            finds.by_context.entry(context).or_default().push((
-                0,
-                FuzzyMatch {
-                    id,
-                    scope: Vec::new(),
-                },
-            ));
+            finds.by_context.entry(context).or_default().push((0, FuzzyMatch { id, scope: Vec::new() }));
         }
     }
-    for job in state
-        .jobs()
-        .filter(|j| in_namespace(namespace, &j.namespace))
-    {
+    for job in state.jobs().filter(|j| in_namespace(namespace, &j.namespace)) {
         let (ns, id) = (job.namespace.as_str(), job.id.as_str());
         finds.offer("jobs", &job.name, &[ns, id]);
         for group in &job.task_groups {
@@ -241,11 +151,7 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
             for task in &group.tasks {
                 finds.offer("tasks", &task.name, &[ns, id, &group.name]);
                 for service in &task.services {
-                    finds.offer(
-                        "services",
-                        &service.name,
-                        &[ns, id, &group.name, &task.name],
-                    );
+                    finds.offer("services", &service.name, &[ns, id, &group.name, &task.name]);
                 }
                 for (context, key) in [("images", "image"), ("commands", "command")] {
                     if let Some(value) = config_text(task, key) {

@@ -33,16 +33,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            connections_per_client: 100,
-            header_read_timeout: Duration::from_secs(30),
-            shutdown_grace: Duration::from_secs(2),
-        }
+        Self { connections_per_client: 100, header_read_timeout: Duration::from_secs(30), shutdown_grace: Duration::from_secs(2) }
     }
 }
 
-const TOO_MANY: &str =
-    "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
+const TOO_MANY: &str = "Your IP is issuing too many concurrent connections, please rate limit your calls\n";
 
 /// Open connections by client address.
 #[derive(Clone, Default)]
@@ -97,14 +92,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
         match clients.enter(peer.ip(), limits.connections_per_client) {
             Some(place) => {
                 stream.set_nodelay(true).ok();
-                tasks.spawn(connection(
-                    TokioIo::new(stream),
-                    router.clone(),
-                    limits,
-                    stop.clone(),
-                    kill.clone(),
-                    Some(place),
-                ));
+                tasks.spawn(connection(TokioIo::new(stream), router.clone(), limits, stop.clone(), kill.clone(), Some(place)));
             }
             None => {
                 tasks.spawn(refuse(stream));
@@ -118,12 +106,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub async fn serve_unix(
-    path: &Path,
-    router: Router,
-    limits: Limits,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
+pub async fn serve_unix(path: &Path, router: Router, limits: Limits, stop: CancellationToken) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -143,14 +126,7 @@ pub async fn serve_unix(
             },
             () = stop.cancelled() => break,
         };
-        tasks.spawn(connection(
-            TokioIo::new(stream),
-            router.clone(),
-            limits,
-            stop.clone(),
-            kill.clone(),
-            None,
-        ));
+        tasks.spawn(connection(TokioIo::new(stream), router.clone(), limits, stop.clone(), kill.clone(), None));
     }
     finish(&tasks, &kill, limits).await;
     std::fs::remove_file(path).ok();
@@ -159,30 +135,19 @@ pub async fn serve_unix(
 
 async fn finish(tasks: &TaskTracker, kill: &CancellationToken, limits: Limits) {
     tasks.close();
-    if tokio::time::timeout(limits.shutdown_grace, tasks.wait())
-        .await
-        .is_err()
-    {
+    if tokio::time::timeout(limits.shutdown_grace, tasks.wait()).await.is_err() {
         kill.cancel();
         tasks.wait().await;
     }
 }
 
-async fn connection<T>(
-    io: T,
-    router: Router,
-    limits: Limits,
-    stop: CancellationToken,
-    kill: CancellationToken,
-    _place: Option<Place>,
-) where
+async fn connection<T>(io: T, router: Router, limits: Limits, stop: CancellationToken, kill: CancellationToken, _place: Option<Place>)
+where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let service = TowerToHyperService::new(router);
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_read_timeout)
-        .serve_connection(io, service);
+    let served =
+        http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(limits.header_read_timeout).serve_connection(io, service);
     let mut served = std::pin::pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,

@@ -6,8 +6,8 @@ use api::{
     ApiClient, ClientOptions, RequestOptions,
     client::{Address, Connection},
     node_rpc::{
-        AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOL, ToNodeMessage,
-        from_json, node_service_client::NodeServiceClient, to_json,
+        AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, PROTOCOL, ToNodeMessage, from_json,
+        node_service_client::NodeServiceClient, to_json,
     },
 };
 use bytes::Bytes;
@@ -50,10 +50,7 @@ impl Raw {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .and_then(|v| v.to_str().ok())
-            .unwrap_or_default()
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 }
 
@@ -63,28 +60,15 @@ impl Cluster {
     }
 
     pub(crate) async fn with(options: HttpOptions, limits: Limits) -> Self {
-        let config = ServerConfig {
-            workers: 1,
-            ..ServerConfig::default()
-        };
+        let config = ServerConfig { workers: 1, ..ServerConfig::default() };
         let server = Server::start(config).await.expect("the server starts");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("address").to_string();
         let stop = CancellationToken::new();
         let router = server::http::router(server.handle().clone(), options);
         let serve = tokio::spawn(server::http::serve(listener, router, limits, stop.clone()));
-        let client = ApiClient::new(ClientOptions {
-            address: address.clone(),
-            ..ClientOptions::default()
-        })
-        .expect("client");
-        Self {
-            server,
-            address,
-            client,
-            stop,
-            _listener: AbortOnDropHandle::new(serve),
-        }
+        let client = ApiClient::new(ClientOptions { address: address.clone(), ..ClientOptions::default() }).expect("client");
+        Self { server, address, client, stop, _listener: AbortOnDropHandle::new(serve) }
     }
 
     pub(crate) async fn end(self) {
@@ -92,33 +76,16 @@ impl Cluster {
         self.server.shutdown().await;
     }
 
-    pub(crate) async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: impl Into<Bytes>,
-    ) -> Raw {
+    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Raw {
         let address = Address::parse(&self.address).expect("address");
-        let mut connection: Connection<Full<Bytes>> =
-            Connection::open(&address).await.expect("connects");
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", &self.address);
+        let mut connection: Connection<Full<Bytes>> = Connection::open(&address).await.expect("connects");
+        let mut request = Request::builder().method(method).uri(path).header("host", &self.address);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = connection
-            .send(request.body(Full::new(body.into())).expect("request"))
-            .await
-            .expect("answers");
+        let response = connection.send(request.body(Full::new(body.into())).expect("request")).await.expect("answers");
         let (head, body) = response.into_parts();
-        Raw {
-            status: head.status,
-            headers: head.headers,
-            body: body.collect().await.expect("body").to_bytes(),
-        }
+        Raw { status: head.status, headers: head.headers, body: body.collect().await.expect("body").to_bytes() }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Raw {
@@ -137,20 +104,11 @@ impl Cluster {
     }
 
     /// Reads until the answer meets the condition, by blocking queries.
-    pub(crate) async fn until(
-        &self,
-        path: &str,
-        what: &str,
-        done: impl Fn(&Value) -> bool,
-    ) -> Value {
+    pub(crate) async fn until(&self, path: &str, what: &str, done: impl Fn(&Value) -> bool) -> Value {
         let mut index = 0;
         for _ in 0..100 {
             let options = RequestOptions::after(index, Duration::from_secs(5));
-            let answer = self
-                .client
-                .query::<Value>(path, &options)
-                .await
-                .unwrap_or_else(|e| panic!("{path}: {e}"));
+            let answer = self.client.query::<Value>(path, &options).await.unwrap_or_else(|e| panic!("{path}: {e}"));
             if done(&answer.value) {
                 return answer.value;
             }
@@ -173,31 +131,17 @@ pub(crate) fn job(id: &str, count: i32) -> Job {
 }
 
 pub(crate) fn node(name: &str) -> Node {
-    let driver = DriverInfo {
-        detected: true,
-        healthy: true,
-        health_description: "Healthy".into(),
-        ..DriverInfo::default()
-    };
+    let driver = DriverInfo { detected: true, healthy: true, health_description: "Healthy".into(), ..DriverInfo::default() };
     Node {
         id: NodeId(uuid::Uuid::new_v4()),
         datacenter: "dc1".into(),
         name: name.into(),
         http_addr: "127.0.0.1:1".into(),
-        attributes: [
-            ("kernel.name", "linux"),
-            ("driver.mock", "1"),
-            ("os.name", "testos"),
-            ("nomad.version", "1.9.7"),
-        ]
-        .map(|(k, v)| (k.to_owned(), v.to_owned()))
-        .into(),
+        attributes: [("kernel.name", "linux"), ("driver.mock", "1"), ("os.name", "testos"), ("nomad.version", "1.9.7")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into(),
         resources: NodeResources {
-            cpu: NodeCpu {
-                cpu_shares: 4000,
-                total_cpu_cores: 4,
-                reservable_cpu_cores: vec![0, 1, 2, 3],
-            },
+            cpu: NodeCpu { cpu_shares: 4000, total_cpu_cores: 4, reservable_cpu_cores: vec![0, 1, 2, 3] },
             memory: NodeMemory { memory_mb: 8192 },
             disk: NodeDisk { disk_mb: 100_000 },
             min_dynamic_port: 20000,
@@ -221,9 +165,7 @@ impl FakeNode {
     pub(crate) async fn join(cluster: &Cluster, node: Node) -> Self {
         let id = node.id;
         let rpc = format!("http://{}", cluster.server.handle().rpc_addr());
-        let mut client = NodeServiceClient::connect(rpc)
-            .await
-            .expect("the node RPC answers");
+        let mut client = NodeServiceClient::connect(rpc).await.expect("the node RPC answers");
         let (to, from) = mpsc::channel::<FromNode>(64);
         let hello = Hello {
             node_id: id.to_string(),
@@ -232,14 +174,8 @@ impl FakeNode {
             region: "global".into(),
             protocol: PROTOCOL,
         };
-        to.send(FromNodeMessage::Hello(hello).into())
-            .await
-            .expect("session");
-        let mut session = client
-            .session(tokio_stream::wrappers::ReceiverStream::new(from))
-            .await
-            .expect("session")
-            .into_inner();
+        to.send(FromNodeMessage::Hello(hello).into()).await.expect("session");
+        let mut session = client.session(tokio_stream::wrappers::ReceiverStream::new(from)).await.expect("session").into_inner();
         let task = tokio::spawn(async move {
             let mut seq = 0;
             let mut beat = tokio::time::interval(Duration::from_secs(1));
@@ -268,16 +204,8 @@ impl FakeNode {
                 }
             }
         });
-        let node = Self {
-            id,
-            _session: AbortOnDropHandle::new(task),
-        };
-        let ready = |list: &Value| {
-            list.as_array().is_some_and(|l| {
-                l.iter()
-                    .any(|n| n["ID"] == id.to_string() && n["Status"] == "ready")
-            })
-        };
+        let node = Self { id, _session: AbortOnDropHandle::new(task) };
+        let ready = |list: &Value| list.as_array().is_some_and(|l| l.iter().any(|n| n["ID"] == id.to_string() && n["Status"] == "ready"));
         cluster.until("/v1/nodes", "ready", ready).await;
         node
     }
@@ -286,26 +214,15 @@ impl FakeNode {
 fn report(alloc: &Allocation) -> AllocClientUpdate {
     let stopped = alloc.server_terminal();
     let state = TaskState {
-        state: if stopped {
-            model::TaskRunState::Dead
-        } else {
-            model::TaskRunState::Running
-        },
+        state: if stopped { model::TaskRunState::Dead } else { model::TaskRunState::Running },
         started_at: "2026-01-01T00:00:00Z".into(),
         ..TaskState::default()
     };
     AllocClientUpdate {
         id: alloc.id,
-        client_status: if stopped {
-            ClientStatus::Complete
-        } else {
-            ClientStatus::Running
-        },
+        client_status: if stopped { ClientStatus::Complete } else { ClientStatus::Running },
         task_states: [(Arc::from("server"), state)].into(),
-        deployment_status: (!stopped).then(|| AllocDeploymentStatus {
-            healthy: Some(true),
-            ..AllocDeploymentStatus::default()
-        }),
+        deployment_status: (!stopped).then(|| AllocDeploymentStatus { healthy: Some(true), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }
 }

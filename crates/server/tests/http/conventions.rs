@@ -14,13 +14,8 @@ use crate::cluster::{Cluster, job};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_codes_and_headers() {
-    let options = HttpOptions {
-        response_headers: vec![(
-            "x-extra".parse().expect("name"),
-            "yes".parse().expect("value"),
-        )],
-        ..HttpOptions::default()
-    };
+    let options =
+        HttpOptions { response_headers: vec![("x-extra".parse().expect("name"), "yes".parse().expect("value"))], ..HttpOptions::default() };
     let c = Cluster::with(options, Limits::default()).await;
     for (method, path, status, text) in [
         (Method::GET, "/v1/nonsense", 404, ""),
@@ -30,222 +25,58 @@ async fn status_codes_and_headers() {
         (Method::GET, "/v1/system/gc", 405, "Invalid method"),
         (Method::PATCH, "/v1/jobs", 405, "Invalid method"),
         (Method::GET, "/v1/jobs?index=x", 400, "Invalid index"),
-        (
-            Method::GET,
-            "/v1/jobs?index=1&wait=soon",
-            400,
-            "Invalid wait time",
-        ),
-        (
-            Method::GET,
-            "/v1/jobs?stale=maybe",
-            400,
-            "Failed to parse value of \"stale\" (maybe) as a bool",
-        ),
-        (
-            Method::GET,
-            "/v1/jobs?region=mars",
-            500,
-            "No path to region",
-        ),
-        (
-            Method::GET,
-            "/v1/jobs?a=%zz",
-            400,
-            "the query string is not valid percent-encoded UTF-8 near \"%zz\"",
-        ),
-        (
-            Method::GET,
-            "/v1/job/%ff",
-            400,
-            "the path \"/v1/job/%ff\" is not valid percent-encoded UTF-8",
-        ),
-        (
-            Method::GET,
-            "/v1/allocations?prefix=abc",
-            500,
-            "alloc lookup failed: index error: Input (without hyphens) must be even length",
-        ),
-        (
-            Method::GET,
-            "/v1/allocation/nope",
-            500,
-            "alloc lookup failed: index error: UUID must be 36 characters",
-        ),
-        (
-            Method::GET,
-            "/v1/node/nope",
-            500,
-            "node lookup failed: index error: UUID must be 36 characters",
-        ),
-        (
-            Method::GET,
-            "/v1/evaluation/nope",
-            500,
-            "eval lookup failed: index error: UUID must be 36 characters",
-        ),
-        (
-            Method::GET,
-            "/v1/deployment/nope",
-            500,
-            "deployment lookup failed: index error: UUID must be 36 characters",
-        ),
-        (
-            Method::GET,
-            "/v1/allocation/7f3b1f4e-0000-4000-8000-000000000000",
-            404,
-            "alloc not found",
-        ),
-        (
-            Method::GET,
-            "/v1/node/7f3b1f4e-0000-4000-8000-000000000000",
-            404,
-            "node not found",
-        ),
-        (
-            Method::GET,
-            "/v1/evaluation/7f3b1f4e-0000-4000-8000-000000000000",
-            404,
-            "eval not found",
-        ),
-        (
-            Method::GET,
-            "/v1/deployment/7f3b1f4e-0000-4000-8000-000000000000",
-            404,
-            "deployment not found",
-        ),
+        (Method::GET, "/v1/jobs?index=1&wait=soon", 400, "Invalid wait time"),
+        (Method::GET, "/v1/jobs?stale=maybe", 400, "Failed to parse value of \"stale\" (maybe) as a bool"),
+        (Method::GET, "/v1/jobs?region=mars", 500, "No path to region"),
+        (Method::GET, "/v1/jobs?a=%zz", 400, "the query string is not valid percent-encoded UTF-8 near \"%zz\""),
+        (Method::GET, "/v1/job/%ff", 400, "the path \"/v1/job/%ff\" is not valid percent-encoded UTF-8"),
+        (Method::GET, "/v1/allocations?prefix=abc", 500, "alloc lookup failed: index error: Input (without hyphens) must be even length"),
+        (Method::GET, "/v1/allocation/nope", 500, "alloc lookup failed: index error: UUID must be 36 characters"),
+        (Method::GET, "/v1/node/nope", 500, "node lookup failed: index error: UUID must be 36 characters"),
+        (Method::GET, "/v1/evaluation/nope", 500, "eval lookup failed: index error: UUID must be 36 characters"),
+        (Method::GET, "/v1/deployment/nope", 500, "deployment lookup failed: index error: UUID must be 36 characters"),
+        (Method::GET, "/v1/allocation/7f3b1f4e-0000-4000-8000-000000000000", 404, "alloc not found"),
+        (Method::GET, "/v1/node/7f3b1f4e-0000-4000-8000-000000000000", 404, "node not found"),
+        (Method::GET, "/v1/evaluation/7f3b1f4e-0000-4000-8000-000000000000", 404, "eval not found"),
+        (Method::GET, "/v1/deployment/7f3b1f4e-0000-4000-8000-000000000000", 404, "deployment not found"),
         (Method::GET, "/v1/job/nope", 404, "job not found"),
-        (
-            Method::GET,
-            "/v1/job/nope/versions",
-            404,
-            "job versions not found",
-        ),
-        (
-            Method::GET,
-            "/v1/job/nope/submission",
-            404,
-            "job source not found",
-        ),
+        (Method::GET, "/v1/job/nope/versions", 404, "job versions not found"),
+        (Method::GET, "/v1/job/nope/submission", 404, "job source not found"),
         (Method::GET, "/v1/job/nope/summary", 404, "job not found"),
-        (
-            Method::GET,
-            "/v1/namespace/nope",
-            404,
-            "Namespace not found",
-        ),
-        (
-            Method::GET,
-            "/v1/node/pool/nope",
-            404,
-            "node pool not found",
-        ),
-        (
-            Method::GET,
-            "/v1/remote/task/default/j.g[0]/t",
-            404,
-            "remote task not found",
-        ),
-        (
-            Method::GET,
-            "/v1/remote/task/x",
-            400,
-            "\"x\" is not the name of a slot: it has the form namespace/job.group[index]/task",
-        ),
-        (
-            Method::PUT,
-            "/v1/job/nope/dispatch",
-            500,
-            "parameterized job not found",
-        ),
-        (
-            Method::PUT,
-            "/v1/job/nope/periodic/force",
-            404,
-            "job not found",
-        ),
+        (Method::GET, "/v1/namespace/nope", 404, "Namespace not found"),
+        (Method::GET, "/v1/node/pool/nope", 404, "node pool not found"),
+        (Method::GET, "/v1/remote/task/default/j.g[0]/t", 404, "remote task not found"),
+        (Method::GET, "/v1/remote/task/x", 400, "\"x\" is not the name of a slot: it has the form namespace/job.group[index]/task"),
+        (Method::PUT, "/v1/job/nope/dispatch", 500, "parameterized job not found"),
+        (Method::PUT, "/v1/job/nope/periodic/force", 404, "job not found"),
         (Method::GET, "/v1/acl/tokens", 400, "ACL support disabled"),
-        (
-            Method::PUT,
-            "/v1/acl/bootstrap",
-            400,
-            "ACL support disabled",
-        ),
-        (
-            Method::GET,
-            "/v1/quotas",
-            501,
-            "Nomad Enterprise only endpoint",
-        ),
-        (
-            Method::GET,
-            "/v1/sentinel/policies",
-            501,
-            "Nomad Enterprise only endpoint",
-        ),
-        (
-            Method::GET,
-            "/v1/recommendations",
-            501,
-            "Nomad Enterprise only endpoint",
-        ),
+        (Method::PUT, "/v1/acl/bootstrap", 400, "ACL support disabled"),
+        (Method::GET, "/v1/quotas", 501, "Nomad Enterprise only endpoint"),
+        (Method::GET, "/v1/sentinel/policies", 501, "Nomad Enterprise only endpoint"),
+        (Method::GET, "/v1/recommendations", 501, "Nomad Enterprise only endpoint"),
         (Method::GET, "/v1/operator/license", 204, ""),
-        (
-            Method::GET,
-            "/.well-known/openid-configuration",
-            404,
-            "OIDC Discovery endpoint not enabled",
-        ),
-        (
-            Method::GET,
-            "/v1/client/stats",
-            400,
-            "this agent runs no node: name one with node_id",
-        ),
+        (Method::GET, "/.well-known/openid-configuration", 404, "OIDC Discovery endpoint not enabled"),
+        (Method::GET, "/v1/client/stats", 400, "this agent runs no node: name one with node_id"),
         (
             Method::GET,
             "/v1/client/fs/ls/7f3b1f4e-0000-4000-8000-000000000000",
             404,
             "Unknown allocation \"7f3b1f4e-0000-4000-8000-000000000000\"",
         ),
-        (
-            Method::PUT,
-            "/v1/client/allocation/7f3b1f4e-0000-4000-8000-000000000000/pause",
-            500,
-            "Enterprise only",
-        ),
+        (Method::PUT, "/v1/client/allocation/7f3b1f4e-0000-4000-8000-000000000000/pause", 500, "Enterprise only"),
     ] {
         let raw = c.send(method.clone(), path, &[], "").await;
-        assert_eq!(
-            (raw.status.as_u16(), raw.text().as_str()),
-            (status, text),
-            "{method} {path}"
-        );
+        assert_eq!((raw.status.as_u16(), raw.text().as_str()), (status, text), "{method} {path}");
         assert_eq!(raw.header("x-extra"), "yes", "{method} {path}");
         if !text.is_empty() {
-            assert_eq!(
-                raw.header("content-type"),
-                "text/plain; charset=utf-8",
-                "{method} {path}"
-            );
+            assert_eq!(raw.header("content-type"), "text/plain; charset=utf-8", "{method} {path}");
         }
     }
-    for path in [
-        "/v1/vars",
-        "/v1/var/a/b",
-        "/v1/services",
-        "/v1/service/web",
-        "/v1/volumes",
-        "/v1/operator/snapshot",
-        "/v1/agent/monitor",
-    ] {
+    for path in ["/v1/vars", "/v1/var/a/b", "/v1/services", "/v1/service/web", "/v1/volumes", "/v1/operator/snapshot", "/v1/agent/monitor"]
+    {
         let raw = c.get(path).await;
         assert_eq!(raw.status, StatusCode::NOT_IMPLEMENTED, "{path}");
-        assert!(
-            raw.text().starts_with("not supported by this release: "),
-            "{path}: {}",
-            raw.text()
-        );
+        assert!(raw.text().starts_with("not supported by this release: "), "{path}: {}", raw.text());
     }
     c.end().await;
 }
@@ -272,34 +103,15 @@ async fn reads_carry_the_index_and_redirects_are_clean() {
         let raw = c.get(path).await;
         assert_eq!(raw.status, StatusCode::OK, "{path}: {}", raw.text());
         assert!(raw.json().is_array(), "{path}: {}", raw.text());
-        assert!(
-            raw.header("x-nomad-index")
-                .parse::<u64>()
-                .is_ok_and(|i| i > 0),
-            "{path}: {:?}",
-            raw.headers
-        );
-        assert_eq!(
-            (
-                raw.header("x-nomad-knownleader"),
-                raw.header("x-nomad-lastcontact")
-            ),
-            ("true", "0"),
-            "{path}"
-        );
+        assert!(raw.header("x-nomad-index").parse::<u64>().is_ok_and(|i| i > 0), "{path}: {:?}", raw.headers);
+        assert_eq!((raw.header("x-nomad-knownleader"), raw.header("x-nomad-lastcontact")), ("true", "0"), "{path}");
         assert_eq!(raw.header("content-type"), "application/json", "{path}");
     }
     assert_eq!(c.get("/v1/jobs").await.text(), "[]");
     let raw = c.get("/v1/job/x/deployment").await;
     assert_eq!((raw.status, raw.text().as_str()), (StatusCode::OK, "null"));
     // A known kind that does not exist can be waited for.
-    assert!(
-        c.get("/v1/job/x")
-            .await
-            .header("x-nomad-index")
-            .parse::<u64>()
-            .is_ok_and(|i| i > 0)
-    );
+    assert!(c.get("/v1/job/x").await.header("x-nomad-index").parse::<u64>().is_ok_and(|i| i > 0));
 
     for (path, status, to) in [
         ("/", 307, "/ui/"),
@@ -309,11 +121,7 @@ async fn reads_carry_the_index_and_redirects_are_clean() {
         ("/v1/../v1/jobs", 301, "/v1/jobs"),
     ] {
         let raw = c.get(path).await;
-        assert_eq!(
-            (raw.status.as_u16(), raw.header("location")),
-            (status, to),
-            "{path}"
-        );
+        assert_eq!((raw.status.as_u16(), raw.header("location")), (status, to), "{path}");
     }
     let ui = c.get("/ui/jobs").await;
     assert!(ui.text().contains("has no web UI") && ui.text().contains("/v1/jobs"));
@@ -324,129 +132,42 @@ async fn reads_carry_the_index_and_redirects_are_clean() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pretty_gzip_and_other_origins() {
     let c = Cluster::start().await;
-    assert_eq!(
-        c.get("/v1/regions?pretty").await.text(),
-        "[\n    \"global\"\n]\n"
-    );
+    assert_eq!(c.get("/v1/regions?pretty").await.text(), "[\n    \"global\"\n]\n");
     assert_eq!(c.get("/v1/regions?pretty=0").await.text(), "[\"global\"]");
-    let raw = c
-        .send(
-            Method::GET,
-            "/v1/namespaces",
-            &[("accept-encoding", "deflate, gzip;q=0.5")],
-            "",
-        )
-        .await;
-    assert_eq!(
-        (raw.header("content-encoding"), raw.header("vary")),
-        ("gzip", "Accept-Encoding")
-    );
+    let raw = c.send(Method::GET, "/v1/namespaces", &[("accept-encoding", "deflate, gzip;q=0.5")], "").await;
+    assert_eq!((raw.header("content-encoding"), raw.header("vary")), ("gzip", "Accept-Encoding"));
     let mut text = String::new();
-    flate2::read::GzDecoder::new(&raw.body[..])
-        .read_to_string(&mut text)
-        .expect("is gzip");
+    flate2::read::GzDecoder::new(&raw.body[..]).read_to_string(&mut text).expect("is gzip");
     assert!(text.starts_with("[{\"Name\":\"default\""), "{text}");
-    let raw = c
-        .send(
-            Method::GET,
-            "/v1/namespaces",
-            &[("accept-encoding", "gzip;q=0")],
-            "",
-        )
-        .await;
+    let raw = c.send(Method::GET, "/v1/namespaces", &[("accept-encoding", "gzip;q=0")], "").await;
     assert_eq!(raw.header("content-encoding"), "");
-    let raw = c
-        .send(
-            Method::GET,
-            "/v1/client/stats",
-            &[("origin", "http://elsewhere")],
-            "",
-        )
-        .await;
+    let raw = c.send(Method::GET, "/v1/client/stats", &[("origin", "http://elsewhere")], "").await;
     assert_eq!(raw.header("access-control-allow-origin"), "*");
-    let raw = c
-        .send(
-            Method::OPTIONS,
-            "/v1/client/stats",
-            &[("origin", "http://elsewhere")],
-            "",
-        )
-        .await;
-    assert_eq!(
-        (
-            raw.status.as_u16(),
-            raw.header("access-control-allow-origin")
-        ),
-        (200, "*")
-    );
-    let raw = c
-        .send(
-            Method::GET,
-            "/v1/jobs",
-            &[("origin", "http://elsewhere")],
-            "",
-        )
-        .await;
+    let raw = c.send(Method::OPTIONS, "/v1/client/stats", &[("origin", "http://elsewhere")], "").await;
+    assert_eq!((raw.status.as_u16(), raw.header("access-control-allow-origin")), (200, "*"));
+    let raw = c.send(Method::GET, "/v1/jobs", &[("origin", "http://elsewhere")], "").await;
     assert_eq!(raw.header("access-control-allow-origin"), "");
     c.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_bodies_are_refused_with_the_place() {
-    let options = HttpOptions {
-        max_body_bytes: 20_000,
-        ..HttpOptions::default()
-    };
+    let options = HttpOptions { max_body_bytes: 20_000, ..HttpOptions::default() };
     let c = Cluster::with(options, Limits::default()).await;
     let id = "7f3b1f4e-0000-4000-8000-000000000000";
     let deep = "[".repeat(10_000);
     let valid = json!({"Job": job("x", 0)}).to_string();
     let large = "x".repeat(20_001);
     for (path, body, status, text) in [
-        (
-            "/v1/jobs",
-            "",
-            400,
-            "failed to decode the request's body: the body is empty, JSON was expected",
-        ),
-        (
-            "/v1/jobs",
-            "{",
-            400,
-            "failed to decode the request's body: invalid JSON: EOF while parsing an object at line 1 column 1",
-        ),
-        (
-            "/v1/jobs",
-            "\u{0}\u{1}",
-            400,
-            "failed to decode the request's body: invalid JSON: ",
-        ),
-        (
-            "/v1/jobs",
-            deep.as_str(),
-            400,
-            "failed to decode the request's body: invalid JSON: recursion limit exceeded",
-        ),
-        (
-            "/v1/jobs",
-            large.as_str(),
-            413,
-            "the request's body is larger than the limit of 20000 bytes",
-        ),
-        (
-            "/v1/jobs",
-            "[]",
-            400,
-            "failed to decode the request's body: invalid type: sequence",
-        ),
+        ("/v1/jobs", "", 400, "failed to decode the request's body: the body is empty, JSON was expected"),
+        ("/v1/jobs", "{", 400, "failed to decode the request's body: invalid JSON: EOF while parsing an object at line 1 column 1"),
+        ("/v1/jobs", "\u{0}\u{1}", 400, "failed to decode the request's body: invalid JSON: "),
+        ("/v1/jobs", deep.as_str(), 400, "failed to decode the request's body: invalid JSON: recursion limit exceeded"),
+        ("/v1/jobs", large.as_str(), 413, "the request's body is larger than the limit of 20000 bytes"),
+        ("/v1/jobs", "[]", 400, "failed to decode the request's body: invalid type: sequence"),
         ("/v1/jobs", "null", 400, "Job must be specified"),
         ("/v1/jobs", "{}", 400, "Job must be specified"),
-        (
-            "/v1/jobs",
-            r#"{"Job":{}}"#,
-            400,
-            "Job ID hasn't been provided",
-        ),
+        ("/v1/jobs", r#"{"Job":{}}"#, 400, "Job ID hasn't been provided"),
         (
             "/v1/jobs",
             r#"{"Job":{"ID":"x","TaskGroups":[{"Name":"g","Count":"many"}]}}"#,
@@ -459,44 +180,14 @@ async fn malformed_bodies_are_refused_with_the_place() {
             400,
             "failed to decode the request's body: Job.TaskGroups[0].Tasks[0].KillTimeout: invalid duration \"soon\"",
         ),
-        (
-            "/v1/jobs",
-            r#"{"Job":{"ID":"x","Region":"mars"}}"#,
-            500,
-            "No path to region",
-        ),
-        (
-            "/v1/jobs",
-            r#"{"Job":{"ID":"x","Name":"x","Type":"service"}}"#,
-            500,
-            "",
-        ),
-        (
-            "/v1/jobs?namespace=nowhere",
-            valid.as_str(),
-            500,
-            "job \"x\" is in nonexistent namespace \"nowhere\"",
-        ),
-        (
-            "/v1/job/y",
-            r#"{"Job":{"ID":"x"}}"#,
-            400,
-            "Job ID does not match name",
-        ),
-        (
-            "/v1/job/y/plan",
-            r#"{"Job":{"ID":"x"}}"#,
-            400,
-            "Job ID does not match name",
-        ),
+        ("/v1/jobs", r#"{"Job":{"ID":"x","Region":"mars"}}"#, 500, "No path to region"),
+        ("/v1/jobs", r#"{"Job":{"ID":"x","Name":"x","Type":"service"}}"#, 500, ""),
+        ("/v1/jobs?namespace=nowhere", valid.as_str(), 500, "job \"x\" is in nonexistent namespace \"nowhere\""),
+        ("/v1/job/y", r#"{"Job":{"ID":"x"}}"#, 400, "Job ID does not match name"),
+        ("/v1/job/y/plan", r#"{"Job":{"ID":"x"}}"#, 400, "Job ID does not match name"),
         ("/v1/job/y/plan", "{}", 400, "Job must be specified"),
         ("/v1/validate/job", "{}", 400, "Job must be specified"),
-        (
-            "/v1/job/y/evaluate",
-            r#"{"JobID":"x"}"#,
-            400,
-            "Job ID does not match",
-        ),
+        ("/v1/job/y/evaluate", r#"{"JobID":"x"}"#, 400, "Job ID does not match"),
         ("/v1/job/y/evaluate", "", 404, "job not found"),
         ("/v1/job/y/revert", "{}", 404, "job not found"),
         (
@@ -505,24 +196,9 @@ async fn malformed_bodies_are_refused_with_the_place() {
             400,
             "failed to decode the request's body: JobVersion: invalid value: integer `-1`, expected u64",
         ),
-        (
-            "/v1/job/y/stable",
-            r#"{"JobVersion":1.5}"#,
-            400,
-            "failed to decode the request's body: JobVersion: invalid type: floating point",
-        ),
-        (
-            "/v1/job/y/scale",
-            "{}",
-            400,
-            "missing task group name for scaling action",
-        ),
-        (
-            "/v1/job/y/scale",
-            r#"{"Target":{"Group":"g"},"Count":-1}"#,
-            400,
-            "scaling action count can't be negative",
-        ),
+        ("/v1/job/y/stable", r#"{"JobVersion":1.5}"#, 400, "failed to decode the request's body: JobVersion: invalid type: floating point"),
+        ("/v1/job/y/scale", "{}", 400, "missing task group name for scaling action"),
+        ("/v1/job/y/scale", r#"{"Target":{"Group":"g"},"Count":-1}"#, 400, "scaling action count can't be negative"),
         (
             "/v1/job/y/scale",
             r#"{"Target":{"Group":"g"},"Count":1,"Error":true}"#,
@@ -530,126 +206,43 @@ async fn malformed_bodies_are_refused_with_the_place() {
             "scaling action should not contain count if error is true",
         ),
         ("/v1/jobs/parse", "{}", 400, "Job spec is empty"),
-        (
-            "/v1/jobs/parse",
-            r#"{"JobHCL":"job \"x\" {"}"#,
-            400,
-            "Failed to parse job: ",
-        ),
-        (
-            "/v1/jobs/parse",
-            r#"{"JobHCL":"job \"x\" {}","HCLv1":true}"#,
-            501,
-            "not supported by this release: HCLv1; ",
-        ),
-        (
-            "/v1/search",
-            r#"{"Context":"nonsense"}"#,
-            500,
-            "context must be one of [",
-        ),
-        (
-            "/v1/search/fuzzy",
-            r#"{"Text":"a"}"#,
-            500,
-            "fuzzy search query must be at least 2 characters, got 1",
-        ),
-        (
-            "/v1/operator/scheduler/configuration",
-            r#"{"SchedulerAlgorithm":"best"}"#,
-            400,
-            "invalid scheduler algorithm \"best\"",
-        ),
-        (
-            &format!("/v1/node/{id}/drain"),
-            "not json",
-            400,
-            "failed to decode the request's body: invalid JSON: expected ident",
-        ),
+        ("/v1/jobs/parse", r#"{"JobHCL":"job \"x\" {"}"#, 400, "Failed to parse job: "),
+        ("/v1/jobs/parse", r#"{"JobHCL":"job \"x\" {}","HCLv1":true}"#, 501, "not supported by this release: HCLv1; "),
+        ("/v1/search", r#"{"Context":"nonsense"}"#, 500, "context must be one of ["),
+        ("/v1/search/fuzzy", r#"{"Text":"a"}"#, 500, "fuzzy search query must be at least 2 characters, got 1"),
+        ("/v1/operator/scheduler/configuration", r#"{"SchedulerAlgorithm":"best"}"#, 400, "invalid scheduler algorithm \"best\""),
+        (&format!("/v1/node/{id}/drain"), "not json", 400, "failed to decode the request's body: invalid JSON: expected ident"),
         (
             &format!("/v1/node/{id}/drain"),
             r#"{"DrainSpec":{"Deadline":"later"}}"#,
             400,
             "failed to decode the request's body: DrainSpec.Deadline: ",
         ),
-        (
-            &format!("/v1/node/{id}/drain"),
-            r#"{"NodeID":"other"}"#,
-            400,
-            "Node ID does not match",
-        ),
-        (
-            &format!("/v1/node/{id}/drain"),
-            r#"{"DrainSpec":null}"#,
-            404,
-            "node not found",
-        ),
-        (
-            &format!("/v1/node/{id}/eligibility"),
-            r#"{"Eligibility":"maybe"}"#,
-            500,
-            "invalid scheduling eligibility \"maybe\"",
-        ),
-        (
-            &format!("/v1/deployment/pause/{id}"),
-            "{}",
-            400,
-            "DeploymentID must be specified",
-        ),
-        (
-            &format!("/v1/deployment/allocation-health/{id}"),
-            &format!(r#"{{"DeploymentID":"{id}"}}"#),
-            400,
-            "must specify at least one",
-        ),
+        (&format!("/v1/node/{id}/drain"), r#"{"NodeID":"other"}"#, 400, "Node ID does not match"),
+        (&format!("/v1/node/{id}/drain"), r#"{"DrainSpec":null}"#, 404, "node not found"),
+        (&format!("/v1/node/{id}/eligibility"), r#"{"Eligibility":"maybe"}"#, 500, "invalid scheduling eligibility \"maybe\""),
+        (&format!("/v1/deployment/pause/{id}"), "{}", 400, "DeploymentID must be specified"),
+        (&format!("/v1/deployment/allocation-health/{id}"), &format!(r#"{{"DeploymentID":"{id}"}}"#), 400, "must specify at least one"),
         (
             &format!("/v1/deployment/allocation-health/{id}"),
             &format!(r#"{{"DeploymentID":"{id}","HealthyAllocationIDs":["x"]}}"#),
             400,
             "failed to decode the request's body: HealthyAllocationIDs[0]: invalid value: string \"x\", expected a UUID",
         ),
-        (
-            &format!("/v1/deployment/fail/{id}"),
-            "",
-            404,
-            "deployment not found",
-        ),
-        (
-            &format!("/v1/allocation/{id}/stop"),
-            "",
-            404,
-            "alloc not found",
-        ),
+        (&format!("/v1/deployment/fail/{id}"), "", 404, "deployment not found"),
+        (&format!("/v1/allocation/{id}/stop"), "", 404, "alloc not found"),
     ] {
         let raw = c.send(Method::PUT, path, &[], body.to_owned()).await;
         let got = raw.text();
-        assert!(
-            raw.status.as_u16() == status && got.starts_with(text),
-            "{path} {}: {} {got:?}",
-            &body[..body.len().min(80)],
-            raw.status
-        );
+        assert!(raw.status.as_u16() == status && got.starts_with(text), "{path} {}: {} {got:?}", &body[..body.len().min(80)], raw.status);
     }
     for (filter, status, text) in [
-        (
-            "Status%20==",
-            400,
-            "failed to create result paginator: failed to read filter expression: 1:10 (9): no match found, expected: ",
-        ),
-        (
-            "Status%20matches%20%22(%22",
-            400,
-            "failed to create result paginator: failed to read filter expression: failed to compile",
-        ),
+        ("Status%20==", 400, "failed to create result paginator: failed to read filter expression: 1:10 (9): no match found, expected: "),
+        ("Status%20matches%20%22(%22", 400, "failed to create result paginator: failed to read filter expression: failed to compile"),
         ("Foo%20==%201", 200, "[]"),
     ] {
         let raw = c.get(&format!("/v1/jobs?filter={filter}")).await;
-        assert!(
-            raw.status.as_u16() == status && raw.text().starts_with(text),
-            "{filter}: {} {}",
-            raw.status,
-            raw.text()
-        );
+        assert!(raw.status.as_u16() == status && raw.text().starts_with(text), "{filter}: {} {}", raw.status, raw.text());
     }
     c.register(&job("row", 0)).await;
     let raw = c.get("/v1/jobs?filter=Foo%20==%201").await;
@@ -665,45 +258,24 @@ async fn malformed_bodies_are_refused_with_the_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_client_has_so_many_connections_and_garbage_is_survived() {
-    let c = Cluster::with(
-        HttpOptions::default(),
-        Limits {
-            connections_per_client: 3,
-            ..Limits::default()
-        },
-    )
-    .await;
+    let c = Cluster::with(HttpOptions::default(), Limits { connections_per_client: 3, ..Limits::default() }).await;
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut stream = TcpStream::connect(&c.address).await.expect("connects");
-        stream
-            .write_all(b"GET /v1/regions HTTP/1.1\r\nHost: x\r\n\r\n")
-            .await
-            .expect("writes");
+        stream.write_all(b"GET /v1/regions HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("writes");
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.expect("answers");
         assert_eq!(&answer, b"HTTP/1.1 200");
         open.push(stream);
     }
     let mut refused = String::new();
-    TcpStream::connect(&c.address)
-        .await
-        .expect("connects")
-        .read_to_string(&mut refused)
-        .await
-        .expect("answers");
-    assert!(
-        refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n")
-            && refused.contains("too many concurrent connections"),
-        "{refused}"
-    );
+    TcpStream::connect(&c.address).await.expect("connects").read_to_string(&mut refused).await.expect("answers");
+    assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\n") && refused.contains("too many concurrent connections"), "{refused}");
     drop(open);
     // The places come back once the server has seen the ends.
-    for garbage in [
-        &b"\x16\x03\x01\x02\x00nonsense\r\n\r\n"[..],
-        b"GET\r\n\r\n",
-        b"PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
-    ] {
+    for garbage in
+        [&b"\x16\x03\x01\x02\x00nonsense\r\n\r\n"[..], b"GET\r\n\r\n", b"PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"]
+    {
         let answered = tokio::time::timeout(Duration::from_secs(5), async {
             loop {
                 let mut stream = TcpStream::connect(&c.address).await.expect("connects");
@@ -722,11 +294,7 @@ async fn one_client_has_so_many_connections_and_garbage_is_survived() {
     }
     let alive = tokio::time::timeout(Duration::from_secs(5), async {
         loop {
-            if c.client
-                .get::<serde_json::Value>("/v1/regions")
-                .await
-                .is_ok_and(|r| r == json!(["global"]))
-            {
+            if c.client.get::<serde_json::Value>("/v1/regions").await.is_ok_and(|r| r == json!(["global"])) {
                 return;
             }
         }

@@ -25,46 +25,25 @@ impl Machine {
         let Some(criteria) = criteria else { return };
         let deployment = !alloc.deployment_id.is_nil();
         let canary = alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
-        match health::decide(
-            &criteria,
-            &self.specs,
-            &self.states(),
-            self.record.watched_since,
-            now.time,
-        ) {
+        match health::decide(&criteria, &self.specs, &self.states(), self.record.watched_since, now.time) {
             Health::Healthy => self.decided(true, canary, now),
             Health::Unhealthy { why } => {
                 if deployment {
-                    for slot in self
-                        .slots
-                        .values_mut()
-                        .filter(|s| s.record.state.state != TaskRunState::Dead)
-                    {
-                        events::push(
-                            &mut slot.record.state,
-                            events::alloc_unhealthy(now.time, &why),
-                        );
+                    for slot in self.slots.values_mut().filter(|s| s.record.state.state != TaskRunState::Dead) {
+                        events::push(&mut slot.record.state, events::alloc_unhealthy(now.time, &why));
                     }
                 }
                 self.decided(false, canary, now);
             }
             Health::Undecided { again_at: Some(at) } if at != self.health_timer => {
                 self.health_timer = at;
-                out.push(Effect::Wake {
-                    at,
-                    timer: Timer::Health,
-                });
+                out.push(Effect::Wake { at, timer: Timer::Health });
             }
             Health::Undecided { .. } => {}
         }
     }
 
     pub(super) fn decided(&mut self, healthy: bool, canary: bool, now: Now) {
-        self.record.health = Some(AllocDeploymentStatus {
-            healthy: Some(healthy),
-            timestamp: rfc3339(now.time),
-            canary,
-            modify_index: 0,
-        });
+        self.record.health = Some(AllocDeploymentStatus { healthy: Some(healthy), timestamp: rfc3339(now.time), canary, modify_index: 0 });
     }
 }

@@ -8,9 +8,7 @@ use lifecycle::{
 };
 use model::{GoDuration, Restart, TaskRunState, job::job_type};
 
-use super::{
-    After, Effect, Exit, Kill, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339,
-};
+use super::{After, Effect, Exit, Kill, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339};
 use crate::events;
 
 impl Machine {
@@ -23,59 +21,23 @@ impl Machine {
         let Some(slot) = self.slots.get_mut(task) else {
             return false;
         };
-        if slot.remote
-            || slot.phase != Phase::Idle
-            || slot.record.run.is_some()
-            || slot.record.restart_at != 0
-        {
+        if slot.remote || slot.phase != Phase::Idle || slot.record.run.is_some() || slot.record.restart_at != 0 {
             return false;
         }
-        if slot.record.state.restarts == 0
-            && !slot
-                .record
-                .state
-                .events
-                .iter()
-                .any(|e| e.kind == events::kind::SETUP)
-        {
-            events::push(
-                &mut slot.record.state,
-                events::setup(now.time, "Building Task Directory"),
-            );
+        if slot.record.state.restarts == 0 && !slot.record.state.events.iter().any(|e| e.kind == events::kind::SETUP) {
+            events::push(&mut slot.record.state, events::setup(now.time, "Building Task Directory"));
         }
-        let salt = task
-            .bytes()
-            .fold(now.seed, |h, b| lifecycle::restart::mix(h ^ u64::from(b)));
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "eight hexadecimal digits are wanted"
-        )]
+        let salt = task.bytes().fold(now.seed, |h, b| lifecycle::restart::mix(h ^ u64::from(b)));
+        #[allow(clippy::cast_possible_truncation, reason = "eight hexadecimal digits are wanted")]
         let run = format!("{id}/{task}/{:08x}", salt as u32);
-        slot.record.run = Some(Run {
-            id: run.clone(),
-            handle: None,
-            ended: false,
-        });
+        slot.record.run = Some(Run { id: run.clone(), handle: None, ended: false });
         slot.phase = Phase::Starting;
-        out.push(Effect::Start {
-            task: task.clone(),
-            run,
-        });
+        out.push(Effect::Start { task: task.clone(), run });
         true
     }
 
-    pub(super) fn started(
-        &mut self,
-        task: &Arc<str>,
-        run: &str,
-        result: Result<Vec<u8>, StartFailure>,
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(slot) = self
-            .current(task, run)
-            .filter(|s| s.phase == Phase::Starting)
-        else {
+    pub(super) fn started(&mut self, task: &Arc<str>, run: &str, result: Result<Vec<u8>, StartFailure>, now: Now, out: &mut Vec<Effect>) {
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Starting) else {
             return;
         };
         match result {
@@ -89,36 +51,20 @@ impl Machine {
                 slot.record.state.started_at = rfc3339(now.time);
                 slot.record.state.finished_at = String::new();
                 events::push(&mut slot.record.state, events::started(now.time));
-                out.push(Effect::Wait {
-                    task: task.clone(),
-                    run: run.to_owned(),
-                    handle,
-                });
+                out.push(Effect::Wait { task: task.clone(), run: run.to_owned(), handle });
                 if slot.kill.is_some() {
                     self.begin_stop(task, now, out);
                 }
             }
             Err(failure) => {
                 let (event, end) = match &failure {
-                    StartFailure::Validation(why) => {
-                        (events::failed_validation(now.time, why), End::Unrecoverable)
+                    StartFailure::Validation(why) => (events::failed_validation(now.time, why), End::Unrecoverable),
+                    StartFailure::Setup { why, recoverable } => {
+                        (events::setup_failure(now.time, why, false), if *recoverable { End::StartFailed } else { End::Unrecoverable })
                     }
-                    StartFailure::Setup { why, recoverable } => (
-                        events::setup_failure(now.time, why, false),
-                        if *recoverable {
-                            End::StartFailed
-                        } else {
-                            End::Unrecoverable
-                        },
-                    ),
-                    StartFailure::Driver { why, recoverable } => (
-                        events::driver_failure(now.time, why),
-                        if *recoverable {
-                            End::StartFailed
-                        } else {
-                            End::Unrecoverable
-                        },
-                    ),
+                    StartFailure::Driver { why, recoverable } => {
+                        (events::driver_failure(now.time, why), if *recoverable { End::StartFailed } else { End::Unrecoverable })
+                    }
                 };
                 events::push(&mut slot.record.state, event);
                 self.ended(task, end, now);
@@ -127,84 +73,33 @@ impl Machine {
         }
     }
 
-    pub(super) fn recovered(
-        &mut self,
-        task: &Arc<str>,
-        run: &str,
-        result: Result<(), String>,
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(slot) = self
-            .current(task, run)
-            .filter(|s| s.phase == Phase::Recovering)
-        else {
+    pub(super) fn recovered(&mut self, task: &Arc<str>, run: &str, result: Result<(), String>, now: Now, out: &mut Vec<Effect>) {
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Recovering) else {
             return;
         };
         match result {
             Ok(()) => {
                 slot.phase = Phase::Running;
-                let handle = slot
-                    .record
-                    .run
-                    .as_ref()
-                    .and_then(|r| r.handle.clone())
-                    .unwrap_or_default();
-                out.push(Effect::Wait {
-                    task: task.clone(),
-                    run: run.to_owned(),
-                    handle,
-                });
+                let handle = slot.record.run.as_ref().and_then(|r| r.handle.clone()).unwrap_or_default();
+                out.push(Effect::Wait { task: task.clone(), run: run.to_owned(), handle });
                 if slot.kill.is_some() {
                     self.begin_stop(task, now, out);
                 }
             }
             Err(why) => {
-                events::push(
-                    &mut slot.record.state,
-                    events::restore_failed(now.time, &why),
-                );
-                let exit = Exit {
-                    code: -1,
-                    message: format!("the task could not be found again: {why}"),
-                    ..Exit::default()
-                };
+                events::push(&mut slot.record.state, events::restore_failed(now.time, &why));
+                let exit = Exit { code: -1, message: format!("the task could not be found again: {why}"), ..Exit::default() };
                 self.exited(task, run, &exit, now, out);
             }
         }
     }
 
-    pub(super) fn exited(
-        &mut self,
-        task: &Arc<str>,
-        run: &str,
-        exit: &Exit,
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(slot) = self
-            .current(task, run)
-            .filter(|s| matches!(s.phase, Phase::Running | Phase::Recovering))
-        else {
+    pub(super) fn exited(&mut self, task: &Arc<str>, run: &str, exit: &Exit, now: Now, out: &mut Vec<Effect>) {
+        let Some(slot) = self.current(task, run).filter(|s| matches!(s.phase, Phase::Running | Phase::Recovering)) else {
             return;
         };
-        events::push(
-            &mut slot.record.state,
-            events::terminated(
-                now.time,
-                exit.code,
-                exit.signal,
-                exit.oom_killed,
-                &exit.message,
-            ),
-        );
-        self.ended(
-            task,
-            End::Exited {
-                successful: exit.successful(),
-            },
-            now,
-        );
+        events::push(&mut slot.record.state, events::terminated(now.time, exit.code, exit.signal, exit.oom_killed, &exit.message));
+        self.ended(task, End::Exited { successful: exit.successful() }, now);
         self.free(task, true, out);
     }
 
@@ -220,18 +115,11 @@ impl Machine {
         }
         let state = &mut slot.record.state;
         match slot.kill.take() {
-            Some(Kill {
-                after: After::Die,
-                error,
-                ..
-            }) => {
+            Some(Kill { after: After::Die, error, .. }) => {
                 events::push(state, events::killed(now.time, &error));
                 dead(state, now);
             }
-            Some(Kill {
-                after: After::Restart,
-                ..
-            }) => {
+            Some(Kill { after: After::Restart, .. }) => {
                 events::push(state, events::restarting(now.time, GoDuration::ZERO, ""));
                 state.state = TaskRunState::Pending;
                 state.restarts += 1;
@@ -269,20 +157,12 @@ impl Machine {
         };
         slot.phase = Phase::Freeing;
         if let Some(run) = &slot.record.run {
-            out.push(Effect::Free {
-                task: task.clone(),
-                run: run.id.clone(),
-                handle: run.handle.clone(),
-                known,
-            });
+            out.push(Effect::Free { task: task.clone(), run: run.id.clone(), handle: run.handle.clone(), known });
         }
     }
 
     pub(super) fn freed(&mut self, task: &Arc<str>, run: &str, out: &mut Vec<Effect>) {
-        let Some(slot) = self
-            .current(task, run)
-            .filter(|s| s.phase == Phase::Freeing)
-        else {
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Freeing) else {
             return;
         };
         slot.record.run = None;
@@ -292,30 +172,20 @@ impl Machine {
             out.push(Effect::TaskOver { task: task.clone() });
         } else if slot.record.restart_at != 0 {
             slot.phase = Phase::Backoff;
-            out.push(Effect::Wake {
-                at: slot.record.restart_at,
-                timer: Timer::Restart { task: task.clone() },
-            });
+            out.push(Effect::Wake { at: slot.record.restart_at, timer: Timer::Restart { task: task.clone() } });
         }
     }
 
     pub(super) fn due(&mut self, timer: Timer, out: &mut Vec<Effect>) {
         match timer {
             Timer::Restart { task } => {
-                if let Some(slot) = self
-                    .slots
-                    .get_mut(&task)
-                    .filter(|s| s.phase == Phase::Backoff)
-                {
+                if let Some(slot) = self.slots.get_mut(&task).filter(|s| s.phase == Phase::Backoff) {
                     slot.phase = Phase::Idle;
                     slot.record.restart_at = 0;
                 }
             }
             Timer::ShutdownDelay { task, run } => {
-                if self
-                    .current(&task, &run)
-                    .is_some_and(|s| s.phase == Phase::Running)
-                {
+                if self.current(&task, &run).is_some_and(|s| s.phase == Phase::Running) {
                     self.send_stop(&task, out);
                 }
             }
@@ -326,13 +196,7 @@ impl Machine {
     }
 
     /// True when the task's state has changed by it.
-    pub(super) fn stop(
-        &mut self,
-        task: &Arc<str>,
-        reason: &StopReason,
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) -> bool {
+    pub(super) fn stop(&mut self, task: &Arc<str>, reason: &StopReason, now: Now, out: &mut Vec<Effect>) -> bool {
         let Some(slot) = self.slots.get_mut(task) else {
             return false;
         };
@@ -347,12 +211,8 @@ impl Machine {
             if !slot.released || slot.record.state.state == TaskRunState::Dead {
                 return false;
             }
-            let let_go =
-                "Let go: the servers have moved the instance elsewhere, nothing was stopped";
-            events::push(
-                &mut slot.record.state,
-                events::driver(now.time, let_go, &BTreeMap::new()),
-            );
+            let let_go = "Let go: the servers have moved the instance elsewhere, nothing was stopped";
+            events::push(&mut slot.record.state, events::driver(now.time, let_go, &BTreeMap::new()));
             dead(&mut slot.record.state, now);
             return true;
         }
@@ -380,13 +240,7 @@ impl Machine {
                         kill.after = After::Die;
                         return false;
                     }
-                    None => {
-                        slot.kill = Some(Kill {
-                            after: After::Die,
-                            sent: false,
-                            error: String::new(),
-                        })
-                    }
+                    None => slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() }),
                 }
                 if let Some(why) = why {
                     events::push(&mut slot.record.state, why);
@@ -403,13 +257,8 @@ impl Machine {
     /// Announces the stop of a running task, waits for its shutdown_delay if it has one, then stops it.
     pub(super) fn begin_stop(&mut self, task: &Arc<str>, now: Now, out: &mut Vec<Effect>) {
         let timeout = self.kill_timeout(task);
-        let task_delay = self
-            .task(task)
-            .map_or(GoDuration::ZERO, |t| t.shutdown_delay);
-        let group_delay = self
-            .group()
-            .and_then(|g| g.shutdown_delay)
-            .unwrap_or(GoDuration::ZERO);
+        let task_delay = self.task(task).map_or(GoDuration::ZERO, |t| t.shutdown_delay);
+        let group_delay = self.group().and_then(|g| g.shutdown_delay).unwrap_or(GoDuration::ZERO);
         let skip = self.alloc().desired_transition.no_shutdown_delay == Some(true);
         let stopping = self.stopping();
         let Some(slot) = self.slots.get_mut(task) else {
@@ -417,33 +266,17 @@ impl Machine {
         };
         let Some(kill) = &slot.kill else { return };
         // The group's delay is for stops of the whole allocation.
-        let delay = if stopping && kill.after == After::Die {
-            task_delay.max(group_delay)
-        } else {
-            task_delay
-        };
+        let delay = if stopping && kill.after == After::Die { task_delay.max(group_delay) } else { task_delay };
         let Some(run) = slot.record.run.as_ref().map(|r| r.id.clone()) else {
             return;
         };
-        events::push(
-            &mut slot.record.state,
-            events::killing(now.time, timeout, ""),
-        );
+        events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
         if delay.nanos() > 0 && skip {
-            events::push(
-                &mut slot.record.state,
-                events::skip_shutdown_delay(now.time),
-            );
+            events::push(&mut slot.record.state, events::skip_shutdown_delay(now.time));
         }
         if delay.nanos() > 0 && !skip {
             let at = now.time.saturating_add(delay.nanos());
-            out.push(Effect::Wake {
-                at,
-                timer: Timer::ShutdownDelay {
-                    task: task.clone(),
-                    run,
-                },
-            });
+            out.push(Effect::Wake { at, timer: Timer::ShutdownDelay { task: task.clone(), run } });
         } else {
             self.send_stop(task, out);
         }
@@ -451,10 +284,7 @@ impl Machine {
 
     pub(super) fn send_stop(&mut self, task: &Arc<str>, out: &mut Vec<Effect>) {
         let timeout = self.kill_timeout(task);
-        let signal = self
-            .task(task)
-            .map(|t| t.kill_signal.clone())
-            .unwrap_or_default();
+        let signal = self.task(task).map(|t| t.kill_signal.clone()).unwrap_or_default();
         let Some(slot) = self.slots.get_mut(task) else {
             return;
         };
@@ -463,22 +293,11 @@ impl Machine {
         };
         if !kill.sent {
             kill.sent = true;
-            out.push(Effect::Stop {
-                task: task.clone(),
-                run: run.id.clone(),
-                signal,
-                timeout,
-            });
+            out.push(Effect::Stop { task: task.clone(), run: run.id.clone(), signal, timeout });
         }
     }
 
-    pub(super) fn restart_asked(
-        &mut self,
-        task: &Arc<str>,
-        also_dead: bool,
-        now: Now,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn restart_asked(&mut self, task: &Arc<str>, also_dead: bool, now: Now, out: &mut Vec<Effect>) {
         let stopping = self.stopping();
         let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !stopping) else {
             return;
@@ -486,11 +305,7 @@ impl Machine {
         match slot.phase {
             Phase::Running if slot.kill.is_none() => {
                 events::push(&mut slot.record.state, events::restart_signaled(now.time));
-                slot.kill = Some(Kill {
-                    after: After::Restart,
-                    sent: false,
-                    error: String::new(),
-                });
+                slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
                 self.begin_stop(task, now, out);
             }
             Phase::Backoff => {
@@ -515,28 +330,17 @@ impl Machine {
     /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.
     pub(super) fn stop_when_cut_off(&self) -> Option<GoDuration> {
         let group = self.group()?;
-        let newer = group
-            .disconnect
-            .as_ref()
-            .and_then(|d| d.stop_on_client_after);
-        newer
-            .or(group.stop_after_client_disconnect)
-            .filter(|d| d.nanos() > 0)
+        let newer = group.disconnect.as_ref().and_then(|d| d.stop_on_client_after);
+        newer.or(group.stop_after_client_disconnect).filter(|d| d.nanos() > 0)
     }
 
     pub(super) fn kill_timeout(&self, task: &str) -> GoDuration {
-        let asked = self
-            .task(task)
-            .and_then(|t| t.kill_timeout)
-            .unwrap_or(GoDuration::from_secs(5));
+        let asked = self.task(task).and_then(|t| t.kill_timeout).unwrap_or(GoDuration::from_secs(5));
         asked.min(self.max_kill_timeout)
     }
 
     pub(super) fn policy(&self, task: &str) -> Restart {
-        let mut policy = self
-            .task(task)
-            .and_then(|t| t.restart.clone())
-            .unwrap_or_default();
+        let mut policy = self.task(task).and_then(|t| t.restart.clone()).unwrap_or_default();
         if let Some(outer) = self.group().and_then(|g| g.restart.as_ref()) {
             policy.inherit(outer);
         }

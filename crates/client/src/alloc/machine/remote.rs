@@ -18,29 +18,13 @@ impl Machine {
         let before = slot.seen.replace(view.clone()).unwrap_or_default();
         let state = &mut slot.record.state;
         // After a restart of the agent the events tell what has been counted already.
-        let another =
-            state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
-        let last_is_restart = state
-            .events
-            .last()
-            .is_some_and(|e| e.kind == events::kind::RESTARTING);
+        let another = state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
+        let last_is_restart = state.events.last().is_some_and(|e| e.kind == events::kind::RESTARTING);
         state.restarts = view.restarts;
         if let Some(exit) = &view.result
-            && !state
-                .events
-                .iter()
-                .any(|e| e.kind == events::kind::TERMINATED && e.time == exit.at)
+            && !state.events.iter().any(|e| e.kind == events::kind::TERMINATED && e.time == exit.at)
         {
-            events::push(
-                state,
-                events::terminated(
-                    exit.at,
-                    exit.code,
-                    exit.signal,
-                    exit.oom_killed,
-                    &exit.reason,
-                ),
-            );
+            events::push(state, events::terminated(exit.at, exit.code, exit.signal, exit.oom_killed, &exit.reason));
         }
         if !view.refused.is_empty() && before.refused != view.refused {
             events::push(state, events::driver_failure(now.time, &view.refused));
@@ -50,72 +34,39 @@ impl Machine {
             RemoteVerdict::Active => match view.observed {
                 Observed::Running => {
                     if state.state != TaskRunState::Running || another {
-                        let started = if view.started_at == 0 {
-                            now.time
-                        } else {
-                            view.started_at
-                        };
-                        let adopted = state.started_at.is_empty()
-                            && now.time.saturating_sub(started) > 5_000_000_000;
+                        let started = if view.started_at == 0 { now.time } else { view.started_at };
+                        let adopted = state.started_at.is_empty() && now.time.saturating_sub(started) > 5_000_000_000;
                         state.state = TaskRunState::Running;
                         state.started_at = rfc3339(started);
                         state.finished_at = String::new();
                         let mut event = events::started(now.time);
                         if adopted {
-                            event.display_message =
-                                "Task adopted: its instance runs since before this allocation"
-                                    .to_owned();
+                            event.display_message = "Task adopted: its instance runs since before this allocation".to_owned();
                         }
                         events::push(state, event);
                     }
                     if view.stopping && !before.stopping {
-                        events::push(
-                            state,
-                            events::killing(
-                                now.time,
-                                GoDuration::ZERO,
-                                "Stopped by order of the servers",
-                            ),
-                        );
+                        events::push(state, events::killing(now.time, GoDuration::ZERO, "Stopped by order of the servers"));
                     }
                 }
                 Observed::Unknown { ref why, .. } => {
                     if !matches!(before.observed, Observed::Unknown { .. }) {
-                        events::push(
-                            state,
-                            events::driver(
-                                now.time,
-                                &format!("The provider could not be asked: {why}"),
-                                &BTreeMap::new(),
-                            ),
-                        );
+                        events::push(state, events::driver(now.time, &format!("The provider could not be asked: {why}"), &BTreeMap::new()));
                     }
                 }
-                Observed::Intended
-                | Observed::Creating
-                | Observed::Exited { .. }
-                | Observed::Gone => {}
+                Observed::Intended | Observed::Creating | Observed::Exited { .. } | Observed::Gone => {}
             },
             RemoteVerdict::Restarting { at, reason } => {
                 if before.verdict != view.verdict && (known || !last_is_restart) {
                     state.state = TaskRunState::Pending;
                     state.last_restart = rfc3339(now.time);
-                    events::push(
-                        state,
-                        events::restarting(
-                            now.time,
-                            GoDuration(at.saturating_sub(now.time).max(0)),
-                            reason,
-                        ),
-                    );
+                    events::push(state, events::restarting(now.time, GoDuration(at.saturating_sub(now.time).max(0)), reason));
                 }
             }
             RemoteVerdict::Complete | RemoteVerdict::Failed { .. } | RemoteVerdict::Stopped => {
                 if state.state != TaskRunState::Dead {
                     match &view.verdict {
-                        RemoteVerdict::Failed { reason } => {
-                            events::push(state, events::not_restarting(now.time, reason))
-                        }
+                        RemoteVerdict::Failed { reason } => events::push(state, events::not_restarting(now.time, reason)),
                         RemoteVerdict::Stopped => events::push(state, events::killed(now.time, "")),
                         _ => {}
                     }

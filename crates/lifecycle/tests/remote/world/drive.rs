@@ -8,11 +8,10 @@ impl World {
     /// Takes every step that `allowed` permits and that is no fault, the first one first, until there is none (retries are left alone).
     pub(crate) fn run(&mut self, allowed: impl Fn(&Action) -> bool) {
         for _ in 0..100_000 {
-            let next = self.enabled().into_iter().find(|a| {
-                !a.is_fault()
-                    && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover)
-                    && allowed(a)
-            });
+            let next = self
+                .enabled()
+                .into_iter()
+                .find(|a| !a.is_fault() && !matches!(a, Action::Retry(..) | Action::Late(_) | Action::Recover) && allowed(a));
             match next {
                 Some(a) => self.apply(&a),
                 None => return,
@@ -65,12 +64,7 @@ impl World {
 
     /// Every retry that waits is made once, and what follows from it.
     pub(crate) fn retry_all(&mut self) {
-        for a in self
-            .enabled()
-            .into_iter()
-            .filter(|a| matches!(a, Action::Retry(..)))
-            .collect::<Vec<_>>()
-        {
+        for a in self.enabled().into_iter().filter(|a| matches!(a, Action::Retry(..))).collect::<Vec<_>>() {
             self.apply(&a);
         }
         self.run_as_is();
@@ -84,16 +78,8 @@ impl World {
     pub(crate) fn settle(&mut self, mut pick: impl FnMut(usize) -> usize) -> usize {
         self.left = Budget::default();
         for steps in 0..20_000 {
-            let mut actions: Vec<Action> = self
-                .enabled()
-                .into_iter()
-                .filter(|a| {
-                    !matches!(
-                        a,
-                        Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_)
-                    )
-                })
-                .collect();
+            let mut actions: Vec<Action> =
+                self.enabled().into_iter().filter(|a| !matches!(a, Action::ForceDrain(_) | Action::Lapse(_) | Action::Expire(_))).collect();
             // Retrying what is held for a person goes on for ever; it is not progress.
             let progress = actions.iter().any(|a| !matches!(a, Action::Retry(..)));
             if !progress && (actions.is_empty() || steps > 10_000) {
@@ -106,14 +92,7 @@ impl World {
                     self.apply(&retry);
                 }
                 while let Some(next) = self.enabled().into_iter().find(|a| {
-                    matches!(
-                        a,
-                        Action::Execute(..)
-                            | Action::Answer(..)
-                            | Action::ToServers(_)
-                            | Action::ToNode(_)
-                            | Action::Observe(..)
-                    )
+                    matches!(a, Action::Execute(..) | Action::Answer(..) | Action::ToServers(_) | Action::ToNode(_) | Action::Observe(..))
                 }) {
                     self.apply(&next);
                 }

@@ -7,10 +7,7 @@ use uuid::Uuid;
 use super::{Instance, Pending, World};
 
 fn handle_of(key: IncarnationId) -> RemoteHandle {
-    RemoteHandle {
-        schema: 1,
-        data: key.0.as_bytes().to_vec(),
-    }
+    RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }
 }
 
 fn key_of(handle: &RemoteHandle) -> IncarnationId {
@@ -23,19 +20,9 @@ impl World {
         let observed = if i.alive {
             Observed::Running
         } else {
-            Observed::Exited {
-                code: i.code,
-                signal: 0,
-                oom_killed: false,
-                reason: String::new(),
-                at: 1,
-            }
+            Observed::Exited { code: i.code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
         };
-        Some(Sighting {
-            observed,
-            started_at: 1,
-            ..Sighting::default()
-        })
+        Some(Sighting { observed, started_at: 1, ..Sighting::default() })
     }
 
     /// What the node's watch would tell it now, if that is news.
@@ -44,18 +31,9 @@ impl World {
         let key = s.order()?.incarnation;
         s.handle().filter(|h| key_of(h) == key)?;
         let now = if self.provider.unreachable {
-            Sighting {
-                observed: Observed::Unknown {
-                    since: 0,
-                    why: "unreachable".to_owned(),
-                },
-                ..Sighting::default()
-            }
+            Sighting { observed: Observed::Unknown { since: 0, why: "unreachable".to_owned() }, ..Sighting::default() }
         } else {
-            self.sighting(key).unwrap_or(Sighting {
-                observed: Observed::Gone,
-                ..Sighting::default()
-            })
+            self.sighting(key).unwrap_or(Sighting { observed: Observed::Gone, ..Sighting::default() })
         };
         let old = s.sighting().map(|s| s.observed.clone());
         let same = match (&old, &now.observed) {
@@ -82,33 +60,23 @@ impl World {
         }
         let (key, epoch) = match &pending.call {
             Call::Find { incarnation } => (*incarnation, None),
-            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch } => {
-                (*incarnation, Some(*epoch))
-            }
+            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch } => (*incarnation, Some(*epoch)),
             Call::Observe { handle } => (key_of(handle), None),
-            Call::Stop { handle, epoch, .. } | Call::Acknowledge { handle, epoch } => {
-                (key_of(handle), Some(*epoch))
-            }
+            Call::Stop { handle, epoch, .. } | Call::Acknowledge { handle, epoch } => (key_of(handle), Some(*epoch)),
         };
         if let Some(epoch) = epoch {
             let accepted = self.provider.accepted.entry(key).or_default();
             if epoch < *accepted {
                 self.provider.refused_stale += 1;
-                return Answer::StaleEpoch {
-                    accepted: *accepted,
-                };
+                return Answer::StaleEpoch { accepted: *accepted };
             }
             *accepted = epoch;
         }
         let found = self.provider.instances.iter().position(|i| i.key == key);
-        let instance = |w: &Self| Answer::Instance {
-            handle: handle_of(key),
-            sighting: Box::new(w.sighting(key).expect("the instance exists")),
-        };
+        let instance =
+            |w: &Self| Answer::Instance { handle: handle_of(key), sighting: Box::new(w.sighting(key).expect("the instance exists")) };
         match &pending.call {
-            Call::Find { .. } | Call::Observe { .. } => {
-                found.map_or(Answer::Absent, |_| instance(self))
-            }
+            Call::Find { .. } | Call::Observe { .. } => found.map_or(Answer::Absent, |_| instance(self)),
             Call::Seal { .. } => {
                 self.provider.sealed.insert(key);
                 found.map_or(Answer::Absent, |_| instance(self))
@@ -128,10 +96,7 @@ impl World {
                     if self.provider.instances[i].alive {
                         self.provider.stops += 1;
                         if !self.stop_ordered.contains(&key) {
-                            self.violation(format!(
-                                "I4: instance {} was stopped without an order",
-                                key.short()
-                            ));
+                            self.violation(format!("I4: instance {} was stopped without an order", key.short()));
                         }
                         self.exit(i, 143);
                     }
@@ -156,27 +121,13 @@ impl World {
     fn create(&mut self, pending: &Pending, key: IncarnationId, epoch: u64) {
         self.provider.creates += 1;
         match self.version_of.get(&key) {
-            None => self.violation(format!(
-                "rule 1: instance {} was created before its intent was committed",
-                key.short()
-            )),
+            None => self.violation(format!("rule 1: instance {} was created before its intent was committed", key.short())),
             Some(v) if *v != pending.version => {
                 let v = *v;
-                self.violation(format!(
-                    "incarnation {} of version {v} was created from version {}",
-                    key.short(),
-                    pending.version
-                ));
+                self.violation(format!("incarnation {} of version {v} was created from version {}", key.short(), pending.version));
             }
             Some(_) => {}
         }
-        self.provider.instances.push(Instance {
-            slot: pending.slot,
-            key,
-            version: pending.version,
-            alive: true,
-            code: 0,
-            epoch,
-        });
+        self.provider.instances.push(Instance { slot: pending.slot, key, version: pending.version, alive: true, code: 0, epoch });
     }
 }
