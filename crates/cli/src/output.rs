@@ -1,6 +1,9 @@
 //! What people and scripts read: columns, key-value lists, JSON. stdout is data, stderr is for people.
 
-use std::io::{IsTerminal, Write};
+use std::{
+    io::{IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -38,9 +41,20 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
     Ok(())
 }
 
-/// Whether standard output may carry colours: a terminal, and nobody said no (NO_COLOR, TERM=dumb).
+/// Somebody said `-no-color`.
+static PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// No colours from now on.
+pub(crate) fn plain() {
+    PLAIN.store(true, Ordering::Relaxed);
+}
+
+/// Whether standard output may carry colours: a terminal, and nobody said no (-no-color, NO_COLOR, TERM=dumb).
 pub(crate) fn colour() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+    !PLAIN.load(Ordering::Relaxed)
+        && std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none()
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
 /// Bold on a terminal.

@@ -216,10 +216,6 @@ pub(crate) struct Telemetry {
     pub(crate) prometheus_metrics: Option<bool>,
     /// Time between two samples of task statistics.
     pub(crate) collection_interval: Option<String>,
-    /// Accepted: allocation metrics are always there.
-    pub(crate) publish_allocation_metrics: Option<bool>,
-    /// Accepted: node metrics are always there.
-    pub(crate) publish_node_metrics: Option<bool>,
 }
 
 /// Limits of the HTTP listener.
@@ -257,6 +253,11 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("server.server_join", "servers do not join each other; several servers share an etcd in a later release"),
     ("server.raft_protocol", "there is no Raft: the store is SQLite, or etcd in a later release"),
     ("server.default_scheduler_config", "set it with `drover operator api` on /v1/operator/scheduler/configuration"),
+    (
+        "telemetry.publish_allocation_metrics",
+        "metrics of single allocations are not part of this release; /v1/client/allocation/ID/stats has them",
+    ),
+    ("telemetry.publish_node_metrics", "metrics of single nodes are not part of this release; /v1/client/stats has them"),
     ("client.chroot_env", "chroot isolation comes with the exec driver in a later release"),
     ("client.template", "templates are not part of this release"),
     ("client.artifact", "artifacts are not part of this release"),

@@ -199,8 +199,9 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Stop(args) => stop(args).await,
         Command::Validate { api, file } => {
+            let conn = api.conn()?;
             let file = JobFile::read(&file)?;
-            let answer: Value = api.conn()?.put("/v1/validate/job", &json!({"Job": file.job})).await?;
+            let answer: Value = conn.put("/v1/validate/job", &json!({"Job": file.job})).await?;
             let warnings = answer["Warnings"].as_str().unwrap_or_default();
             if !warnings.is_empty() {
                 output::line(&format!("Job Warnings:\n{warnings}\n"));
@@ -366,12 +367,12 @@ async fn followed(conn: &Conn, answer: &Value, detach: bool, shape: &Shape) -> R
 }
 
 async fn submit(args: Run) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
     let file = JobFile::read(&args.file)?;
     if args.output {
         output::json(&json!({"Job": file.job}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let conn = args.api.conn()?;
     let mut body = json!({"Job": file.job, "PreserveCounts": args.preserve_counts, "Submission": file.submission});
     if let Some(index) = args.check_index {
         body["EnforceIndex"] = true.into();
@@ -448,8 +449,8 @@ async fn history(conn: &Conn, shape: &Shape, diffs: bool, version: Option<u64>, 
 }
 
 async fn plan(args: Plan) -> Result<ExitCode> {
-    let file = JobFile::read(&args.file)?;
     let conn = args.api.conn()?;
+    let file = JobFile::read(&args.file)?;
     let id = file.job["ID"].as_str().context("the job has no id")?.to_owned();
     let answer: Value = conn.put(&format!("/v1/job/{}/plan", encode(&id)), &json!({"Job": file.job, "Diff": !args.no_diff})).await?;
     if !args.no_diff {

@@ -48,6 +48,9 @@ impl ApiArgs {
     /// # Errors
     /// When the address cannot be understood.
     pub(crate) fn conn(&self) -> Result<Conn> {
+        if self.no_color {
+            crate::output::plain();
+        }
         Conn::open(self)
     }
 }
