@@ -115,11 +115,23 @@ impl Table {
 
 /// `name = value` lines with the equal signs in one column.
 pub(crate) fn pairs<S: AsRef<str>>(rows: &[(&str, S)]) {
+    for text in pair_lines(rows) {
+        line(&text);
+    }
+}
+
+fn pair_lines<S: AsRef<str>>(rows: &[(&str, S)]) -> Vec<String> {
     let width = rows.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0);
-    for (key, value) in rows {
-        let value = value.as_ref();
-        let value = if value.is_empty() { "<none>" } else { value };
-        line(&format!("{key:width$} = {value}"));
+    let shown = |value: &str| if value.is_empty() { "<none>".to_owned() } else { value.to_owned() };
+    rows.iter().map(|(key, value)| format!("{key:width$} = {}", shown(value.as_ref()))).collect()
+}
+
+/// What a long-running process says about itself at its start: in one piece, and nobody has to listen. A closed pipe must never end an agent.
+pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &str) {
+    let text = format!("{before}\n{}\n{after}\n", pair_lines(rows).join("\n"));
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::debug!(%error, "nobody reads standard output");
     }
 }
 

@@ -137,7 +137,6 @@ fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOpti
 }
 
 fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client>, http: SocketAddr) {
-    output::line(&format!("==> Drover agent {} v{}", settings.name, env!("CARGO_PKG_VERSION")));
     let mut rows = vec![("HTTP API", format!("http://{http}"))];
     if let Some(server) = server {
         rows.push(("Server RPC", server.handle().rpc_addr().to_string()));
@@ -148,7 +147,9 @@ fn announce(settings: &Settings, server: Option<&Server>, client: Option<&Client
     if settings.dev {
         rows.push(("Mode", "dev: everything is gone when this process ends".to_owned()));
     }
-    let rows: Vec<(&str, &str)> = rows.iter().map(|(k, v)| (*k, v.as_str())).collect();
-    output::pairs(&rows);
-    output::line("==> Running; logs go to standard error");
+    output::announce(
+        &format!("==> Drover agent {} v{}", settings.name, env!("CARGO_PKG_VERSION")),
+        &rows,
+        "==> Running; logs go to standard error",
+    );
 }

@@ -125,3 +125,30 @@ fn malformed_requests_get_a_clear_answer_and_the_agent_runs_on() {
     assert!(!out.status.success());
     assert!(agent.get("/v1/agent/self").is_some(), "the agent runs on");
 }
+
+#[test]
+fn an_agent_outlives_whoever_reads_its_output() {
+    // Nobody reads from the start: the first line that the agent prints meets a closed pipe.
+    let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
+    let config = dir.path().join("agent.hcl");
+    let text = format!("data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\n", dir.path().join("data"));
+    std::fs::write(&config, text).expect("configuration");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let log = std::fs::File::create(dir.path().join("log")).expect("log");
+    let mut child = std::process::Command::new(drover())
+        .args(["agent", "-log-level", "debug", "-config"])
+        .arg(&config)
+        .stdout(writer)
+        .stderr(log)
+        .spawn()
+        .expect("drover agent");
+    let said = until("the announcement", || {
+        let log = std::fs::read_to_string(dir.path().join("log")).ok()?;
+        (log.contains("nobody reads standard output") || child.try_wait().expect("wait").is_some()).then_some(log)
+    });
+    let ended = child.try_wait().expect("wait");
+    assert!(ended.is_none(), "the agent has ended with {ended:?}: {said}");
+    signal(i32::try_from(child.id()).expect("a pid"), Signal::TERM);
+    assert!(child.wait().expect("wait").success());
+}
