@@ -256,17 +256,20 @@ pub(crate) fn reattach(kind: Kind) -> Result<Vec<Row>> {
         agent.processes().into_iter().filter(|(_, c)| c.starts_with("/bin/sleep 3600")).map(|(p, _)| p).collect()
     };
     let before = workloads(&agent);
-    let started = agent.crash_and_restart()?;
-    // The node has a task back when it can say what the task uses: that needs the driver to hold its handle again.
-    let mut left: Vec<&String> = ids.iter().collect();
-    until("all tasks re-attached", BOUND, || {
-        left.retain(|id| agent.get(&format!("/v1/client/allocation/{id}/stats")).map_or(true, |s| s["Tasks"]["t"].is_null()));
-        Ok(left.is_empty().then_some(()))
-    })?;
-    let took = started.elapsed();
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let started = agent.crash_and_restart()?;
+        // The node has a task back when it can say what the task uses: that needs the driver to hold its handle again.
+        let mut left: Vec<&String> = ids.iter().collect();
+        until("all tasks re-attached", BOUND, || {
+            left.retain(|id| agent.get(&format!("/v1/client/allocation/{id}/stats")).map_or(true, |s| s["Tasks"]["t"].is_null()));
+            Ok(left.is_empty().then_some(()))
+        })?;
+        took.push(ms(started.elapsed()));
+    }
     let kept = f(u64::from(before == workloads(&agent)));
     Ok(vec![
-        Row::new("re-attach of 200 tasks after kill -9", agent.name(), "ms", vec![ms(took)]),
+        Row::new("re-attach of 200 tasks after kill -9", agent.name(), "ms", took),
         Row::new("re-attach: all pids kept", agent.name(), "", vec![kept]),
     ])
 }
