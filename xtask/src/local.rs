@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::workspace;
+use crate::{sweep, workspace};
 
 /// Asks until the answer is there.
 pub(crate) fn until<T>(what: &str, bound: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
@@ -45,24 +45,7 @@ pub(crate) fn target_dir() -> PathBuf {
 
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
 pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
-    let needle = dir.to_string_lossy().into_owned();
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
-            continue;
-        };
-        let text = |name: &str| String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default()).replace('\0', " ");
-        let link = |name: &str| fs::read_link(entry.path().join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
-        let command = text("cmdline");
-        let ours = command.contains(&needle)
-            || link("exe").contains(&needle)
-            || link("cwd").contains(&needle)
-            || text("environ").contains(&needle);
-        if pid != std::process::id() && ours {
-            found.insert(pid, command);
-        }
-    }
-    found
+    sweep::processes_of(dir).into_iter().filter_map(|(pid, command)| Some((u32::try_from(pid).ok()?, command))).collect()
 }
 
 /// SIGKILL for one process of ours; it may have ended by itself.
@@ -71,18 +54,9 @@ pub(crate) fn kill(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Ends what lives in `dir`, unmounts what is mounted there, removes it.
+/// Ends what lives in `dir` with its cgroups, unmounts what is mounted there, removes it.
 pub(crate) fn remove(dir: &Path) {
-    let give_up = Instant::now() + Duration::from_secs(15);
-    loop {
-        let left = processes_of(dir);
-        if left.is_empty() || Instant::now() > give_up {
-            break;
-        }
-        for pid in left.keys() {
-            drop(kill(*pid));
-        }
-    }
+    sweep::end_everything_of(dir);
     for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
         if let Some(point) = line.split(' ').nth(1).filter(|p| p.starts_with(&*dir.to_string_lossy())) {
             drop(Command::new("umount").arg(point).status());

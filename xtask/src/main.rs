@@ -11,6 +11,8 @@ mod interop;
 mod local;
 mod peer;
 mod process;
+#[path = "../../crates/cli/src/demo/sweep.rs"]
+mod sweep;
 mod workspace;
 
 use anyhow::{Result, bail};

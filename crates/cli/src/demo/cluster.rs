@@ -16,6 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::sweep;
 use crate::conn::Conn;
 
+/// Name of the variable that the demo's agents get and hand down.
+const MARK: &str = "DROVER_DEMO_DIR";
+
 /// File that marks a directory as a demo's.
 pub(crate) const MARKER: &str = "drover-demo";
 
@@ -69,7 +72,7 @@ impl Cluster {
         let child = Command::new(program)
             .args(["agent", "-config"])
             .arg(&file)
-            .env(sweep::MARK, &self.dir)
+            .env(MARK, &self.dir)
             // The demo is not steered by the environment of the person's own cluster.
             .env_remove("NOMAD_ADDR")
             .env_remove("DROVER_ADDR")
@@ -165,7 +168,8 @@ impl Cluster {
             drop(child.kill());
             drop(child.wait());
         }
-        let left = sweep::end_everything_of(&self.dir).await;
+        let dir = self.dir.clone();
+        let left = tokio::task::spawn_blocking(move || sweep::end_everything_of(&dir)).await.unwrap_or_default();
         if left.is_empty()
             && let Err(error) = fs::remove_dir_all(&self.dir)
         {
@@ -185,9 +189,7 @@ impl Drop for Cluster {
             drop(child.kill());
             drop(child.wait());
         }
-        for pid in sweep::processes_of(&self.dir).keys().filter_map(|p| Pid::from_raw(*p)) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        sweep::end_everything_of(&self.dir);
         drop(fs::remove_dir_all(&self.dir));
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct StopArgs {
 /// When the directory is not a demo's.
 pub(crate) async fn stop(args: StopArgs) -> Result<ExitCode> {
     anyhow::ensure!(args.dir.join(cluster::MARKER).is_file(), "{} is not the directory of a demo", args.dir.display());
-    let left = sweep::end_everything_of(&args.dir).await;
+    let left = sweep::end_everything_of(&args.dir);
     anyhow::ensure!(left.is_empty(), "could not end these processes: {left:?}");
     std::fs::remove_dir_all(&args.dir)?;
     Ok(ExitCode::SUCCESS)

@@ -1,27 +1,27 @@
-//! Ends every process of a demo, found by what only they have: a path inside the demo's directory in their executable, command line, working directory
-//! or environment. Workloads are children of executors that live there, so nothing of a demo is out of reach, and nothing else is in reach.
+//! Ends every process that belongs to a directory, found by what only they have: that path in their executable, command line, working directory or
+//! environment. Workloads are children of executors that live there, so nothing is out of reach, and nothing else is in reach. Their cgroups go with them.
+//!
+//! The demo, the end-to-end tests and xtask share this file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Name of the variable that the demo's agents get and hand down.
-pub(crate) const MARK: &str = "DROVER_DEMO_DIR";
+/// How long the end of all processes is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Processes of the demo in `dir`: pid → command line.
+/// Processes that belong to `dir`: pid → command line.
 pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     let needle = dir.to_string_lossy().into_owned();
     let own = std::process::id();
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-            continue;
-        };
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
         if u32::try_from(pid) == Ok(own) {
             continue;
         }
@@ -41,18 +41,53 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
     found
 }
 
-/// Sends SIGKILL until nothing is left, at most ten seconds long; returns what is still there.
-pub(crate) async fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
-    let give_up = Instant::now() + Duration::from_secs(10);
-    loop {
+/// Sends SIGKILL until nothing is left, for a bounded time, and removes the cgroups that executors made for what ran. Returns what is still there.
+pub(crate) fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
+    let give_up = Instant::now() + PATIENCE;
+    let mut cgroups = BTreeSet::new();
+    let left = loop {
         let left = processes_of(dir);
         if left.is_empty() || Instant::now() > give_up {
-            return left;
+            break left;
+        }
+        for pid in left.keys() {
+            cgroups.extend(cgroups_of(*pid));
         }
         for pid in left.keys().filter_map(|p| Pid::from_raw(*p)) {
             // It may have ended in the meantime.
             let _ = kill_process(pid, Signal::KILL);
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    for cgroup in &cgroups {
+        // A group is busy until its last member has been reaped.
+        while let Err(error) = fs::remove_dir(cgroup) {
+            if error.kind() == std::io::ErrorKind::NotFound || Instant::now() > give_up {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The parent goes with its last child; others may still use it.
+        if let Some(parent) = cgroup.parent() {
+            let _ = fs::remove_dir(parent);
+        }
     }
+    left
+}
+
+/// Directories of the cgroups below `…/drover/` that a process is in, in all hierarchies.
+fn cgroups_of(pid: i32) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
+            let (above, _) = path.rsplit_once('/')?;
+            if above != "drover" && !above.ends_with("/drover") {
+                return None;
+            }
+            let roots: &[&str] = if controllers.is_empty() { &["unified", ""] } else { &[controllers] };
+            roots.iter().map(|root| Path::new("/sys/fs/cgroup").join(root).join(path)).find(|dir| dir.is_dir())
+        })
+        .collect()
 }

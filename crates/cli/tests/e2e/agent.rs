@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use crate::sweep::{end_everything_of, processes_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -184,50 +185,11 @@ impl Drop for Agent {
     }
 }
 
-/// Sends SIGKILL until nothing is left that names a directory.
-pub(crate) fn end_everything_of(dir: &Path) {
-    let give_up = Instant::now() + Duration::from_secs(10);
-    loop {
-        let left = processes_of(dir);
-        if left.is_empty() || Instant::now() > give_up {
-            return;
-        }
-        for pid in left.keys() {
-            signal(*pid, Signal::KILL);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Sends a signal to a process of a test; it may have ended by itself.
 pub(crate) fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, signal);
     }
-}
-
-/// Processes whose executable, working directory, command line or environment names `dir`.
-pub(crate) fn processes_of(dir: &Path) -> BTreeMap<i32, String> {
-    let needle = dir.to_string_lossy().into_owned();
-    let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-            continue;
-        };
-        let text = |name: &str| String::from_utf8_lossy(&fs::read(entry.path().join(name)).unwrap_or_default()).replace('\0', " ");
-        let link = |name: &str| fs::read_link(entry.path().join(name)).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
-        let command = text("cmdline");
-        if pid != own
-            && (command.contains(&needle)
-                || link("exe").contains(&needle)
-                || link("cwd").contains(&needle)
-                || text("environ").contains(&needle))
-        {
-            found.insert(pid, command.trim().to_owned());
-        }
-    }
-    found
 }
 
 fn dechunk(mut body: &[u8]) -> Vec<u8> {

@@ -6,3 +6,5 @@ mod commands;
 mod demo;
 mod examples;
 mod faults;
+#[path = "../../src/demo/sweep.rs"]
+mod sweep;
