@@ -166,6 +166,8 @@ struct Committer {
     tip: StoreIndex,
     /// Index of the newest batch that is durable.
     durable: Arc<AtomicU64>,
+    /// Why the store has last refused a batch: what was built on that batch is refused for the same reason.
+    refusal: Arc<Mutex<String>>,
 }
 
 impl Committer {
@@ -219,7 +221,7 @@ impl Committer {
         };
         let (published, observer, queue, in_flight, generation) =
             (self.published.clone(), self.observer.clone(), self.queue.clone(), self.in_flight.clone(), self.generation);
-        let durable = self.durable.clone();
+        let (durable, refusal) = (self.durable.clone(), self.refusal.clone());
         self.store.submit(
             store::Batch { fence: self.fence, base, index: stamp.index, rows },
             Box::new(move |result| {
@@ -236,7 +238,7 @@ impl Committer {
                             observer.fatal(&error);
                         }
                         let _ = queue.send(Box::new(move |committer| committer.reset(generation)));
-                        Err(ServerError::Store(error.to_string()))
+                        Err(ServerError::Store(told(&error, &refusal)))
                     }
                 };
                 if let (Some(tx), Some(answer)) = (late, answer) {
@@ -257,6 +259,16 @@ impl Committer {
         self.newest.store(state.clone());
         self.observer.reset(&state);
     }
+}
+
+/// What a person is told of a refused batch. One that was built on another refused one has no reason of its own.
+fn told(error: &StoreError, refusal: &Mutex<String>) -> String {
+    let mut last = refusal.lock().unwrap_or_else(PoisonError::into_inner);
+    if let StoreError::WrongBase { .. } = error {
+        return format!("an earlier write was refused, and this one was decided on top of it: {last}; try again");
+    }
+    *last = error.to_string();
+    last.clone()
 }
 
 /// What the pipeline starts from.
@@ -286,6 +298,7 @@ pub(crate) fn start(start: Start) -> std::io::Result<(CommitQueue, CommitThread)
         last_now: 0,
         tip: start.tip,
         durable: Arc::new(AtomicU64::new(start.tip)),
+        refusal: Arc::default(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();

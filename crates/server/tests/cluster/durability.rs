@@ -114,10 +114,12 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
     let _a = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
     let large = |number: usize| {
         let mut job = job(&format!("large-{number}"), 1);
-        job.meta.insert("filler".to_owned(), "x".repeat(100_000));
+        // So large that what is left after a refusal is always room for the small job below, whatever was in flight.
+        job.meta.insert("filler".to_owned(), "x".repeat(400_000));
         job
     };
-    let mut stored = 0;
+    submit(s, large(0)).await;
+    let mut stored = 1;
     // Several at once, so that decisions are in flight which were built on a refused one.
     let refusal = 'full: loop {
         let attempts = (stored..stored + 4).map(|n| s.register_job(RegisterJob { job: large(n), ..RegisterJob::default() }));
@@ -133,7 +135,13 @@ async fn a_full_disk_refuses_writes_and_the_server_goes_on() {
     // It still reads, and says nothing of what was refused.
     until(s, "what was acknowledged is there", |state| state.job_count() >= stored && state.job(&key("large-0")).is_some()).await;
     // What still fits is taken, scheduled and run: neither the state nor the broker has lost its way.
-    submit(s, job("small", 1)).await;
+    // A write that was decided on top of a refused one is refused with it, and says why; tried again it is taken.
+    let mut tries = 0;
+    while let Err(error) = s.register_job(RegisterJob { job: job("small", 1), ..RegisterJob::default() }).await {
+        assert!(error.to_string().contains("no space left"), "{error}");
+        tries += 1;
+        assert!(tries < 20, "a small write is still refused: {error}");
+    }
     until(s, "the small one runs", |state| live(state, "small", ClientStatus::Running).len() == 1).await;
     server.shutdown().await;
     let server = start_with(ServerConfig { data_dir: Some(dir.path().to_owned()), ..ServerConfig::default() }).await;
