@@ -7,6 +7,5 @@
 
 pub mod health;
 pub mod remote;
-pub mod reschedule;
 pub mod restart;
 pub mod task_order;

@@ -140,6 +140,8 @@ fn spawn(kind: &Kind, dir: &Path) -> Result<Child> {
         .args(["agent", "-config"])
         .arg(dir.join("agent.hcl"))
         .env("DROVER_BENCH_DIR", dir)
+        // Sockets of plugins go with the directory instead of staying in the system's.
+        .env("TMPDIR", dir)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
