@@ -344,7 +344,7 @@ impl RemoteDriver for Driver {
         if known.is_none() {
             // An intent without a start: from now on it cannot be started any more.
             let reason = "stopped before it was started";
-            executor_client::retire(&place.state_dir(), Some(epoch), reason).await.map_err(answer)?;
+            executor_client::retire(&place.state_dir(), Some(epoch), reason).map_err(answer)?;
             known = self.executor(&key, &place).await?;
         }
         let known = self.running(known)?;
@@ -366,7 +366,7 @@ impl RemoteDriver for Driver {
             if let Some(known) = self.executor(key, &place).await? {
                 break known;
             }
-            let decided = executor_client::retire(&place.state_dir(), Some(epoch), "sealed before it was started").await.map_err(answer)?;
+            let decided = executor_client::retire(&place.state_dir(), Some(epoch), "sealed before it was started").map_err(answer)?;
             if decided.is_none() {
                 // A start holds the lock. When it fails it leaves nothing behind, which is not yet a decision.
                 if begun.elapsed() > DECIDED_WITHIN {
@@ -427,7 +427,7 @@ impl RemoteDriver for Driver {
             true => log.end().map_err(unclear)?.saturating_sub(query.offset),
             false => query.offset,
         };
-        let mut reader = log.follow(offset).map_err(unclear)?;
+        let mut reader = executor_client::Follow::new(log.clone(), offset).map_err(unclear)?;
         loop {
             let chunk = match reader.available(CHUNK).map_err(unclear)? {
                 Some(chunk) => chunk,

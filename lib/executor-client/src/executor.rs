@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use executor::epoch::{self, Verdict};
+use executor::contain::{self, Fate};
+use executor::epoch;
 use executor_proto::{
     Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord, StateRecord, StatsReply, Stop, Wait, encode_frame,
     files, reply, request, split_frame,
@@ -19,7 +20,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::contain::{self, Fate};
 use crate::{Error, ExitResult};
 
 /// Longest wait for an answer that takes an executor microseconds.
@@ -217,7 +217,7 @@ impl Executor {
             let dir = self.inner.shared.state_dir.clone();
             // The executor leaves a moment after its last word.
             if let Some(_lock) = contain::try_lock(&dir)? {
-                return claim_record(&dir, given);
+                return contain::claim(&dir, given);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -319,36 +319,6 @@ pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
             Executor::attach(state_dir).await?.destroy().await
         }
         Err(e) => Err(e),
-    }
-}
-
-/// Decides that nothing will ever be started in `state_dir`, where nothing has been started so far: a later launch finds
-/// the workload ended. Returns the result that stands there afterwards, or `None` when a workload runs.
-pub async fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Option<ExitResult>, Error> {
-    let Some(_lock) = contain::try_lock(state_dir)? else {
-        return Ok(None);
-    };
-    if let Some(result) = contain::read_result(state_dir)? {
-        return Ok(Some(result));
-    }
-    if contain::read_record(state_dir)?.is_some() {
-        return Ok(None);
-    }
-    if let Some(given) = epoch {
-        claim_record(state_dir, given)?;
-    }
-    let now = executor::process::now_ns();
-    let result =
-        ResultRecord { exit_code: -1, started_at_ns: now, finished_at_ns: now, reason: reason.to_owned(), ..ResultRecord::default() };
-    contain::store_result(state_dir, &result)?;
-    Ok(Some(result))
-}
-
-/// Records an epoch in a directory whose lock the caller holds.
-fn claim_record(state_dir: &Path, given: u64) -> Result<(), Error> {
-    match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
-        Verdict::Stale(current) => Err(Error::StaleEpoch { state_dir: state_dir.to_owned(), given, current }),
-        Verdict::Current | Verdict::Raise => Ok(()),
     }
 }
 

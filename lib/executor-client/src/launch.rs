@@ -13,7 +13,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use crate::executor::{Executor, receive};
-use crate::{CgroupHost, CgroupPolicy, Error, contain, install};
+use executor::contain;
+
+use crate::{CgroupHost, CgroupPolicy, Error, install};
 
 pub use executor_proto::User;
 

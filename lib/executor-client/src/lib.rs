@@ -6,27 +6,33 @@
 //!
 //! Must never know: drivers, jobs. Begin reading at [`Executor`].
 
-mod cgroups;
 mod collector;
-mod contain;
-mod error;
 mod executor;
+mod follow;
 mod install;
 mod launch;
 mod meter;
-mod program;
-mod rotated;
 mod watch;
 
-pub use crate::cgroups::{CgroupHost, CgroupMode, CgroupPolicy};
 pub use crate::collector::{CollectSpec, LogCollector};
-pub use crate::contain::signal_number;
-pub use crate::error::Error;
-pub use crate::executor::{Executor, destroy, retire};
+pub use crate::executor::{Executor, destroy};
+pub use crate::follow::Follow;
 pub use crate::install::{binary, install};
 pub use crate::launch::{LaunchSpec, Launched, Launcher, LogPolicy, User};
 pub use crate::meter::{CpuRate, Meter, Rates};
-pub use crate::program::{find_program, find_user};
-pub use crate::rotated::{Chunk, Follow, RotatedLog};
+pub use ::executor::cgroup_host::{CgroupHost, CgroupMode, CgroupPolicy};
+pub use ::executor::contain::{retire, signal_number};
+pub use ::executor::error::Error;
+pub use ::executor::log::{Chunk, RotatedLog};
+pub use ::executor::program::find_program;
 pub use ::executor::rotate::Segment;
 pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};
+
+/// Looks a user up as [`executor::program::find_user`] does, which may ask the network.
+pub async fn find_user(name: &str) -> Result<User, Error> {
+    let owned = name.to_owned();
+    match tokio::task::spawn_blocking(move || ::executor::program::find_user(&owned)).await {
+        Ok(found) => found,
+        Err(_) => Err(Error::NoSuchUser { name: name.to_owned() }),
+    }
+}

@@ -14,9 +14,14 @@ mod pump;
 mod stats;
 
 pub mod cgroup;
+pub mod cgroup_host;
+pub mod contain;
 pub mod disk;
 pub mod epoch;
+pub mod error;
+pub mod log;
 pub mod process;
+pub mod program;
 pub mod rotate;
 pub mod supervise;
 pub mod sys;

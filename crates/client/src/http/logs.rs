@@ -6,7 +6,7 @@ use axum::{
     response::Response,
 };
 use driver_host::LogsQuery;
-use executor_client::RotatedLog;
+use executor_client::{Follow, RotatedLog};
 use model::{TaskRunState, remote::slot_of};
 use tokio::sync::watch;
 
@@ -64,7 +64,7 @@ async fn local(
     sink: Sink,
 ) {
     let start = if from_end { log.end().map(|end| end.saturating_sub(offset)) } else { Ok(offset) };
-    let opened = start.and_then(|at| log.follow(at));
+    let opened = start.and_then(|at| Follow::new(log.clone(), at));
     let mut reader = match opened {
         Ok(reader) => reader,
         Err(e) => {

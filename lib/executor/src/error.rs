@@ -1,4 +1,4 @@
-//! What can go wrong between a controller and its executors.
+//! What can go wrong between a controller and its executors. Here, because both of them contain what a killed executor leaves.
 
 use std::path::{Path, PathBuf};
 
@@ -113,12 +113,14 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
+    /// An [`Error::Io`] for `map_err`.
+    pub fn io(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.as_ref().to_owned();
         move |source| Error::Io { doing, path, source }
     }
 
-    pub(crate) fn refused(state_dir: &Path, given: Option<u64>, failure: Failure) -> Error {
+    /// What an executor's refusal means to the controller that asked with epoch `given`.
+    pub fn refused(state_dir: &Path, given: Option<u64>, failure: Failure) -> Error {
         let state_dir = state_dir.to_owned();
         match failure.code() {
             ErrorCode::StaleEpoch => Error::StaleEpoch { state_dir, given: given.unwrap_or(0), current: failure.epoch },

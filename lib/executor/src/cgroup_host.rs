@@ -80,7 +80,7 @@ impl CgroupHost {
             static NEXT: AtomicU64 = AtomicU64::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let probe = dir.join(format!(".probe-{}-{number}", std::process::id()));
-            let made = executor::cgroup::make(&probe).is_ok();
+            let made = crate::cgroup::make(&probe).is_ok();
             let _ = std::fs::remove_dir(&probe);
             let _ = std::fs::remove_dir(dir);
             made
@@ -166,7 +166,7 @@ impl CgroupHost {
 
     /// The directories and limits for one workload; absent where the host has no cgroups. Limits that the host cannot enforce
     /// are left out: ask [`CgroupHost::enforces`] where that matters.
-    pub(crate) fn place(&self, policy: &CgroupPolicy) -> Option<Cgroup> {
+    pub fn place(&self, policy: &CgroupPolicy) -> Option<Cgroup> {
         if self.mode() == CgroupMode::Off {
             return None;
         }

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, User};
+use executor_proto::User;
+
+use crate::error::Error;
 
 /// Finds `command` as tasks expect: in `<task dir>/local`, in the task directory, as an absolute path, then along `search_path`
 /// (a `PATH`). What lies in the task directory is made executable: downloads arrive without that bit.
@@ -41,15 +43,15 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
 }
 
 /// Looks a user up by name or number, with its groups. Asks the name services when the files do not know it.
-pub async fn find_user(name: &str) -> Result<User, Error> {
+pub fn find_user(name: &str) -> Result<User, Error> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
     if let Some(user) = user_from(name, &passwd, &groups) {
         return Ok(user);
     }
-    let entry = ask("getent", &["passwd", name]).await;
+    let entry = ask("getent", &["passwd", name]);
     if let Some(mut user) = user_from(name, &entry, "") {
-        let ids = ask("id", &["-G", "--", name]).await;
+        let ids = ask("id", &["-G", "--", name]);
         user.groups.extend(ids.split_ascii_whitespace().filter_map(|id| id.parse::<u32>().ok()));
         return Ok(user);
     }
@@ -79,8 +81,8 @@ fn user_from(name: &str, passwd: &str, groups: &str) -> Option<User> {
 }
 
 /// Output of a tool, empty when it fails.
-async fn ask(tool: &str, args: &[&str]) -> String {
-    match tokio::process::Command::new(tool).args(args).output().await {
+fn ask(tool: &str, args: &[&str]) -> String {
+    match std::process::Command::new(tool).args(args).output() {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
         _ => String::new(),
     }
@@ -100,10 +102,10 @@ mod tests {
         assert_eq!(user_from("bob", passwd, groups), None);
     }
 
-    #[tokio::test]
-    async fn unknown_users_are_an_error_unknown_numbers_are_not() {
-        assert!(matches!(find_user("no-such-user-here").await, Err(Error::NoSuchUser { .. })));
-        assert_eq!(find_user("54321").await.unwrap().uid, 54321);
+    #[test]
+    fn unknown_users_are_an_error_unknown_numbers_are_not() {
+        assert!(matches!(find_user("no-such-user-here"), Err(Error::NoSuchUser { .. })));
+        assert_eq!(find_user("54321").unwrap().uid, 54321);
     }
 
     #[test]

@@ -9,21 +9,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use executor::cgroup::{self, Paths};
-use executor::disk::{Durability, replace};
-use executor::process::{self, ProcessStat};
+use crate::cgroup::{self, Paths};
+use crate::disk::{Durability, replace};
+use crate::epoch::{self, Verdict};
+use crate::process::{self, ProcessStat};
 use executor_proto::{MARKER_VARIABLE, ResultRecord, StateRecord, files};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Error;
+use crate::error::Error;
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
 
 /// What a state directory says.
 #[derive(Debug)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// An executor holds it.
     Alive,
     /// The workload and its tree have ended.
@@ -32,7 +33,7 @@ pub(crate) enum Fate {
 
 /// Reads the fate of the workload in `state_dir`, and contains what a dead executor has left. `known` stands in for a record
 /// that can no longer be read. Blocking: killing may take seconds.
-pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
+pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error> {
     if let Some(result) = read_result(state_dir)? {
         return Ok(Fate::Ended(result));
     }
@@ -77,7 +78,7 @@ pub(crate) fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate
 }
 
 /// The lock of a directory whose executor is gone; `None` while somebody holds it.
-pub(crate) fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
+pub fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
     let dir = match File::open(state_dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::Absent { state_dir: state_dir.to_owned() });
@@ -92,18 +93,18 @@ pub(crate) fn try_lock(state_dir: &Path) -> Result<Option<File>, Error> {
 }
 
 /// The result, when there is one.
-pub(crate) fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
+pub fn read_result(state_dir: &Path) -> Result<Option<ResultRecord>, Error> {
     read_json(&state_dir.join(files::RESULT))
 }
 
 /// Stores a result durably. The caller holds the lock.
-pub(crate) fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error> {
+pub fn store_result(state_dir: &Path, result: &ResultRecord) -> Result<(), Error> {
     replace(state_dir, files::RESULT, result.to_json().as_bytes(), Durability::Durable)
         .map_err(Error::io("store the result of the workload in", state_dir))
 }
 
 /// The record of the executor, when there is one.
-pub(crate) fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
+pub fn read_record(state_dir: &Path) -> Result<Option<StateRecord>, Error> {
     read_json(&state_dir.join(files::STATE))
 }
 
@@ -112,6 +113,36 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, E
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| Error::Damaged { path: path.to_owned(), why: e.to_string() }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("read", path)(e)),
+    }
+}
+
+/// Decides that nothing will ever be started in `state_dir`, where nothing has been started so far: a later launch finds
+/// the workload ended. Returns the result that stands there afterwards, or `None` when a workload runs.
+pub fn retire(state_dir: &Path, epoch: Option<u64>, reason: &str) -> Result<Option<ResultRecord>, Error> {
+    let Some(_lock) = try_lock(state_dir)? else {
+        return Ok(None);
+    };
+    if let Some(result) = read_result(state_dir)? {
+        return Ok(Some(result));
+    }
+    if read_record(state_dir)?.is_some() {
+        return Ok(None);
+    }
+    if let Some(given) = epoch {
+        claim(state_dir, given)?;
+    }
+    let now = process::now_ns();
+    let result =
+        ResultRecord { exit_code: -1, started_at_ns: now, finished_at_ns: now, reason: reason.to_owned(), ..ResultRecord::default() };
+    store_result(state_dir, &result)?;
+    Ok(Some(result))
+}
+
+/// Records an epoch in a directory whose lock the caller holds.
+pub fn claim(state_dir: &Path, given: u64) -> Result<(), Error> {
+    match epoch::claim(state_dir, given).map_err(Error::io("record the epoch in", state_dir))? {
+        Verdict::Stale(current) => Err(Error::StaleEpoch { state_dir: state_dir.to_owned(), given, current }),
+        Verdict::Current | Verdict::Raise => Ok(()),
     }
 }
 
@@ -159,7 +190,7 @@ fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32>
 }
 
 /// Sends a signal to the executor itself, if the recorded one still lives.
-pub(crate) fn signal_executor(record: &StateRecord, signal: Signal) {
+pub fn signal_executor(record: &StateRecord, signal: Signal) {
     let same = ProcessStat::of(record.executor_pid).is_some_and(|p| p.start == record.executor_start);
     let here = process::boot_id().is_ok_and(|boot| boot == record.boot_id);
     if let Some(pid) = Pid::from_raw(record.executor_pid).filter(|_| same && here) {
@@ -168,7 +199,7 @@ pub(crate) fn signal_executor(record: &StateRecord, signal: Signal) {
 }
 
 /// Asks the executor that holds `state_dir` to listen there.
-pub(crate) fn ask_for_socket(state_dir: &Path) {
+pub fn ask_for_socket(state_dir: &Path) {
     match read_record(state_dir) {
         Ok(Some(record)) => signal_executor(&record, Signal::HUP),
         // Just starting.

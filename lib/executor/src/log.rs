@@ -1,6 +1,6 @@
 //! Reading the rotated files `<name>.N` by absolute offset, over rotation and purge.
 //!
-//! The writer keeps `.<name>.index` beside the files (see [`executor::rotate`]) that says at which absolute offset each file
+//! The writer keeps `.<name>.index` beside the files (see [`crate::rotate`]) that says at which absolute offset each file
 //! begins, so an offset means the same byte for as long as it is kept.
 
 use std::fs::File;
@@ -8,9 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use executor::rotate::Segment;
-
-use crate::watch::Watch;
+use crate::rotate::{self, Segment};
 
 /// Bytes of one stream, from one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +39,14 @@ impl RotatedLog {
         &self.dir
     }
 
+    /// Base name of the files.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Files that are there now, oldest first.
     pub fn segments(&self) -> io::Result<Vec<Segment>> {
-        executor::rotate::segments(&self.dir, &self.name)
+        rotate::segments(&self.dir, &self.name)
     }
 
     /// Absolute offset of the oldest byte kept.
@@ -82,45 +85,5 @@ impl RotatedLog {
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    /// Reads on as the stream grows, woken by the kernel.
-    pub fn follow(&self, offset: u64) -> io::Result<Follow> {
-        let watch = Watch::new(&self.dir, &self.name)?;
-        Ok(Follow { log: self.clone(), offset, watch })
-    }
-}
-
-/// A reader that waits at the end of a stream; see [`RotatedLog::follow`].
-pub struct Follow {
-    log: RotatedLog,
-    offset: u64,
-    watch: Watch,
-}
-
-impl Follow {
-    /// Bytes available now; `None` at the present end.
-    pub fn available(&mut self, max: usize) -> io::Result<Option<Chunk>> {
-        let chunk = self.log.read(self.offset, max)?;
-        if chunk.data.is_empty() {
-            return Ok(None);
-        }
-        self.offset = chunk.offset + chunk.data.len() as u64;
-        Ok(Some(chunk))
-    }
-
-    /// The next bytes, waiting for them as long as it takes. Cancel safe: nothing is taken before it is returned.
-    pub async fn next(&mut self, max: usize) -> io::Result<Chunk> {
-        loop {
-            if let Some(chunk) = self.available(max)? {
-                return Ok(chunk);
-            }
-            self.watch.changed().await;
-        }
-    }
-
-    /// Absolute offset behind the last byte returned.
-    pub fn offset(&self) -> u64 {
-        self.offset
     }
 }
