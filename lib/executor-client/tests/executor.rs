@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use executor_client::{CgroupHost, CgroupPolicy, Error, Executor, LaunchSpec, Launcher, LogPolicy, RotatedLog, destroy};
+use executor_client::{CgroupHost, CgroupPolicy, Error, Executor, Follow, LaunchSpec, Launcher, LogPolicy, RotatedLog, destroy};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -315,7 +315,7 @@ async fn followers_hear_at_once() {
     let bench = Bench::new();
     let executor = bench.launch("t", "for i in 1 2 3 4 5; do sleep 0.05; date +%s%N; done").await;
     let log = RotatedLog::new(bench.logs(), "t.stdout");
-    let mut follow = log.follow(0).unwrap();
+    let mut follow = Follow::new(log, 0).unwrap();
     let mut lags = Vec::new();
     while lags.len() < 5 {
         let chunk = tokio::time::timeout(Duration::from_secs(10), follow.next(4096)).await.unwrap().unwrap();
