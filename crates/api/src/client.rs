@@ -1,5 +1,6 @@
 //! The HTTP client: what commands, tests and other agents speak to an agent with.
 
+mod exec;
 mod stream;
 mod transport;
 
@@ -10,8 +11,9 @@ use http::{HeaderMap, Method, StatusCode};
 use model::{GoDuration, StoreIndex};
 use serde::{Serialize, de::DeserializeOwned};
 
+pub use exec::ExecSocket;
 pub use stream::{BodyStream, Frames, JsonStream};
-pub use transport::{Address, AddressError, Body, ConnectError, Connection};
+pub use transport::{Address, AddressError, Body, ConnectError, Connection, tunnel};
 
 use crate::{go_json, query::percent_encode};
 
@@ -113,6 +115,9 @@ pub enum ClientError {
         /// Why.
         source: go_json::Error,
     },
+    /// A websocket broke, or its peer closed it with a reason.
+    #[error("{0}")]
+    Closed(String),
     /// Path or header values that HTTP does not allow.
     #[error("{method} {path}: not a valid request: {source}")]
     Invalid {
@@ -338,6 +343,14 @@ impl ApiClient {
         let (method, path) = (Method::GET, self.uri(path, options));
         let response = self.send(method.clone(), &path, Bytes::new()).await?;
         Ok(BodyStream::new(method, path, response.0, response.1))
+    }
+
+    /// Runs a command beside a task: `path` is that of an exec endpoint. Dropping the socket ends the command.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. What is wrong with the command itself is told by the socket's first message.
+    pub async fn exec(&self, path: &str, options: &RequestOptions) -> Result<ExecSocket, ClientError> {
+        ExecSocket::open(&self.address, &self.options.token, self.uri(path, options)).await
     }
 
     fn uri(&self, path: &str, options: &RequestOptions) -> String {

@@ -3,6 +3,7 @@
 mod agent;
 mod allocs;
 mod cluster;
+mod exec;
 mod files;
 mod jobs;
 mod keyring;
@@ -11,6 +12,7 @@ mod remote;
 pub use agent::*;
 pub use allocs::*;
 pub use cluster::*;
+pub use exec::*;
 pub use files::*;
 pub use jobs::*;
 pub use keyring::*;

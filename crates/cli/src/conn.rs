@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use api::client::{ApiClient, BodyStream, ClientOptions, Frames, RequestOptions};
+use api::client::{ApiClient, BodyStream, ClientOptions, ExecSocket, Frames, RequestOptions};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -77,6 +77,10 @@ impl Conn {
     /// GET of an answer that goes on, as raw bytes.
     pub(crate) async fn stream(&self, path: &str) -> Result<BodyStream> {
         Ok(self.0.stream(path, &RequestOptions::default()).await?)
+    }
+    /// A command beside a task.
+    pub(crate) async fn exec(&self, path: &str, options: &RequestOptions) -> Result<ExecSocket> {
+        Ok(self.0.exec(path, options).await?)
     }
     /// GET of log or file frames.
     pub(crate) async fn frames(&self, path: &str) -> Result<Frames> {

@@ -171,6 +171,18 @@ where
     }
 }
 
+/// Joins a client's connection to the one that another agent has just switched to another protocol (101): bytes pass in both directions until
+/// either side ends. A task of the runtime does it.
+pub fn tunnel(client: hyper::upgrade::OnUpgrade, response: &mut Response<Incoming>) {
+    let there = hyper::upgrade::on(response);
+    tokio::spawn(async move {
+        if let (Ok(here), Ok(there)) = tokio::join!(client, there) {
+            // How a session ended is said between its two ends.
+            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut TokioIo::new(there)).await;
+        }
+    });
+}
+
 pub(super) enum SendError {
     Connect(ConnectError),
     Broken(hyper::Error),

@@ -1,4 +1,4 @@
-//! `drover alloc status|logs|fs|stop|restart|signal`.
+//! `drover alloc status|logs|fs|exec|stop|restart|signal`.
 
 use std::process::ExitCode;
 
@@ -16,6 +16,8 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Run a command beside a task
+    Exec(super::alloc_exec::Args),
     /// Show files of an allocation
     Fs(Fs),
     /// Show what a task has written
@@ -141,6 +143,7 @@ pub(crate) struct Fs {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Exec(args) => super::alloc_exec::run(args).await,
         Command::Fs(args) => fs(args).await,
         Command::Logs(args) => logs(args).await,
         Command::Restart { api, all_tasks, id, task } => {
@@ -210,7 +213,7 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Allocation> {
 }
 
 /// Of a job's allocations the one that people most likely mean: running before ended, new before old.
-async fn of_job(conn: &Conn, job: &str) -> Result<Allocation> {
+pub(crate) async fn of_job(conn: &Conn, job: &str) -> Result<Allocation> {
     let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{}/allocations", encode(job))).await?;
     allocs
         .into_iter()
@@ -378,7 +381,8 @@ async fn pump(conn: &Conn, path: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
+/// The task of an allocation that has just one.
+pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
     let full: Value = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
     let group = full["Job"]["TaskGroups"].as_array().into_iter().flatten().find(|g| g["Name"].as_str() == Some(&*alloc.task_group));
     let names: Vec<&str> =

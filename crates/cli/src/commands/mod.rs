@@ -2,6 +2,7 @@
 
 pub(crate) mod agent_info;
 pub(crate) mod alloc;
+pub(crate) mod alloc_exec;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deployment;

@@ -49,9 +49,24 @@ pub(crate) struct Agent {
 impl Agent {
     /// Starts one with further configuration and waits for its node.
     pub(crate) fn start(more: &str) -> Self {
+        Self::of_roles("server {\n  enabled = true\n}\nclient {\n  enabled = true\n}", more)
+    }
+
+    /// Starts an agent that is only a node, of that server's cluster.
+    pub(crate) fn start_node(server: &Self, more: &str) -> Self {
+        let rpc = server.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address");
+        Self::of_roles(&format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}"), more)
+    }
+
+    /// Where its HTTP API is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn of_roles(roles: &str, more: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
         let config = format!(
-            "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\nserver {{\n  enabled = true\n}}\nclient {{\n  enabled = true\n}}\n\
+            "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{roles}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n{more}\n",
             dir.path().join("data"),
             dir.path().join("runtime"),

@@ -5,6 +5,7 @@ mod agent;
 mod commands;
 mod demo;
 mod examples;
+mod exec;
 mod faults;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

@@ -106,10 +106,6 @@ pub(super) async fn pause() -> Response {
     text(StatusCode::INTERNAL_SERVER_ERROR, "Enterprise only")
 }
 
-pub(super) async fn exec() -> Response {
-    text(StatusCode::NOT_IMPLEMENTED, "this release does not run commands inside allocations (alloc exec)")
-}
-
 pub(super) async fn snapshot() -> Response {
     text(StatusCode::NOT_IMPLEMENTED, "this release does not migrate ephemeral disks between nodes")
 }

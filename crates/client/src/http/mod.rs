@@ -3,6 +3,7 @@
 //! Errors are plain text with the status that existing clients expect. Files are never served under a type that a browser would run.
 
 mod allocs;
+mod exec;
 mod files;
 mod frames;
 mod fs;
@@ -38,7 +39,7 @@ pub fn router(handle: ClientHandle) -> Router {
         .route("/v1/client/allocation/{alloc}/restart", axum::routing::put(allocs::restart).post(allocs::restart))
         .route("/v1/client/allocation/{alloc}/gc", get(allocs::gc).put(allocs::gc).post(allocs::gc))
         .route("/v1/client/allocation/{alloc}/pause", any(allocs::pause))
-        .route("/v1/client/allocation/{alloc}/exec", any(allocs::exec))
+        .route("/v1/client/allocation/{alloc}/exec", any(exec::exec))
         .route("/v1/client/allocation/{alloc}/snapshot", any(allocs::snapshot))
         .route("/v1/client/gc", get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all))
         .route("/v1/client/stats", get(allocs::host_stats))

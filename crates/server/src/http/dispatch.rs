@@ -37,7 +37,7 @@ pub(super) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
 }
 
 async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Reply, HttpError> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let Some(path) = percent_decode(head.uri.path(), false) else {
         return Err(HttpError::bad_request(format_args!("the path {:?} is not valid percent-encoded UTF-8", head.uri.path())));
     };
@@ -67,7 +67,9 @@ async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Re
     }
     // Reads of this server are never stale; the parameter is checked all the same.
     query.flag("stale")?;
-    let ctx = Ctx { app: app.clone(), method: head.method, uri: head.uri, params, query, headers: head.headers, body: Mutex::new(body) };
+    let upgrade = Mutex::new(head.extensions.remove());
+    let (method, uri, headers) = (head.method, head.uri, head.headers);
+    let ctx = Ctx { app: app.clone(), method, uri, params, query, headers, body: Mutex::new(body), upgrade };
     // A defect of a handler costs its request an answer, not the connection.
     match AssertUnwindSafe(run(ctx)).catch_unwind().await {
         Ok(answer) => answer,

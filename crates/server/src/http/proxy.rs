@@ -1,15 +1,15 @@
 //! Client endpoints: called when the node is in this process, else passed on to the node's own HTTP address, streams in both directions.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use api::{
-    client::{Address, Connection},
+    client::{Address, Connection, tunnel},
     go_json,
 };
 use axum::body::Body;
 use http::{
     HeaderValue, Request, StatusCode,
-    header::{ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, HOST, TRANSFER_ENCODING},
+    header::{ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, HOST, ORIGIN, TRANSFER_ENCODING, UPGRADE},
 };
 use model::{Node, NodeId};
 use tower::ServiceExt as _;
@@ -61,14 +61,20 @@ pub(super) async fn metadata(ctx: Ctx) -> Result<Reply, HttpError> {
 
 async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let body = ctx.take_body();
-    let Ctx { app, method, uri, mut headers, .. } = ctx;
+    let Ctx { app, method, uri, mut headers, upgrade, .. } = ctx;
+    let upgrade = upgrade.into_inner().unwrap_or_else(PoisonError::into_inner).filter(|_| headers.contains_key(UPGRADE));
     // What this side does for its client.
-    for name in [HOST, ACCEPT_ENCODING, CONNECTION, TRANSFER_ENCODING] {
-        headers.remove(name);
+    headers.remove(ACCEPT_ENCODING);
+    headers.remove(TRANSFER_ENCODING);
+    if upgrade.is_none() {
+        headers.remove(CONNECTION);
     }
     if let Some(local) = app.options.local.as_ref().filter(|l| l.node_id == node_id) {
         let mut request = Request::builder().method(method).uri(uri).body(body).map_err(HttpError::internal)?;
         *request.headers_mut() = headers;
+        if let Some(upgrade) = upgrade {
+            request.extensions_mut().insert(upgrade);
+        }
         return match local.router.clone().oneshot(request).await {
             Ok(response) => Ok(Reply::foreign(response)),
             Err(never) => match never {},
@@ -81,9 +87,20 @@ async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
     let mut request = Request::builder().method(method).uri(path).body(body).map_err(HttpError::internal)?;
     *request.headers_mut() = headers;
     if let Ok(host) = HeaderValue::from_str(&address.host()) {
+        if let Some(origin) = request.headers().get(ORIGIN)
+            && same_origin(origin, request.headers().get(HOST))
+            && let Ok(there) = HeaderValue::from_str(&format!("http://{}", address.host()))
+        {
+            // A page of this agent: for the node it is one of its own.
+            request.headers_mut().insert(ORIGIN, there);
+        }
         request.headers_mut().insert(HOST, host);
     }
-    let response = connection.send(request).await.map_err(|e| no_path(&node, e))?;
+    let mut response = connection.send(request).await.map_err(|e| no_path(&node, e))?;
+    if let Some(upgrade) = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
+        tunnel(upgrade, &mut response);
+        return Ok(Reply::foreign(response.map(|_| Body::empty())));
+    }
     let (mut head, body) = response.into_parts();
     for name in [CONNECTION, TRANSFER_ENCODING, CONTENT_ENCODING] {
         head.headers.remove(name);
@@ -95,6 +112,12 @@ async fn forward(ctx: Ctx, node_id: NodeId) -> Result<Reply, HttpError> {
         frame
     }));
     Ok(Reply::foreign(http::Response::from_parts(head, body)))
+}
+
+/// A browser's page comes from the host that it asks.
+fn same_origin(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+    let origin = origin.to_str().ok().and_then(|o| o.split_once("://")).map(|(_, host)| host);
+    origin.is_some_and(|o| host.and_then(|h| h.to_str().ok()).is_some_and(|h| h.eq_ignore_ascii_case(o)))
 }
 
 fn address_of(node: &Node) -> Result<Address, HttpError> {

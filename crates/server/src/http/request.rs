@@ -28,6 +28,8 @@ pub(super) struct Ctx {
     pub(super) headers: HeaderMap,
     /// Taken by whoever reads it. The lock makes a request shareable between threads, which a body is not.
     pub(super) body: Mutex<Body>,
+    /// The connection after its upgrade, when the client asks for one.
+    pub(super) upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
 
 impl Ctx {

@@ -112,7 +112,7 @@ routes! {
     "/v1/job/*id/periodic/force": Put refused::periodic_force;
     "/v1/job/*id/services": Get refused::services;
     "/v1/job/*id/actions": Get jobs::actions;
-    "/v1/job/*id/action": Get refused::exec;
+    "/v1/job/*id/action": Get refused::action;
     "/v1/job/*id": Get jobs::get, Put job_writes::register_named, Delete job_writes::deregister;
 
     // Allocations, evaluations, deployments.
@@ -159,7 +159,7 @@ routes! {
     "/v1/client/allocation/:alloc/restart": Put proxy::by_alloc;
     "/v1/client/allocation/:alloc/gc": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/checks": Get proxy::by_alloc;
-    "/v1/client/allocation/:alloc/exec": Get refused::exec;
+    "/v1/client/allocation/:alloc/exec": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/snapshot": Get refused::alloc_snapshot;
     "/v1/client/allocation/:alloc/pause": Get refused::alloc_pause, Put refused::alloc_pause;
     "/v1/client/stats": Get proxy::by_node;

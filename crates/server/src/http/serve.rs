@@ -146,8 +146,11 @@ where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let service = TowerToHyperService::new(router);
-    let served =
-        http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(limits.header_read_timeout).serve_connection(io, service);
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_read_timeout)
+        .serve_connection(io, service)
+        .with_upgrades();
     let mut served = std::pin::pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,

@@ -1,0 +1,241 @@
+//! `alloc exec`: a command beside a task, over a websocket. The task may live here or in a remote runtime that this node manages.
+
+use api::shapes::{ExecHandshake, ExecInput as Input, ExecIo, ExecOutput as Output, ExecResult};
+use axum::{
+    extract::{
+        Path, State, WebSocketUpgrade,
+        ws::{CloseFrame, Message, WebSocket},
+    },
+    http::{HeaderMap, StatusCode, header},
+    response::Response,
+};
+use driver_host::{ExecInput, ExecOutput, ExecSession};
+use futures::{SinkExt, StreamExt, stream::SplitSink};
+use model::remote::slot_of;
+use tokio::sync::mpsc;
+
+use super::{Query, find, text};
+use crate::{client::ClientHandle, error::RequestError, remote};
+
+/// Largest message from the person; clients send a few KiB at a time.
+const MAX_MESSAGE: usize = 1 << 20;
+/// Bytes of a close frame's reason that the protocol has room for.
+const MAX_REASON: usize = 123;
+
+pub(super) async fn exec(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Response {
+    // Browsers say where a page came from: another origin's page must not reach into tasks.
+    if let Some(origin) = headers.get(header::ORIGIN)
+        && !same_host(origin, headers.get(header::HOST))
+    {
+        return text(StatusCode::FORBIDDEN, "the request's origin is not allowed");
+    }
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return text(StatusCode::BAD_REQUEST, format!("exec needs a websocket: {rejection}")),
+    };
+    // What is wrong with the request is said after the upgrade: clients read the reason of the close frame.
+    upgrade.max_message_size(MAX_MESSAGE).on_upgrade(move |socket| async move { serve(socket, &handle, &alloc, &query).await })
+}
+
+fn same_host(origin: &header::HeaderValue, host: Option<&header::HeaderValue>) -> bool {
+    let host_of = |v: &header::HeaderValue| v.to_str().ok().map(|s| s.split("://").last().unwrap_or(s).to_ascii_lowercase());
+    host_of(origin).is_some_and(|o| host.and_then(host_of).as_ref() == Some(&o))
+}
+
+async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) {
+    let session = match open(&mut socket, handle, alloc, query).await {
+        Ok(session) => session,
+        Err(error) => return close(&mut socket, code_of(&error), &error.to_string()).await,
+    };
+    // Dropping either half ends the command.
+    let (input, mut output) = session.split();
+    let (mut sink, mut stream) = socket.split();
+    let reading = async {
+        while let Some(message) = stream.next().await {
+            match message {
+                Ok(Message::Text(text)) => {
+                    let message: Input = serde_json::from_str(&text).map_err(|e| format!("not a message of an exec session: {e}"))?;
+                    if forward(&input, message).await.is_err() {
+                        // The command has ended; the other loop says how.
+                        return std::future::pending().await;
+                    }
+                }
+                Ok(Message::Close(_)) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        Ok::<(), String>(())
+    };
+    let writing = async {
+        while let Some(item) = output.recv().await {
+            match item {
+                Ok(item) => {
+                    let last = matches!(item, ExecOutput::Exited(_));
+                    if send(&mut sink, &message(item)).await.is_err() || last {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    };
+    let (code, reason) = tokio::select! {
+        read = reading => match read {
+            Ok(()) => return,
+            Err(why) => (axum::extract::ws::close_code::POLICY, why),
+        },
+        written = writing => match written {
+            Ok(()) => (axum::extract::ws::close_code::NORMAL, String::new()),
+            Err(why) => (axum::extract::ws::close_code::ERROR, why),
+        },
+    };
+    let frame = CloseFrame { code, reason: shortened(&reason).into() };
+    // The person may have gone.
+    let _ = sink.send(Message::Close(Some(frame))).await;
+}
+
+/// Finds the task and starts the command.
+async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) -> Result<ExecSession, RequestError> {
+    if query.flag("ws_handshake")? {
+        let first = match socket.recv().await {
+            Some(Ok(Message::Text(text))) => serde_json::from_str::<ExecHandshake>(&text).ok(),
+            _ => None,
+        };
+        match first {
+            Some(ExecHandshake { version: 1, .. }) => {}
+            Some(other) => return Err(RequestError::Invalid(format!("unexpected handshake value: {}", other.version))),
+            None => return Err(RequestError::Invalid("no handshake has come first".into())),
+        }
+    }
+    let command: Vec<String> = serde_json::from_str(query.get("command"))
+        .map_err(|e| RequestError::Invalid(format!("the parameter command must be a JSON list of strings: {e}")))?;
+    if command.first().is_none_or(String::is_empty) {
+        return Err(RequestError::Invalid("the command is empty".into()));
+    }
+    let tty = query.flag("tty")?;
+    let (_, loop_handle) = find(handle, alloc)?;
+    let view = loop_handle.view.borrow().clone();
+    let task = match query.get("task") {
+        "" => match view.update.task_states.keys().collect::<Vec<_>>()[..] {
+            [only] => only.to_string(),
+            _ => return Err(RequestError::Invalid("the allocation has several tasks: name one".into())),
+        },
+        task if view.update.task_states.contains_key(task) => task.to_owned(),
+        task => return Err(RequestError::unknown_task(task)),
+    };
+    let ctx = &handle.inner.ctx;
+    if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
+        let instance = ctx.remote.instance(slot_of(&view.alloc, name)).await;
+        let instance =
+            instance.ok_or_else(|| RequestError::Failed(format!("this node does not manage the instance of task {task:?} now")))?;
+        if !instance.may_mutate {
+            return Err(RequestError::Failed("this node may not act on the instance now: it has no lease or only observes it".into()));
+        }
+        let driver = instance.driver.remote().ok_or_else(|| RequestError::Failed("the driver's plugin is not running".into()))?;
+        return driver
+            .exec(remote::wire_handle(&instance.handle), instance.epoch, command, tty)
+            .map_err(|e| RequestError::Failed(e.to_string()));
+    }
+    let run = view.runs.get(task.as_str()).ok_or_else(|| RequestError::Failed(format!("task {task:?} is not running")))?;
+    let name = view.job.group(&view.alloc.task_group).and_then(|g| g.task(&task)).map(|t| t.driver.clone()).unwrap_or_default();
+    let driver = ctx.drivers.now(&name).ok_or_else(|| RequestError::Failed(format!("the plugin of driver {name:?} is not running")))?;
+    driver.exec_streaming(run, command, tty).map_err(|e| RequestError::Failed(e.to_string()))
+}
+
+/// Passes a message on, in order. Fails when the command has ended.
+async fn forward(input: &mpsc::Sender<ExecInput>, message: Input) -> Result<(), mpsc::error::SendError<ExecInput>> {
+    let mut nothing = true;
+    if let Some(size) = message.tty_size {
+        nothing = false;
+        input.send(ExecInput::Resize { width: size.width, height: size.height }).await?;
+    }
+    if let Some(stdin) = message.stdin {
+        nothing = false;
+        if !stdin.data.is_empty() {
+            input.send(ExecInput::Stdin(stdin.data)).await?;
+        }
+        if stdin.close {
+            input.send(ExecInput::CloseStdin).await?;
+        }
+    }
+    if nothing {
+        input.send(ExecInput::Heartbeat).await?;
+    }
+    Ok(())
+}
+
+fn message(output: ExecOutput) -> Output {
+    match output {
+        ExecOutput::Stdout(data) => Output { stdout: Some(ExecIo::bytes(data)), ..Output::default() },
+        ExecOutput::StdoutClosed => Output { stdout: Some(ExecIo::end()), ..Output::default() },
+        ExecOutput::Stderr(data) => Output { stderr: Some(ExecIo::bytes(data)), ..Output::default() },
+        ExecOutput::StderrClosed => Output { stderr: Some(ExecIo::end()), ..Output::default() },
+        ExecOutput::Exited(exit) => {
+            let exit_code = if exit.signal > 0 { 128 + exit.signal } else { exit.exit_code };
+            Output { exited: true, result: Some(ExecResult { exit_code }), ..Output::default() }
+        }
+    }
+}
+
+async fn send(sink: &mut SplitSink<WebSocket, Message>, output: &Output) -> Result<(), axum::Error> {
+    let text = serde_json::to_string(output).map_err(axum::Error::new)?;
+    sink.send(Message::Text(text.into())).await
+}
+
+fn code_of(error: &RequestError) -> u16 {
+    match error {
+        RequestError::Failed(_) => axum::extract::ws::close_code::ERROR,
+        RequestError::NotFound(_) | RequestError::Invalid(_) => axum::extract::ws::close_code::POLICY,
+    }
+}
+
+async fn close(socket: &mut WebSocket, code: u16, reason: &str) {
+    let frame = CloseFrame { code, reason: shortened(reason).into() };
+    // The person may have gone.
+    let _ = socket.send(Message::Close(Some(frame))).await;
+}
+
+/// As much of a reason as a close frame holds.
+fn shortened(reason: &str) -> String {
+    let mut end = reason.len().min(MAX_REASON);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_pages_of_this_host_may_open_a_session() {
+        let host = HeaderValue::from_static("node.example:4646");
+        for (origin, allowed) in [
+            ("http://node.example:4646", true),
+            ("https://NODE.example:4646", true),
+            ("http://evil.example", false),
+            ("null", false),
+            ("http://node.example", false),
+        ] {
+            assert_eq!(same_host(&HeaderValue::from_static(origin), Some(&host)), allowed, "{origin}");
+        }
+        assert!(!same_host(&host, None));
+    }
+
+    #[test]
+    fn a_reason_fits_into_a_close_frame() {
+        assert_eq!(shortened("short"), "short");
+        let long = "é".repeat(100);
+        assert_eq!(shortened(&long).len(), 122);
+    }
+}
