@@ -6,16 +6,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use driver_sdk::config::Config;
+use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskConfig,
-    TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask,
+    TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
 };
 use executor_client::{CgroupHost, Executor, ExitResult, Launcher, Meter, destroy, signal_number};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::config::{PluginConfig, TaskOptions};
+use crate::exec;
 use crate::task::{launch_spec, state_dir};
 use crate::usage::{core_mhz, usage};
 
@@ -171,7 +173,7 @@ impl driver_sdk::Driver for Driver {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { send_signals: true, no_mounts: true, disable_log_collection: true, ..Capabilities::default() }
+        Capabilities { send_signals: true, exec: true, no_mounts: true, disable_log_collection: true, ..Capabilities::default() }
     }
 
     async fn fingerprint(&self) -> Fingerprint {
@@ -313,5 +315,15 @@ impl driver_sdk::Driver for Driver {
         let number = signal_number(signal)
             .ok_or_else(|| Error::invalid(format!("{signal:?} is not the name of a signal; use one such as SIGHUP or SIGUSR1")))?;
         executor.signal(number).await.map_err(Error::failed)
+    }
+
+    async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecOutput, Error> {
+        let (_, executor) = self.executor(id)?;
+        exec::collect(&executor, command, timeout).await
+    }
+
+    async fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, Error> {
+        let (_, executor) = self.executor(id)?;
+        exec::stream(&executor, command, tty, io).await
     }
 }

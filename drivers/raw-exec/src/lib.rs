@@ -8,6 +8,7 @@
 
 mod config;
 mod driver;
+mod exec;
 mod task;
 mod usage;
 

@@ -265,3 +265,27 @@ async fn two_hundred_short_tasks_at_once_end_exactly() {
     assert!(exits.iter().all(|e| *e == driver_sdk::TaskExit::default()), "{exits:?}");
     eprintln!("200 × true in {:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn commands_run_beside_a_task() {
+    let node = Node::new();
+    let mut task = node.shell("t", "exec sleep 1000");
+    task.env.insert("WHO".into(), "task".into());
+    let handle = node.start(task).await;
+    let id = id(&handle);
+    let run = |script: &str, timeout| {
+        let command = ["sh", "-c", script].map(String::from).to_vec();
+        node.driver.exec_task(&id, command, Duration::from_secs(timeout))
+    };
+    let seen = run("echo $WHO; echo e >&2; cat; exit 3", 20).await.unwrap();
+    assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice(), seen.exit.exit_code), (&b"task\n"[..], &b"e\n"[..], 3));
+    let seen = run("seq 1 100000; sleep 1000 &", 20).await.unwrap();
+    assert!(seen.stdout.ends_with(b"\n100000\n") && seen.stdout.len() <= 64 * 1024, "its end is kept");
+    let error = run("exec sleep 1000", 0).await.unwrap_err();
+    assert!(error.to_string().contains("did not end within"), "{error}");
+    let error = node.driver.exec_task(&id, vec!["no-such-program".into()], Duration::from_secs(20)).await.unwrap_err();
+    assert!(error.to_string().contains("no-such-program"), "{error}");
+    assert!(node.driver.exec_task(&id, Vec::new(), Duration::from_secs(20)).await.is_err());
+    assert_eq!(node.driver.exec_task("other", vec!["true".into()], Duration::ZERO).await, Err(Error::TaskNotFound));
+    node.driver.destroy_task(&id, true).await.unwrap();
+}

@@ -1,7 +1,9 @@
 //! A handle on one workload.
 
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -155,6 +157,16 @@ impl Executor {
         self.inner.shared.hello.executor_pid
     }
 
+    /// Version of the protocol that the executor speaks; 0 when the workload had ended before it was found.
+    pub fn protocol(&self) -> u32 {
+        self.inner.shared.hello.protocol
+    }
+
+    /// Process that holds the workload's namespaces, when it has some of its own.
+    pub(crate) fn holder_pid(&self) -> Option<i32> {
+        Some(self.inner.shared.hello.holder_pid).filter(|pid| *pid > 0)
+    }
+
     /// Start of the workload, Unix time in nanoseconds.
     pub fn started_at_ns(&self) -> u64 {
         self.inner.shared.hello.started_at_ns
@@ -282,8 +294,13 @@ impl Executor {
     }
 
     async fn ask(&self, op: request::Op) -> Result<reply::Body, Error> {
+        self.ask_with(op, &[]).await
+    }
+
+    /// Asks with descriptors that go along.
+    pub(crate) async fn ask_with(&self, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<reply::Body, Error> {
         let state_dir = || self.inner.shared.state_dir.clone();
-        let answer = self.send(op).await?;
+        let answer = self.inner.shared.send(self.epoch, op, fds).await?;
         match tokio::time::timeout(ANSWER, answer).await {
             Ok(Ok(reply::Body::Failure(failure))) => Err(Error::refused(&state_dir(), self.epoch, failure)),
             Ok(Ok(body)) => Ok(body),
@@ -294,7 +311,7 @@ impl Executor {
     }
 
     async fn send(&self, op: request::Op) -> Result<oneshot::Receiver<reply::Body>, Error> {
-        self.inner.shared.send(self.epoch, op).await
+        self.inner.shared.send(self.epoch, op, &[]).await
     }
 
     fn unexpected(&self) -> Error {
@@ -344,7 +361,7 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
 }
 
 impl Shared {
-    async fn send(&self, epoch: Option<u64>, op: request::Op) -> Result<oneshot::Receiver<reply::Body>, Error> {
+    async fn send(&self, epoch: Option<u64>, op: request::Op, fds: &[BorrowedFd<'_>]) -> Result<oneshot::Receiver<reply::Body>, Error> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let mut frame = Vec::new();
@@ -355,7 +372,7 @@ impl Shared {
             let mut writer = self.writer.lock().await;
             if let Some(half) = writer.as_mut() {
                 self.pending().insert(id, answer);
-                if half.write_all(&frame).await.is_err() {
+                if write(half, &frame, fds).await.is_err() {
                     self.pending().remove(&id);
                     return Err(gone());
                 }
@@ -373,6 +390,25 @@ impl Shared {
     fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<reply::Body>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes one frame; descriptors travel with its first byte.
+async fn write(half: &mut OwnedWriteHalf, frame: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut sent = 0;
+    if !fds.is_empty() {
+        let stream: &UnixStream = half.as_ref();
+        sent = stream
+            .async_io(tokio::io::Interest::WRITABLE, || {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+                let mut ancillary = SendAncillaryBuffer::new(&mut space);
+                ancillary.push(SendAncillaryMessage::ScmRights(fds));
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                Ok(sendmsg(stream, &[IoSlice::new(frame)], &mut ancillary, flags)?)
+            })
+            .await?;
+    }
+    half.write_all(&frame[sent..]).await
 }
 
 /// Serves the connection and, when it ends, finds out what that means. Ends when the workload has.
@@ -419,7 +455,7 @@ async fn watch_over(shared: Arc<Shared>, mut read: OwnedReadHalf, mut buffer: Ve
 
 /// Passes answers on until the connection ends; returns the result when it came over it.
 async fn serve(shared: &Shared, mut read: OwnedReadHalf, mut buffer: Vec<u8>) -> Option<ResultRecord> {
-    let waited = shared.send(None, request::Op::Wait(Wait {})).await;
+    let waited = shared.send(None, request::Op::Wait(Wait {}), &[]).await;
     let mut result = None;
     if let Ok(mut waited) = waited {
         loop {

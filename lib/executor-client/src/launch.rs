@@ -244,7 +244,7 @@ async fn found(state_dir: &Path, epoch: Option<u64>) -> Result<Launched, Error> 
 
 fn start_failure(state_dir: &Path, command: &Path, epoch: Option<u64>, failure: Failure) -> Error {
     match failure.code() {
-        ErrorCode::Exec => Error::Exec { command: command.to_owned(), message: failure.message, errno: failure.errno },
+        ErrorCode::Exec => Error::refused(state_dir, epoch, failure).in_starting(command.as_os_str()),
         ErrorCode::StaleEpoch => Error::refused(state_dir, epoch, failure),
         _ => Error::Launch { state_dir: state_dir.to_owned(), message: failure.message, errno: failure.errno },
     }

@@ -12,6 +12,7 @@ mod follow;
 mod install;
 mod launch;
 mod meter;
+mod session;
 mod watch;
 
 pub use crate::collector::{CollectSpec, LogCollector};
@@ -20,6 +21,7 @@ pub use crate::follow::Follow;
 pub use crate::install::{binary, install};
 pub use crate::launch::{LaunchSpec, Launched, Launcher, LogPolicy, User};
 pub use crate::meter::{CpuRate, Meter, Rates};
+pub use crate::session::{ExecExit, ExecSession, ExecSpec, SessionControl, SessionInput, SessionOutput};
 pub use ::executor::cgroup_host::{CgroupHost, CgroupMode, CgroupPolicy};
 pub use ::executor::contain::{retire, signal_number};
 pub use ::executor::error::Error;

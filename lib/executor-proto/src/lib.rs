@@ -12,13 +12,15 @@ mod record;
 
 pub use frame::{FrameError, MAX_FRAME_BYTES, encode_frame, split_frame};
 pub use message::{
-    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Failure, Hello, HelloReply, Launched, LogPolicy, PidStats, Reply, Request, Signal,
-    Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
+    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Exec, Failure, Hello, HelloReply, Launched, LogPolicy, PidStats, Reply, Request,
+    SessionEnd, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
 };
 pub use record::{ResultRecord, StateRecord, V1Path};
 
-/// Version of the socket protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// Version of the socket protocol that this build speaks: 2 brought exec sessions and isolation.
+pub const PROTOCOL_VERSION: u32 = 2;
+/// First version whose executors run exec sessions.
+pub const EXEC_SINCE: u32 = 2;
 
 /// Names inside a state directory.
 pub mod files {

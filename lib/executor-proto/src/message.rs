@@ -140,7 +140,7 @@ pub struct Request {
     #[prost(uint64, optional, tag = "2")]
     pub epoch: Option<u64>,
     /// What to do.
-    #[prost(oneof = "request::Op", tags = "3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "request::Op", tags = "3, 4, 5, 6, 7, 8, 9")]
     pub op: Option<request::Op>,
 }
 
@@ -169,6 +169,9 @@ pub mod request {
         /// Only record the request's epoch.
         #[prost(message, tag = "8")]
         Claim(Claim),
+        /// Run another program beside the workload, in the same cgroup and isolation.
+        #[prost(message, tag = "9")]
+        Exec(Exec),
     }
 }
 
@@ -211,6 +214,36 @@ pub struct Stats {}
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Claim {}
 
+/// See [`request::Op::Exec`]. Since protocol 2.
+///
+/// The frame's first byte carries descriptors (`SCM_RIGHTS`): the far end of a stream socket that is the session's control, then
+/// standard input, output and error, or one terminal for all three. So no byte of a session passes through the executor.
+/// Answered when the program runs. Its end is told by one frame, a [`SessionEnd`], on the control socket; when the
+/// controller closes that, the session is killed.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Exec {
+    /// A path, or a name to look for along the workload's `PATH`.
+    #[prost(bytes = "vec", tag = "1")]
+    pub command: Vec<u8>,
+    /// Arguments after the program's own name.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub args: Vec<Vec<u8>>,
+    /// One terminal was passed, which becomes the session's own.
+    #[prost(bool, tag = "3")]
+    pub tty: bool,
+}
+
+/// How an exec session ended; the only message on its control socket.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SessionEnd {
+    /// Exit status; 128 + signal when a signal ended it.
+    #[prost(int32, tag = "1")]
+    pub exit_code: i32,
+    /// The signal that ended it, or 0.
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
+}
+
 /// One answer.
 #[derive(Clone, PartialEq, Message)]
 pub struct Reply {
@@ -244,7 +277,7 @@ pub mod reply {
         /// To stats.
         #[prost(message, tag = "6")]
         Stats(StatsReply),
-        /// To signal and claim.
+        /// To signal, claim and exec.
         #[prost(message, tag = "7")]
         Done(Done),
     }
@@ -314,6 +347,9 @@ pub struct HelloReply {
     /// Version of the executor's build.
     #[prost(string, tag = "7")]
     pub version: String,
+    /// Process that holds the workload's mounts; 0 when they are the host's.
+    #[prost(int32, tag = "8")]
+    pub holder_pid: i32,
 }
 
 /// See [`reply::Body::Launched`].

@@ -202,6 +202,11 @@ pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
     paths.v1.iter().map(open).collect()
 }
 
+/// Whether limits lie beside the version 2 directory, so that [`gather`] has something to do.
+pub fn needs_gathering(paths: &Paths) -> bool {
+    paths.unified.is_some() && !paths.v1.is_empty()
+}
+
 /// Brings every process of the version 2 directory into the version 1 ones beside it.
 pub fn gather(paths: &Paths) -> io::Result<()> {
     let Some(unified) = paths.unified.as_deref() else {

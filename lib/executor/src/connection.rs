@@ -1,18 +1,23 @@
 //! One controller at the other end of the socket.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 
-use executor_proto::{Reply, Request, Spec, encode_frame, split_frame};
+use executor_proto::{Reply, Request, Spec, encode_frame, request, split_frame};
 use rustix::fd::OwnedFd;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 
 /// Answers that a controller has not taken yet may pile up to here; then it is dropped, and asks anew if it still lives.
 const MAX_UNSENT: usize = 2 << 20;
+/// Most descriptors that a request comes with.
+const MAX_FDS: usize = 4;
 
 /// A connection and the halves of messages in flight on it.
 pub(crate) struct Connection {
     pub(crate) fd: OwnedFd,
     received: Vec<u8>,
+    /// Descriptors of requests whose frames are not whole yet, in their order.
+    fds: Vec<OwnedFd>,
     unsent: Vec<u8>,
     /// Ids of the requests to answer when the workload has ended.
     pub(crate) waiting: Vec<u64>,
@@ -21,44 +26,55 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(fd: OwnedFd) -> Connection {
-        Connection { fd, received: Vec::new(), unsent: Vec::new(), waiting: Vec::new(), open: true }
+        Connection { fd, received: Vec::new(), fds: Vec::new(), unsent: Vec::new(), waiting: Vec::new(), open: true }
     }
 
-    /// Whole requests that have arrived. Ends the connection on nonsense, error or end.
-    pub(crate) fn receive(&mut self) -> Vec<Request> {
+    /// Whole requests that have arrived, with the descriptors of those that bring some. Ends the connection on nonsense, error
+    /// or end.
+    pub(crate) fn receive(&mut self) -> Vec<(Request, Vec<OwnedFd>)> {
+        let mut requests = Vec::new();
         let mut buffer = [0u8; 1024];
-        loop {
-            match rustix::net::recv(&self.fd, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => {
-                    self.open = false;
-                    break;
-                }
-                Ok((_, n)) => {
-                    self.received.extend_from_slice(&buffer[..n]);
-                    if n < buffer.len() {
-                        break;
-                    }
-                }
+        while self.open {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let n = match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut ancillary, flags) {
+                Ok(message) => message.bytes,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(rustix::io::Errno::AGAIN) => break,
-                Err(_) => {
-                    self.open = false;
-                    break;
+                Err(_) => 0,
+            };
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.fds.extend(fds);
                 }
             }
-        }
-        let mut requests = Vec::new();
-        loop {
-            match split_frame(&mut self.received) {
-                Ok(Some(request)) => requests.push(request),
-                Ok(None) => break,
-                Err(_) => {
-                    self.open = false;
-                    break;
-                }
+            self.received.extend_from_slice(&buffer[..n]);
+            while let Some(request) = self.split() {
+                let count = match &request.op {
+                    Some(request::Op::Exec(exec)) if exec.tty => 2,
+                    Some(request::Op::Exec(_)) => MAX_FDS,
+                    _ => 0,
+                };
+                let fds = self.fds.drain(..count.min(self.fds.len())).collect();
+                requests.push((request, fds));
+            }
+            // A frame may be cut in two, so those of the next one may already be here, but not of more.
+            if n == 0 || self.fds.len() > 2 * MAX_FDS {
+                self.open = false;
+            }
+            if n < buffer.len() {
+                break;
             }
         }
         requests
+    }
+
+    fn split(&mut self) -> Option<Request> {
+        split_frame(&mut self.received).unwrap_or_else(|_| {
+            self.open = false;
+            None
+        })
     }
 
     /// The spec, which a controller sends before anything else. Waits for it.

@@ -75,6 +75,14 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// The executor is of an earlier release, which does not know the request.
+    #[error("the executor in {} is of an earlier release that cannot {wanted}; tasks that are started from now on can", state_dir.display())]
+    Outdated {
+        /// Its state directory.
+        state_dir: PathBuf,
+        /// What was wanted.
+        wanted: &'static str,
+    },
     /// The executor lives but does not answer.
     #[error("no answer from the executor in {} within {seconds} s; it is stopped, swapped out or its disk hangs", state_dir.display())]
     Unresponsive {
@@ -119,12 +127,21 @@ impl Error {
         move |source| Error::Io { doing, path, source }
     }
 
+    /// Names the program in an error that came without it.
+    pub fn in_starting(self, program: &std::ffi::OsStr) -> Error {
+        match self {
+            Error::Exec { message, errno, .. } => Error::Exec { command: program.into(), message, errno },
+            e => e,
+        }
+    }
+
     /// What an executor's refusal means to the controller that asked with epoch `given`.
     pub fn refused(state_dir: &Path, given: Option<u64>, failure: Failure) -> Error {
         let state_dir = state_dir.to_owned();
         match failure.code() {
             ErrorCode::StaleEpoch => Error::StaleEpoch { state_dir, given: given.unwrap_or(0), current: failure.epoch },
             ErrorCode::NotRunning => Error::NotRunning { state_dir },
+            ErrorCode::Exec => Error::Exec { command: PathBuf::new(), message: failure.message, errno: failure.errno },
             code => Error::Refused { state_dir, code, message: failure.message },
         }
     }

@@ -1,11 +1,11 @@
 //! From the spec to a running workload: everything that happens once.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use executor_proto::{Cgroup, ErrorCode, Failure, LogPolicy, PROTOCOL_VERSION, Spec, StateRecord, files};
+use executor_proto::{Cgroup, ErrorCode, Failure, LogPolicy, PROTOCOL_VERSION, Spec, StateRecord, User, files};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -21,9 +21,63 @@ use crate::sys::{self, Program, Stage};
 /// What a start has produced.
 pub(crate) struct Started {
     pub(crate) record: StateRecord,
-    pub(crate) paths: Paths,
+    pub(crate) surroundings: Surroundings,
     pub(crate) pumps: Vec<Pump>,
 }
+
+/// What every process of a task is started in: the workload first, exec sessions later.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    pub(crate) paths: Paths,
+    env: Vec<CString>,
+    cwd: CString,
+    user: Option<User>,
+}
+
+impl Surroundings {
+    fn of(spec: &Spec, paths: Paths) -> Result<Surroundings, Failure> {
+        Ok(Surroundings {
+            paths,
+            env: spec.env.iter().map(|e| c_string(e)).collect::<Result<_, _>>()?,
+            cwd: c_string(&spec.cwd)?,
+            user: spec.user.clone(),
+        })
+    }
+
+    /// Describes a process in these surroundings.
+    pub(crate) fn program(&self, command: &[u8], args: &[Vec<u8>], stdio: [OwnedFd; 3], terminal: bool) -> Result<Program<'_>, Failure> {
+        let mut env: Vec<&CStr> = self.env.iter().map(CString::as_c_str).collect();
+        if terminal && !env.iter().any(|e| e.to_bytes().starts_with(b"TERM=")) {
+            env.push(c"TERM=xterm");
+        }
+        Ok(Program {
+            candidates: self.candidates(command)?,
+            args: std::iter::once(command).chain(args.iter().map(Vec::as_slice)).map(c_string).collect::<Result<_, _>>()?,
+            env,
+            cwd: &self.cwd,
+            stdio,
+            terminal,
+            cgroup: cgroup::open_unified(&self.paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
+            enter: cgroup::entries(&self.paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
+            user: self.user.as_ref(),
+            oom_score_adj: None,
+        })
+    }
+
+    /// Where a program may lie: a path says it, a name is looked for along the task's `PATH`.
+    fn candidates(&self, command: &[u8]) -> Result<Vec<CString>, Failure> {
+        if command.contains(&b'/') {
+            return Ok(vec![c_string(command)?]);
+        }
+        // The last entry counts when there are several, as the workload itself sees it last.
+        let path = self.env.iter().rev().find_map(|e| e.to_bytes().strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
+        let dirs = path.split(|b| *b == b':').filter(|dir| dir.starts_with(b"/"));
+        dirs.map(|dir| c_string(&[dir, b"/", command].concat())).collect()
+    }
+}
+
+/// Where programs are looked for when the task's environment does not say.
+const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A [`Failure`] of kind `Os`.
 pub(crate) fn os_failure(doing: &str, error: &io::Error) -> Failure {
@@ -52,7 +106,7 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
                 pumps.push(Pump::new(source, fifo, writer(log, name)?));
             }
             save(&record)?;
-            Ok(Started { record, paths: Paths::default(), pumps })
+            Ok(Started { record, surroundings: Surroundings::default(), pumps })
         }
         None => {
             let wanted = spec.cgroup.clone().unwrap_or_default();
@@ -86,17 +140,9 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
         }
     };
     cgroup::create(wanted).map_err(|e| os_failure("prepare the cgroup", &e))?;
-    let program = Program {
-        command: c_string(&spec.command)?,
-        args: std::iter::once(&spec.command).chain(&spec.args).map(|a| c_string(a)).collect::<Result<_, _>>()?,
-        env: spec.env.iter().map(|e| c_string(e)).collect::<Result<_, _>>()?,
-        cwd: c_string(&spec.cwd)?,
-        stdio: [null, out, err],
-        cgroup: cgroup::open_unified(paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
-        enter: cgroup::entries(paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
-        user: spec.user.clone(),
-        oom_score_adj: spec.oom_score_adj,
-    };
+    let surroundings = Surroundings::of(spec, paths.clone())?;
+    let mut program = surroundings.program(&spec.command, &spec.args, [null, out, err], false)?;
+    program.oom_score_adj = spec.oom_score_adj;
     // Owned by the call: the write ends of the pipes close here, so that they end with the workload.
     let waiting = sys::spawn(program).map_err(|e| os_failure("create the process", &e))?;
     record.workload_pid = waiting.pid;
@@ -104,16 +150,19 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
     (record.cgroup, record.cgroup_v1) = paths.to_record();
     save(&record)?;
     match waiting.go().map_err(|e| os_failure("start the process", &e))? {
-        Ok(()) => Ok(Started { record, paths: paths.clone(), pumps }),
-        Err((stage, errno)) => {
-            let code = if stage == Stage::Exec { ErrorCode::Exec } else { ErrorCode::Os };
-            let why = io::Error::from_raw_os_error(errno);
-            Err(Failure { code: code.into(), message: format!("{}: {why}", stage.describe()), errno, epoch: 0 })
-        }
+        Ok(()) => Ok(Started { record, surroundings, pumps }),
+        Err(failed) => Err(start_failure(failed)),
     }
 }
 
-fn invalid(message: &str) -> Failure {
+/// Why a process did not become its program.
+pub(crate) fn start_failure((stage, errno): sys::Failed) -> Failure {
+    let code = if stage == Stage::Exec { ErrorCode::Exec } else { ErrorCode::Os };
+    let why = io::Error::from_raw_os_error(errno);
+    Failure { code: code.into(), message: format!("{}: {why}", stage.describe()), errno, epoch: 0 }
+}
+
+pub(crate) fn invalid(message: &str) -> Failure {
     Failure { code: ErrorCode::Invalid.into(), message: message.into(), errno: 0, epoch: 0 }
 }
 
@@ -142,7 +191,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
     made.map_err(|e| os_failure("create a pipe", &e.into()))
 }
 
-fn copy(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
+pub(crate) fn copy(fd: &OwnedFd) -> Result<OwnedFd, Failure> {
     fd.try_clone().map_err(|e| os_failure("copy a descriptor", &e))
 }
 

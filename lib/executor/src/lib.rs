@@ -11,6 +11,7 @@
 mod connection;
 mod launch;
 mod pump;
+mod session;
 mod stats;
 
 pub mod cgroup;

@@ -23,11 +23,12 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
-use crate::cgroup::{self, Paths};
+use crate::cgroup;
 use crate::connection::{Connection, listen};
 use crate::disk::{Durability, replace};
-use crate::launch::{Started, launch, os_failure};
+use crate::launch::{Started, Surroundings, launch, os_failure};
 use crate::pump::{BUFFER, Pump};
+use crate::session::Session;
 use crate::sys::Fork;
 use crate::{epoch, process, stats, sys};
 
@@ -37,6 +38,9 @@ const DRAIN: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// After this long with something left, killing by cgroup is not believed to be enough.
 const ESCALATE: Duration = Duration::from_millis(50);
+/// How long an exec session may run before it is brought into version 1 limits. That takes the kernel up to 15 ms for each
+/// hierarchy, in which nobody is served, and most sessions are over before.
+const GATHER: Duration = Duration::from_millis(50);
 
 /// How often a collector looks whether anybody could still find it.
 const LOOK_AROUND: Duration = Duration::from_secs(15);
@@ -183,11 +187,12 @@ struct Executor {
     socket: Option<OwnedFd>,
     connections: Vec<Connection>,
     pumps: Vec<Pump>,
+    sessions: Vec<Session>,
     record: StateRecord,
-    paths: Paths,
+    surroundings: Surroundings,
     epoch: u64,
-    /// Version 1 limits that the workload still has to be brought into.
-    to_gather: bool,
+    /// When what has been started is to be brought into the version 1 limits.
+    gather_at: Option<Instant>,
     /// When patience with a stop ends.
     kill_at: Option<Instant>,
     ended: Option<Ended>,
@@ -204,16 +209,17 @@ struct Executor {
 
 impl Executor {
     fn new(signals: OwnedFd, started: Started, epoch: u64, lock: OwnedFd) -> Executor {
-        let Started { record, paths, pumps } = started;
+        let Started { record, surroundings, pumps } = started;
         Executor {
             signals,
             socket: None,
             connections: Vec::new(),
             pumps,
-            to_gather: paths.unified.is_some() && !paths.v1.is_empty(),
+            sessions: Vec::new(),
+            gather_at: cgroup::needs_gathering(&surroundings.paths).then(Instant::now),
             has_children: record.workload_pid != 0,
             record,
-            paths,
+            surroundings,
             epoch,
             kill_at: None,
             ended: None,
@@ -231,12 +237,9 @@ impl Executor {
     fn run(mut self) -> ExitCode {
         let mut buffer = [0u8; BUFFER];
         loop {
-            if std::mem::take(&mut self.to_gather)
-                && let Err(e) = cgroup::gather(&self.paths)
-            {
-                // Running on without the limit that was asked for would be a lie.
-                self.reason = format!("killed because its limits could not be applied: {e}");
-                self.kill_tree();
+            let now = Instant::now();
+            if self.gather_at.is_some_and(|at| at <= now) {
+                self.gather();
             }
             self.reap();
             let now = Instant::now();
@@ -254,6 +257,15 @@ impl Executor {
         }
     }
 
+    fn gather(&mut self) {
+        self.gather_at = None;
+        if let Err(e) = cgroup::gather(&self.surroundings.paths) {
+            // Running on without the limit that was asked for would be a lie.
+            self.reason = format!("killed because its limits could not be applied: {e}");
+            self.kill_tree();
+        }
+    }
+
     /// Sleeps until something happens, and takes it in.
     fn wait_for_events(&mut self, now: Instant) {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
@@ -263,9 +275,12 @@ impl Executor {
             let out = if connection.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&connection.fd, PollFlags::IN | out));
         }
+        let first_session = fds.len();
+        fds.extend(self.sessions.iter().map(|session| PollFd::new(&session.control, PollFlags::IN)));
         fds.extend(self.pumps.iter().filter_map(Pump::poll_fd).map(|fd| PollFd::new(fd, PollFlags::IN)));
         let deadlines = [
             self.kill_at,
+            self.gather_at,
             self.check.map(|(at, _)| at),
             self.empty_since.map(|at| at + DRAIN),
             self.is_collector().then(|| now + LOOK_AROUND),
@@ -288,9 +303,17 @@ impl Executor {
         for (n, connection) in self.connections.iter_mut().enumerate() {
             if ready[first_connection + n] {
                 connection.flush();
-                requests.extend(connection.receive().into_iter().map(|request| (n, request)));
+                requests.extend(connection.receive().into_iter().map(|(request, fds)| (n, request, fds)));
             }
         }
+        let mut session_ready = ready[first_session..].iter();
+        self.sessions.retain(|session| {
+            let abandoned = session_ready.next().is_some_and(|ready| *ready) && session.is_abandoned();
+            if abandoned {
+                session.kill(&self.surroundings);
+            }
+            !abandoned
+        });
         if first_connection == 2
             && ready[1]
             && let Some(socket) = &self.socket
@@ -298,8 +321,8 @@ impl Executor {
         {
             self.connections.push(Connection::new(fd));
         }
-        for (n, request) in requests {
-            self.answer(n, request);
+        for (n, request, fds) in requests {
+            self.answer(n, request, fds);
         }
         self.connections.retain(|connection| connection.open);
     }
@@ -321,11 +344,12 @@ impl Executor {
             started_at_ns: self.record.started_at_ns,
             epoch: self.epoch,
             version: env!("CARGO_PKG_VERSION").into(),
+            holder_pid: 0,
         }
     }
 
-    fn answer(&mut self, connection: usize, request: Request) {
-        let body = match self.perform(&request) {
+    fn answer(&mut self, connection: usize, request: Request, fds: Vec<OwnedFd>) {
+        let body = match self.perform(&request, fds) {
             Ok(Some(body)) => body,
             Ok(None) => {
                 self.connections[connection].waiting.push(request.id);
@@ -337,7 +361,7 @@ impl Executor {
     }
 
     /// `None` = to be answered when the workload has ended.
-    fn perform(&mut self, request: &Request) -> Result<Option<reply::Body>, Failure> {
+    fn perform(&mut self, request: &Request, fds: Vec<OwnedFd>) -> Result<Option<reply::Body>, Failure> {
         use request::Op;
         let unsupported = || Failure {
             code: ErrorCode::Unsupported.into(),
@@ -345,7 +369,7 @@ impl Executor {
             errno: 0,
             epoch: 0,
         };
-        if matches!(request.op, Some(Op::Signal(_) | Op::Stop(_) | Op::Claim(_))) {
+        if matches!(request.op, Some(Op::Signal(_) | Op::Stop(_) | Op::Claim(_) | Op::Exec(_))) {
             admit(request.epoch)?;
             self.epoch = self.epoch.max(request.epoch.unwrap_or(0));
         }
@@ -353,9 +377,13 @@ impl Executor {
             Op::Hello(_) => Ok(Some(reply::Body::Hello(self.hello()))),
             Op::Wait(_) => Ok(None),
             Op::Claim(_) => Ok(Some(reply::Body::Done(Done {}))),
-            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(&self.paths, self.record.executor_pid)))),
+            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(&self.surroundings.paths, self.record.executor_pid)))),
             Op::Signal(signal) => {
                 self.signal(signal.signal)?;
+                Ok(Some(reply::Body::Done(Done {})))
+            }
+            Op::Exec(exec) => {
+                self.exec(exec, fds)?;
                 Ok(Some(reply::Body::Done(Done {})))
             }
             Op::Stop(stop) => {
@@ -363,6 +391,19 @@ impl Executor {
                 Ok(None)
             }
         }
+    }
+
+    fn exec(&mut self, exec: &executor_proto::Exec, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        if self.ended.is_some() || self.is_collector() {
+            let message = "there is no running workload to join".into();
+            return Err(Failure { code: ErrorCode::NotRunning.into(), message, errno: 0, epoch: 0 });
+        }
+        let session = Session::start(exec, fds, self.sessions.len(), &self.surroundings)?;
+        self.sessions.push(session);
+        if cgroup::needs_gathering(&self.surroundings.paths) {
+            self.gather_at.get_or_insert(Instant::now() + GATHER);
+        }
+        Ok(())
     }
 
     fn signal(&self, number: i32) -> Result<(), Failure> {
@@ -404,7 +445,12 @@ impl Executor {
                         seen: Instant::now(),
                     });
                 }
-                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(Some((pid, status))) => {
+                    if let Some(n) = self.sessions.iter().position(|session| session.is(pid)) {
+                        self.sessions.swap_remove(n).ended(status);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => break,
                 Err(_) => self.has_children = false,
             }
@@ -412,7 +458,7 @@ impl Executor {
     }
 
     fn kill_tree(&mut self) {
-        cgroup::kill(&self.paths);
+        cgroup::kill(&self.surroundings.paths);
         if self.ended.is_none()
             && let Some(pid) = Pid::from_raw(self.record.workload_pid)
         {
@@ -435,13 +481,13 @@ impl Executor {
         self.kill_at = None;
         if self.empty_since.is_none() {
             // A subreaper without children has no descendants. In the cgroup may also be what others put there.
-            let empty = !self.has_children && (self.paths.is_empty() || !cgroup::is_populated(&self.paths));
+            let empty = !self.has_children && (self.surroundings.paths.is_empty() || !cgroup::is_populated(&self.surroundings.paths));
             if empty {
                 self.empty_since = Some(now);
                 self.check = None;
             } else if self.check.is_none_or(|(at, _)| at <= now) {
-                cgroup::kill(&self.paths);
-                if self.paths.is_empty() || now.duration_since(ended.seen) > ESCALATE {
+                cgroup::kill(&self.surroundings.paths);
+                if self.surroundings.paths.is_empty() || now.duration_since(ended.seen) > ESCALATE {
                     self.kill_descendants();
                 }
                 let pause = self.check.map_or(Duration::from_millis(1), |(_, pause)| pause * 2);
@@ -505,7 +551,7 @@ impl Executor {
         let result = ResultRecord {
             exit_code: ended.exit_code,
             signal: ended.signal,
-            oom_killed: cgroup::oom_kills(&self.paths) > 0,
+            oom_killed: cgroup::oom_kills(&self.surroundings.paths) > 0,
             started_at_ns: self.record.started_at_ns,
             finished_at_ns: ended.at_ns,
             lost: false,
@@ -523,7 +569,7 @@ impl Executor {
         if self.socket.is_some() {
             let _ = rustix::fs::unlink(files::SOCKET);
         }
-        let _ = cgroup::remove(&self.paths);
+        let _ = cgroup::remove(&self.surroundings.paths);
         let until = Instant::now() + FAREWELL;
         while self.connections.iter().any(Connection::has_unsent) && Instant::now() < until {
             let unsent = self.connections.iter().filter(|c| c.has_unsent());

@@ -4,7 +4,7 @@
 //! lock can be held by a thread that does not exist in it.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -105,24 +105,26 @@ pub fn reaped_cpu_ns() -> (u64, u64) {
     (ns(usage.ru_utime), ns(usage.ru_stime))
 }
 
-/// All that a workload's process needs between clone and exec, prepared beforehand.
-pub struct Program {
-    /// Path of the program.
-    pub command: CString,
+/// All that a new process needs between clone and exec, prepared beforehand.
+pub struct Program<'a> {
+    /// Paths at which the program may lie; the first that can be executed is.
+    pub candidates: Vec<CString>,
     /// Its arguments, its own name first.
     pub args: Vec<CString>,
     /// `NAME=value` entries.
-    pub env: Vec<CString>,
+    pub env: Vec<&'a CStr>,
     /// Working directory.
-    pub cwd: CString,
+    pub cwd: &'a CStr,
     /// Standard input, output and error.
     pub stdio: [OwnedFd; 3],
+    /// Standard input is a terminal and becomes the session's own.
+    pub terminal: bool,
     /// Directory of a version 2 cgroup to be born in.
     pub cgroup: Option<File>,
     /// `cgroup.procs` files to enter.
     pub enter: Vec<File>,
     /// Whom to become.
-    pub user: Option<User>,
+    pub user: Option<&'a User>,
     /// Value for `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
 }
@@ -191,7 +193,7 @@ impl Waiting {
 }
 
 /// Creates the process for `program`. Must only be called while this process has one thread.
-pub fn spawn(program: Program) -> io::Result<Waiting> {
+pub fn spawn(program: Program<'_>) -> io::Result<Waiting> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let (ours, theirs) = (File::from(OwnedFd::from(ours)), File::from(OwnedFd::from(theirs)));
     let parent = std::process::id() as i32;
@@ -233,16 +235,29 @@ fn clone_into(cgroup: Option<i32>) -> io::Result<i32> {
 }
 
 /// The child's side: never returns.
-fn become_program(program: &Program, mut line: File, parent: i32, enter_unified: bool) -> ! {
+fn become_program(program: &Program<'_>, mut line: File, parent: i32, enter_unified: bool) -> ! {
     let failed = match prepare(program, &mut line, parent, enter_unified) {
         Ok(()) => {
             let mut argv: Vec<*const libc::c_char> = program.args.iter().map(|a| a.as_ptr()).collect();
             argv.push(std::ptr::null());
             let mut envp: Vec<*const libc::c_char> = program.env.iter().map(|e| e.as_ptr()).collect();
             envp.push(std::ptr::null());
-            // SAFETY: path and both arrays are null-terminated and outlive the call.
-            unsafe { libc::execve(program.command.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
-            (Stage::Exec, io::Error::last_os_error())
+            let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+            for path in &program.candidates {
+                // SAFETY: path and both arrays are null-terminated and outlive the call.
+                unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+                let failed = io::Error::last_os_error();
+                match failed.raw_os_error() {
+                    Some(libc::ENOENT | libc::ENOTDIR) => {}
+                    // Another directory of the search path may hold one that may be executed.
+                    Some(libc::EACCES) => error = failed,
+                    _ => {
+                        error = failed;
+                        break;
+                    }
+                }
+            }
+            (Stage::Exec, error)
         }
         Err(failed) => failed,
     };
@@ -252,7 +267,7 @@ fn become_program(program: &Program, mut line: File, parent: i32, enter_unified:
     exit_now(127)
 }
 
-fn prepare(program: &Program, line: &mut File, parent: i32, enter_unified: bool) -> Result<(), (Stage, io::Error)> {
+fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: bool) -> Result<(), (Stage, io::Error)> {
     let at = |stage: Stage| move |e: io::Error| (stage, e);
     let check = |result: libc::c_long| {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -289,9 +304,13 @@ fn prepare(program: &Program, line: &mut File, parent: i32, enter_unified: bool)
         // 2, so none is overwritten before its turn.
         check(unsafe { libc::dup2(fd.as_raw_fd(), target as i32) }.into()).map_err(at(Stage::Stdio))?;
     }
+    if program.terminal {
+        // SAFETY: the request takes a number. This process leads a session without a terminal.
+        check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into()).map_err(at(Stage::Stdio))?;
+    }
     // SAFETY: a null-terminated path.
     check(unsafe { libc::chdir(program.cwd.as_ptr()) }.into()).map_err(at(Stage::Chdir))?;
-    if let Some(user) = &program.user {
+    if let Some(user) = program.user {
         // The raw calls: the library's versions tell other threads, of which there are none.
         // SAFETY: the list is as long as said; the other arguments are numbers.
         unsafe {

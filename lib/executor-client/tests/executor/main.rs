@@ -1,5 +1,7 @@
 //! Executors with real processes.
 
+mod session;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,87 @@
+//! Programs that run beside the workload on somebody's behalf.
+//!
+//! The controller hands over the ends of its own pipes or terminal, so the executor starts the program, tells its end and is
+//! never between the two. A session is a part of the task: same cgroup, same isolation, and it ends with the task.
+
+use executor_proto::{Exec, Failure, SessionEnd, encode_frame};
+use rustix::fd::OwnedFd;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal, WaitStatus, kill_process, kill_process_group};
+
+use crate::cgroup;
+use crate::launch::{Surroundings, copy, invalid, os_failure, start_failure};
+use crate::process;
+use crate::sys;
+
+/// Sessions at a time; each costs a descriptor, of which there are 1024.
+const MAX_SESSIONS: usize = 64;
+
+/// One running session.
+pub(crate) struct Session {
+    /// Its first process, whose number is also that of its kernel session.
+    pid: i32,
+    /// Ends when the controller goes.
+    pub(crate) control: OwnedFd,
+}
+
+impl Session {
+    /// Starts the program with the descriptors that came with the request.
+    pub(crate) fn start(exec: &Exec, fds: Vec<OwnedFd>, running: usize, surroundings: &Surroundings) -> Result<Session, Failure> {
+        if running >= MAX_SESSIONS {
+            return Err(invalid("there are 64 exec sessions already; end some of them"));
+        }
+        let missing = || invalid("the descriptors that belong to an exec request are missing");
+        let mut fds = fds.into_iter();
+        let control = fds.next().ok_or_else(missing)?;
+        let stdin = fds.next().ok_or_else(missing)?;
+        let (stdout, stderr) = match exec.tty {
+            true => (copy(&stdin)?, copy(&stdin)?),
+            false => (fds.next().ok_or_else(missing)?, fds.next().ok_or_else(missing)?),
+        };
+        let program = surroundings.program(&exec.command, &exec.args, [stdin, stdout, stderr], exec.tty)?;
+        let waiting = sys::spawn(program).map_err(|e| os_failure("create the process", &e))?;
+        let pid = waiting.pid;
+        match waiting.go().map_err(|e| os_failure("start the process", &e))? {
+            Ok(()) => Ok(Session { pid, control }),
+            // The child ends by itself and is reaped like any orphan.
+            Err(failed) => Err(start_failure(failed)),
+        }
+    }
+
+    /// Whether `pid` is its first process.
+    pub(crate) fn is(&self, pid: Pid) -> bool {
+        self.pid == pid.as_raw_nonzero().get()
+    }
+
+    /// Its first process has ended: tells the controller. What it has left running belongs to the task.
+    pub(crate) fn ended(self, status: WaitStatus) {
+        let signal = status.terminating_signal().unwrap_or(0);
+        let mut frame = Vec::new();
+        encode_frame(&SessionEnd { exit_code: status.exit_status().unwrap_or(128 + signal), signal }, &mut frame);
+        // A socket without anything in it takes a few bytes at once; a controller that has gone does not want them.
+        let _ = rustix::net::send(&self.control, &frame, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// The controller has gone: nobody would ever end the session, so it is killed with its jobs.
+    pub(crate) fn kill(&self, surroundings: &Surroundings) {
+        let Some(leader) = Pid::from_raw(self.pid) else {
+            return;
+        };
+        let _ = kill_process_group(leader, Signal::KILL);
+        let _ = kill_process(leader, Signal::KILL);
+        let tree = match surroundings.paths.is_empty() {
+            true => process::all().unwrap_or_default(),
+            false => cgroup::members(&surroundings.paths).into_iter().filter_map(process::ProcessStat::of).collect(),
+        };
+        for pid in tree.iter().filter(|p| p.session == self.pid).filter_map(|p| Pid::from_raw(p.pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Whether the controller has closed its end; it sends nothing, so whatever can be read is the end.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let mut byte = [0u8; 1];
+        let seen = rustix::net::recv(&self.control, &mut byte, RecvFlags::DONTWAIT);
+        !matches!(seen, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
+    }
+}
