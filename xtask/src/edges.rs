@@ -5,7 +5,8 @@
 const ALLOWED: &[(&str, &[&str])] = &[
     // Published: these know nothing of crates/.
     ("driver-proto", &[]),
-    ("driver-sdk", &["driver-proto"]),
+    ("driver-sdk", &["driver-proto", "driver-sdk-derive"]),
+    ("driver-sdk-derive", &[]),
     ("executor-proto", &[]),
     ("executor", &["executor-proto"]),
     ("executor-client", &["executor", "executor-proto"]),

@@ -306,7 +306,7 @@ impl BasePlugin for RawBase {
         }))
     }
     async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
-        Ok(Response::new(ConfigSchemaResponse { spec: None }))
+        Ok(Response::new(ConfigSchemaResponse::default()))
     }
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
         if self.0 == "bad-config" {
@@ -338,8 +338,8 @@ impl WireDriver for RawDriver {
         absent()
     }
     async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Result<Response<TaskConfigSchemaResponse>, Status> {
-        let spec = (self.kind != "no-task-schema").then(|| schema::object::<&str>([]));
-        Ok(Response::new(TaskConfigSchemaResponse { spec }))
+        let spec = (self.kind != "no-task-schema").then(|| schema::object::<&str>([]).into_parts().0);
+        Ok(Response::new(TaskConfigSchemaResponse { spec, ..Default::default() }))
     }
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Result<Response<CapabilitiesResponse>, Status> {
         let capabilities = Some(DriverCapabilities { fs_isolation: 99, mount_configs: 99, ..Default::default() });

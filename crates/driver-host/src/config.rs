@@ -37,6 +37,11 @@ fn text(diagnostics: &[Diagnostic]) -> String {
     render(diagnostics, false).trim().to_owned()
 }
 
+/// Validates a configuration against a schema and encodes it as plugins get it; for those who have no running plugin.
+pub fn encode_config(schema: &wire::Spec, config: &Value, variables: &Variables) -> Result<Vec<u8>, ConfigError> {
+    encode(&check(schema)?, config, variables)
+}
+
 /// A schema in a form that can be applied.
 pub(crate) fn check(schema: &wire::Spec) -> Result<Checked, ConfigError> {
     convert(schema).check().map_err(ConfigError::Schema)

@@ -22,7 +22,7 @@ mod stderr;
 mod supervisor;
 mod types;
 
-pub use config::{ConfigError, Variables};
+pub use config::{ConfigError, Variables, encode_config};
 pub use driver::{Driver, StatsStream};
 pub use driver_proto as proto;
 pub use driver_proto::driver::{TaskConfig, TaskHandle};

@@ -4,22 +4,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use driver_sdk::config::{self, Config};
-use driver_sdk::exec::{ExecInput, ExecIo};
+use driver_sdk::config::Config;
+use driver_sdk::exec::{ClientGone, ExecInput, ExecIo, ExecOutputSink};
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, CpuUsage, Driver, Error, ExecOutput, Fingerprint, FsIsolation, Inspection, MemoryUsage,
-    NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage, async_trait,
-    handle,
+    AgentConfig, Capabilities, Context, CpuUsage, Driver, DriverConfig, Error, ExecOutput, Fingerprint, FsIsolation, Inspection,
+    MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage,
+    async_trait, handle,
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::options::{ExecOptions, PluginOptions, TaskOptions, plugin_schema, task_schema};
+use crate::options::{ExecOptions, PluginOptions, TaskOptions};
+use crate::starts;
 use crate::task::{Life, StateV1, Task};
 
 const VERSION: u16 = 1;
-/// Like a shell's status for a command that was killed.
 const SIGKILL: i32 = 9;
+/// Bound of what one answer holds.
+const EXEC_REPEAT_MAX: usize = 10_000;
+/// Exit code of a plugin that was asked to crash.
+const CRASH_CODE: i32 = 7;
 
 /// The driver.
 #[derive(Debug)]
@@ -28,11 +32,18 @@ pub struct Mock {
     options: Mutex<PluginOptions>,
     context: OnceLock<Context>,
     began: Instant,
+    starts: starts::Starts,
 }
 
 impl Default for Mock {
     fn default() -> Self {
-        Self { tasks: Mutex::default(), options: Mutex::default(), context: OnceLock::new(), began: Instant::now() }
+        Self {
+            tasks: Mutex::default(),
+            options: Mutex::default(),
+            context: OnceLock::new(),
+            began: Instant::now(),
+            starts: starts::Starts::default(),
+        }
     }
 }
 
@@ -44,6 +55,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn misbehave(options: &TaskOptions, call: &str) {
     if options.panic.iter().any(|name| name == call) {
         panic!("the job asked for a panic in {call}");
+    }
+    if options.crash.iter().any(|name| name == call) {
+        tracing::warn!(call, "the job asked for the end of the plugin");
+        std::process::exit(CRASH_CODE);
     }
     if options.hang.iter().any(|name| name == call) {
         std::future::pending::<()>().await;
@@ -105,14 +120,40 @@ async fn write_log(path: String, text: String, repeat: u64, pause: Duration) {
     }
 }
 
+/// How a command beside the task ends.
+fn exec_exit(plan: &ExecOptions) -> Result<TaskExit, Error> {
+    match (plan.exit_err_msg.as_str(), plan.exit_signal) {
+        ("", 0) => Ok(TaskExit::code(plan.exit_code)),
+        ("", signal) => Ok(TaskExit::signal(signal)),
+        (text, _) => Err(Error::failed(text)),
+    }
+}
+
+/// What an interactive command shows, in its time.
+async fn play(plan: &ExecOptions, output: &ExecOutputSink) -> Result<(), ClientGone> {
+    let runs = tokio::time::sleep(plan.run_for);
+    output.stderr(plan.stderr_string.clone().into_bytes()).await?;
+    for n in 0..=plan.stdout_repeat {
+        if n > 0 {
+            tokio::time::sleep(plan.stdout_repeat_duration).await;
+        }
+        output.stdout(plan.stdout_string.clone().into_bytes()).await?;
+    }
+    runs.await;
+    Ok(())
+}
+
 fn spawn_logs(config: &TaskConfig, options: &TaskOptions, task: &Arc<Task>) {
-    let logs = [(&config.stdout_path, &options.stdout_string, options.stdout_repeat), (&config.stderr_path, &options.stderr_string, 0)];
-    for (path, text, repeat) in logs {
+    let logs = [
+        (&config.stdout_path, &options.stdout_string, options.stdout_repeat, options.stdout_repeat_duration),
+        (&config.stderr_path, &options.stderr_string, options.stderr_repeat, options.stderr_repeat_duration),
+    ];
+    for (path, text, repeat, pause) in logs {
         if path.is_empty() || path == "/dev/null" {
             continue;
         }
         // Both are opened even when there is nothing to say: their reader waits for that.
-        let write = write_log(path.clone(), text.clone(), repeat, options.stdout_repeat_duration);
+        let write = write_log(path.clone(), text.clone(), repeat, pause);
         let task = task.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -135,11 +176,11 @@ impl Driver for Mock {
     }
 
     fn config_schema(&self) -> Option<Spec> {
-        Some(plugin_schema())
+        Some(PluginOptions::schema())
     }
 
     async fn set_config(&self, config: Config, _agent: Option<AgentConfig>) -> Result<(), Error> {
-        let options: PluginOptions = config.decode()?;
+        let options = PluginOptions::decode(&config)?;
         if !matches!(options.fs_isolation.as_str(), "" | "none" | "chroot" | "image" | "unveil") {
             let given = &options.fs_isolation;
             return Err(Error::invalid(format!("fs_isolation {given:?} is not none, chroot, image or unveil")));
@@ -149,7 +190,7 @@ impl Driver for Mock {
     }
 
     fn task_config_schema(&self) -> Spec {
-        task_schema()
+        TaskOptions::schema()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -182,13 +223,17 @@ impl Driver for Mock {
     }
 
     async fn start_task(&self, config: TaskConfig) -> Result<Started, Error> {
-        let options: TaskOptions = config::decode(&config.msgpack_driver_config)?;
-        misbehave(&options, "start").await;
+        let options = TaskOptions::decode(&config.msgpack_driver_config)?;
+        options.validate()?;
+        let fails = options.start_failures == 0 || self.starts.count(&config) <= options.start_failures;
+        if fails {
+            misbehave(&options, "start").await;
+        }
         if locked(&self.tasks).contains_key(&config.id) {
             return Err(Error::failed(format!("task {:?} exists already", config.id)));
         }
         tokio::time::sleep(options.start_block_for).await;
-        if !options.start_error.is_empty() {
+        if fails && !options.start_error.is_empty() {
             let text = options.start_error;
             return Err(if options.start_error_recoverable { Error::Recoverable(text) } else { Error::Failed(text) });
         }
@@ -204,11 +249,12 @@ impl Driver for Mock {
             tokio::spawn(async move {
                 tokio::time::sleep(options.plugin_exit_after).await;
                 tracing::warn!("the job asked for the end of the plugin");
-                std::process::exit(7);
+                std::process::exit(CRASH_CODE);
             });
         }
+        let port_map = options.ports()?;
         let network = (!options.driver_ip.is_empty()).then(|| NetworkOverride {
-            port_map: options.ports(),
+            port_map,
             address: options.driver_ip.clone(),
             auto_advertise: options.driver_advertise,
         });
@@ -225,6 +271,7 @@ impl Driver for Mock {
         }
         let state: StateV1 = handle::decode(&task.driver_state)?;
         let known = Task::new(&config, &state)?;
+        known.options.validate()?;
         misbehave(&known.options, "recover").await;
         self.manage(&config, known);
         Ok(())
@@ -312,10 +359,11 @@ impl Driver for Mock {
             return Err(Error::failed(format!("the command did not end within {timeout:?}")));
         }
         tokio::time::sleep(plan.run_for).await;
+        let repeated = usize::try_from(plan.stdout_repeat).unwrap_or(usize::MAX).saturating_add(1).min(EXEC_REPEAT_MAX);
         Ok(ExecOutput {
-            stdout: plan.stdout_string.into_bytes(),
-            stderr: plan.stderr_string.into_bytes(),
-            exit: TaskExit::code(plan.exit_code),
+            stdout: plan.stdout_string.repeat(repeated).into_bytes(),
+            stderr: plan.stderr_string.clone().into_bytes(),
+            exit: exec_exit(&plan)?,
         })
     }
 
@@ -324,10 +372,8 @@ impl Driver for Mock {
         misbehave(&task.options, "exec").await;
         let gone = |_| Error::failed("the client has gone");
         if let Some(plan) = &task.options.exec_command {
-            io.output.stdout(plan.stdout_string.clone().into_bytes()).await.map_err(gone)?;
-            io.output.stderr(plan.stderr_string.clone().into_bytes()).await.map_err(gone)?;
-            tokio::time::sleep(plan.run_for).await;
-            return Ok(TaskExit::code(plan.exit_code));
+            play(plan, &io.output).await.map_err(gone)?;
+            return exec_exit(plan);
         }
         while let Some(input) = io.input.recv().await {
             match input {

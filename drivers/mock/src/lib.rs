@@ -3,17 +3,27 @@
 //! For: exercising everything above a driver. A task is a point in time at which it ends and a way in which it ends, so it
 //! survives the driver's process: recovery computes the same end again.
 //! Must never know: anything but the driver SDK.
-//! Start reading at [`options::TaskOptions`], the list of what a job can ask for.
+//! Start reading at [`options::TaskOptions`], the list of what a job can ask for; `drover driver schema mock` prints it.
+//! `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory.
 
 mod driver;
 pub mod options;
+mod provider;
+mod remote;
+mod starts;
 mod task;
 
 use std::process::ExitCode;
 
 pub use driver::Mock;
+pub use remote::MockRemote;
 
 /// Serves the driver to the host that started this program.
 pub async fn serve() -> ExitCode {
     driver_sdk::serve(Mock::default()).await
+}
+
+/// Serves the remote driver to the host that started this program.
+pub async fn serve_remote() -> ExitCode {
+    driver_sdk::serve_remote(MockRemote::default()).await
 }

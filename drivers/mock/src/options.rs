@@ -1,151 +1,239 @@
-//! What a job and an operator can ask for.
+//! What a job and an operator can ask for. Where a driver of this kind is known elsewhere the names are the same.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use driver_sdk::schema::{self, Spec, block, list, number, object, string};
-use serde::Deserialize;
+use driver_sdk::{DriverConfig, Error};
 
 /// A task's `config`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
 pub struct TaskOptions {
     /// How long the task runs.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
     pub run_for: Duration,
     /// Exit code at its end.
     pub exit_code: i32,
-    /// Signal at its end.
+    /// Signal at its end, as a number.
     pub exit_signal: i32,
     /// Error text beside the exit.
     pub exit_err_msg: String,
     /// The end counts as lack of memory.
     pub exit_oom: bool,
-    /// StartTask fails with this text.
+    /// The start fails with this text.
     pub start_error: String,
-    /// … and may be tried again.
+    /// … and may be tried again under the job's restart policy.
     pub start_error_recoverable: bool,
-    /// StartTask takes this long.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
+    /// How many starts of this task in its allocation fail, hang, panic or crash as asked for; later ones succeed. 0 means all.
+    pub start_failures: u64,
+    /// The start takes this long.
     pub start_block_for: Duration,
     /// How long the task takes to die after a stop's signal; the stop's timeout still kills it.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
+    pub kill_after: Duration,
+    /// Text for standard output.
+    pub stdout_string: String,
+    /// How often it is repeated after the first time.
+    pub stdout_repeat: u64,
+    /// Pause between repetitions; without it a flood.
+    pub stdout_repeat_duration: Duration,
+    /// Text for standard error.
+    pub stderr_string: String,
+    /// How often it is repeated after the first time.
+    pub stderr_repeat: u64,
+    /// Pause between repetitions; without it a flood.
+    pub stderr_repeat_duration: Duration,
+    /// Signals fail with this text.
+    pub signal_error: String,
+    /// The plugin's process ends this long after the start; 0 never.
+    pub plugin_exit_after: Duration,
+    /// Calls that never answer: start, recover, wait, stop, destroy, inspect, signal, exec, stats.
+    pub hang: Vec<String>,
+    /// Calls that panic; the same names.
+    pub panic: Vec<String>,
+    /// Calls in which the plugin's process ends; the same names.
+    pub crash: Vec<String>,
+    /// Lines that the plugin logs at the start.
+    pub log_lines: u64,
+    /// Events that the plugin reports at the start.
+    pub events: u64,
+    /// Processor use in the statistics, percent of one core.
+    pub cpu_percent: f64,
+    /// Memory use in the statistics.
+    pub memory_mb: u64,
+    /// IP address of the task.
+    pub driver_ip: String,
+    /// Services advertise that address.
+    pub driver_advertise: bool,
+    /// Its ports, `label:port` separated by blanks.
+    pub driver_port_map: String,
+    /// What a command run beside the task does; without it, it is echoed.
+    pub exec_command: Option<ExecOptions>,
+}
+
+/// A command beside the task.
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
+pub struct ExecOptions {
+    /// How long it runs.
+    pub run_for: Duration,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The signal that ends it, as a number.
+    pub exit_signal: i32,
+    /// It fails with this text instead.
+    pub exit_err_msg: String,
+    /// Its standard output.
+    pub stdout_string: String,
+    /// How often that is repeated after the first time.
+    pub stdout_repeat: u64,
+    /// Pause between repetitions.
+    pub stdout_repeat_duration: Duration,
+    /// Its standard error.
+    pub stderr_string: String,
+}
+
+/// Calls that can be made to misbehave.
+const CALLS: &[&str] = &["start", "recover", "wait", "stop", "destroy", "inspect", "signal", "exec", "stats"];
+
+/// Refuses what names no call: a misspelt fault would look like a passed test.
+fn known_calls(option: &str, given: &[String], known: &[&str]) -> Result<(), Error> {
+    match given.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(Error::invalid(format!("{option}: {name:?} is no call; there are {}", known.join(", ")))),
+    }
+}
+
+impl TaskOptions {
+    /// Checks what the schema cannot.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        for (option, given) in [("hang", &self.hang), ("panic", &self.panic), ("crash", &self.crash)] {
+            known_calls(option, given, CALLS)?;
+        }
+        self.ports().map(drop)
+    }
+
+    /// `label:port` pairs.
+    pub fn ports(&self) -> Result<BTreeMap<String, i32>, Error> {
+        let pair = |text: &str| {
+            let parsed = text.split_once(':').and_then(|(label, port)| Some((label.to_owned(), port.parse::<u16>().ok()?.into())));
+            parsed.ok_or_else(|| Error::invalid(format!("driver_port_map: {text:?} is not \"label:port\"")))
+        };
+        self.driver_port_map.split_whitespace().map(pair).collect()
+    }
+}
+
+/// The operator's `plugin "mock" { config { … } }`.
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
+pub struct PluginOptions {
+    /// How tasks claim to see the file system: none, chroot, image or unveil.
+    #[config(default = "none")]
+    pub fs_isolation: String,
+    /// The driver claims to be unhealthy from this long after its start on; 0 never.
+    pub shutdown_periodic_after: Duration,
+    /// … for this long, then it is healthy again, then it starts over.
+    pub shutdown_periodic_duration: Duration,
+}
+
+/// A task's `config` for the remote driver.
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
+pub struct RemoteTaskOptions {
+    /// How long the instance runs.
+    pub run_for: Duration,
+    /// Exit code at its end.
+    pub exit_code: i32,
+    /// Signal at its end, as a number.
+    pub exit_signal: i32,
+    /// Reason beside the exit.
+    pub exit_err_msg: String,
+    /// The end counts as lack of memory.
+    pub exit_oom: bool,
+    /// The create is refused for good with this text.
+    pub start_error: String,
+    /// How long the instance is being created before it runs.
+    pub start_block_for: Duration,
+    /// How long the instance takes to die after a stop's signal; the stop's timeout still kills it.
     pub kill_after: Duration,
     /// Text for standard output.
     pub stdout_string: String,
     /// How often it is repeated after the first time.
     pub stdout_repeat: u64,
     /// Pause between repetitions.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
     pub stdout_repeat_duration: Duration,
-    /// Text for standard error.
-    pub stderr_string: String,
-    /// SignalTask fails with this text.
-    pub signal_error: String,
-    /// The driver's process ends this long after the start; zero never.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
-    pub plugin_exit_after: Duration,
-    /// Calls that never answer: `start`, `recover`, `wait`, `stop`, `destroy`, `inspect`, `signal`, `exec`, `stats`.
-    pub hang: Vec<String>,
-    /// Calls that panic; the same names.
-    pub panic: Vec<String>,
-    /// Lines that the driver logs at the start.
-    pub log_lines: u64,
-    /// Events that the driver reports at the start.
-    pub events: u64,
-    /// Processor use in the statistics, percent of one core.
-    pub cpu_percent: f64,
-    /// Memory use in the statistics.
-    pub memory_mb: u64,
-    /// Address of the task.
+    /// IP address of the instance.
     pub driver_ip: String,
-    /// Services advertise that address.
-    pub driver_advertise: bool,
-    /// Its ports, `label:port` separated by blanks.
-    pub driver_port_map: String,
-    /// What `exec` does; without it commands are echoed.
-    pub exec_command: Option<ExecOptions>,
 }
 
-/// A command beside the task.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct ExecOptions {
-    /// How long it runs.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
-    pub run_for: Duration,
-    /// Its exit code.
-    pub exit_code: i32,
-    /// Its standard output.
-    pub stdout_string: String,
-    /// Its standard error.
-    pub stderr_string: String,
+/// The operator's `plugin "mock_remote" { config { … } }`.
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
+pub struct RemoteOptions {
+    /// The directory that is the provider, the same for all nodes. It is made when it is missing.
+    #[config(required)]
+    pub dir: PathBuf,
+    /// What goes wrong from the start. A file `faults.json` in the directory with the same keys adds to it at any time.
+    pub faults: Faults,
+    /// Processor capacity of the provider; 0 does not declare one.
+    pub pool_cpu_mhz: u64,
+    /// Memory capacity of the provider; 0 does not declare one.
+    pub pool_memory_mib: u64,
 }
 
-impl TaskOptions {
-    /// `label:port` pairs; what is no pair is left out.
-    pub fn ports(&self) -> BTreeMap<String, i32> {
-        let pair = |text: &str| {
-            let (label, port) = text.split_once(':')?;
-            Some((label.to_owned(), port.parse().ok()?))
-        };
-        self.driver_port_map.split_whitespace().filter_map(pair).collect()
+/// What goes wrong between the driver and its provider.
+#[derive(Debug, Clone, Default, PartialEq, DriverConfig)]
+#[config(default)]
+pub struct Faults {
+    /// How long each call takes.
+    pub latency: Duration,
+    /// Calls that do not reach the provider: ensure, find, list, observe, stop, seal, acknowledge, logs, signal.
+    pub fail: Vec<String>,
+    /// Calls that take effect and whose answer is lost; the same names.
+    pub lose: Vec<String>,
+}
+
+const REMOTE_CALLS: &[&str] = &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal"];
+
+impl Faults {
+    /// Checks what the schema cannot.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        known_calls("fail", &self.fail, REMOTE_CALLS)?;
+        known_calls("lose", &self.lose, REMOTE_CALLS)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub(crate) fn and(mut self, other: Faults) -> Self {
+        self.latency = self.latency.max(other.latency);
+        self.fail.extend(other.fail);
+        self.lose.extend(other.lose);
+        self
     }
 }
 
-/// Schema of [`TaskOptions`].
-pub fn task_schema() -> Spec {
-    object([
-        ("run_for", string()),
-        ("exit_code", number()),
-        ("exit_signal", number()),
-        ("exit_err_msg", string()),
-        ("exit_oom", schema::bool()),
-        ("start_error", string()),
-        ("start_error_recoverable", schema::bool()),
-        ("start_block_for", string()),
-        ("kill_after", string()),
-        ("stdout_string", string()),
-        ("stdout_repeat", number()),
-        ("stdout_repeat_duration", string()),
-        ("stderr_string", string()),
-        ("signal_error", string()),
-        ("plugin_exit_after", string()),
-        ("hang", list("string")),
-        ("panic", list("string")),
-        ("log_lines", number()),
-        ("events", number()),
-        ("cpu_percent", number()),
-        ("memory_mb", number()),
-        ("driver_ip", string()),
-        ("driver_advertise", schema::bool()),
-        ("driver_port_map", string()),
-        (
-            "exec_command",
-            block(object([("run_for", string()), ("exit_code", number()), ("stdout_string", string()), ("stderr_string", string())])),
-        ),
-    ])
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The operator's `plugin "mock" { config { … } }`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PluginOptions {
-    /// `none`, `chroot`, `image` or `unveil`.
-    pub fs_isolation: String,
-    /// The driver claims to be unhealthy from this long after its start on; zero never.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
-    pub shutdown_periodic_after: Duration,
-    /// … for this long, then it is healthy again, then it starts over.
-    #[serde(deserialize_with = "driver_sdk::config::duration")]
-    pub shutdown_periodic_duration: Duration,
-}
+    #[test]
+    fn every_option_is_described() {
+        for spec in [TaskOptions::schema(), PluginOptions::schema(), RemoteTaskOptions::schema(), RemoteOptions::schema()] {
+            let bare: Vec<_> = driver_sdk::reference::rows(&spec).into_iter().filter(|row| row.description.is_empty()).collect();
+            assert!(bare.is_empty(), "{bare:?}");
+        }
+    }
 
-/// Schema of [`PluginOptions`].
-pub fn plugin_schema() -> Spec {
-    object([
-        ("fs_isolation", string().default("\"none\"")),
-        ("shutdown_periodic_after", string()),
-        ("shutdown_periodic_duration", string()),
-    ])
+    #[test]
+    fn what_names_nothing_is_refused() {
+        let valid = TaskOptions { hang: vec!["stop".into()], driver_port_map: "http:80 db:5432".into(), ..TaskOptions::default() };
+        assert_eq!(valid.validate(), Ok(()));
+        assert_eq!(valid.ports().expect("fits")["db"], 5432);
+        let hang = TaskOptions { hang: vec!["stopp".into()], ..TaskOptions::default() };
+        assert!(hang.validate().expect_err("misspelt").to_string().contains("\"stopp\" is no call; there are start"));
+        for ports in ["http", "http:x", "http:70000"] {
+            let wrong = TaskOptions { driver_port_map: ports.into(), ..TaskOptions::default() };
+            assert!(wrong.validate().is_err(), "{ports}");
+        }
+        assert!(Faults { lose: vec!["start".into()], ..Faults::default() }.validate().is_err());
+    }
 }

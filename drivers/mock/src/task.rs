@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use driver_sdk::{Error, TaskConfig, TaskExit, config, handle};
+use driver_sdk::{DriverConfig, Error, TaskConfig, TaskExit, handle};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ impl Task {
         Ok(Self {
             id: task.id.clone(),
             name: task.name.clone(),
-            options: config::decode(&state.config)?,
+            options: TaskOptions::decode(&state.config)?,
             started_at: state.started_at,
             life: watch::Sender::new(Life::Running),
         })

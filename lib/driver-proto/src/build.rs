@@ -42,11 +42,14 @@ pub fn std_duration(value: Option<&Duration>) -> StdDuration {
     }
 }
 
-/// A wire time; "none" becomes [`ZERO_TIME`].
+/// The end of year 9999, the last second that the wire form allows.
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// A wire time; "none" becomes [`ZERO_TIME`], what the wire cannot say its nearest bound.
 pub fn timestamp(value: Option<SystemTime>) -> Timestamp {
     let Some(time) = value else { return ZERO_TIME };
     match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 },
+        Ok(since) => Timestamp { seconds: since.as_secs().min(LAST_SECOND as u64) as i64, nanos: since.subsec_nanos() as i32 },
         Err(before) => {
             let before = before.duration();
             let nanos = before.subsec_nanos();
@@ -62,9 +65,7 @@ pub fn timestamp(value: Option<SystemTime>) -> Timestamp {
 /// A time from the wire; absent, "not set" and out of range are none.
 pub fn system_time(value: Option<&Timestamp>) -> Option<SystemTime> {
     let t = value?;
-    // The end of year 9999, the last that the wire form allows.
-    const LAST: i64 = 253_402_300_799;
-    if !(ZERO_TIME.seconds + 1..=LAST).contains(&t.seconds) || !(0..1_000_000_000).contains(&t.nanos) {
+    if !(ZERO_TIME.seconds + 1..=LAST_SECOND).contains(&t.seconds) || !(0..1_000_000_000).contains(&t.nanos) {
         return None;
     }
     let nanos = StdDuration::from_nanos(t.nanos as u64);

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::config::Config;
+use crate::schema::Spec;
 use crate::serve::guarded;
 use crate::{AgentConfig, Driver};
 
@@ -42,7 +43,8 @@ impl BasePlugin for Base {
 
     async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
         let spec = guarded(async { Ok::<_, Status>(self.0.config_schema()) }).await?;
-        Ok(Response::new(ConfigSchemaResponse { spec }))
+        let (spec, drover_descriptions) = spec.map(Spec::into_parts).unzip();
+        Ok(Response::new(ConfigSchemaResponse { spec, drover_descriptions: drover_descriptions.unwrap_or_default() }))
     }
 
     async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {

@@ -36,26 +36,41 @@ impl Config {
         self.bytes.is_empty()
     }
 
-    /// Into the author's type.
+    /// Into the author's type, with serde. A type that derives [`crate::DriverConfig`] is decoded by itself.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         decode(&self.bytes)
     }
 }
 
-/// Decodes a configuration, e.g. `task.msgpack_driver_config`. No bytes at all count as an empty object.
+impl AsRef<[u8]> for Config {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Decodes a configuration, e.g. `task.msgpack_driver_config`, with serde; for types that do not derive
+/// [`crate::DriverConfig`]. No bytes at all count as an empty object.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let value = if bytes.is_empty() {
-        Value::Map(Vec::new())
-    } else {
-        let mut rest = bytes;
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, DEPTH_MAX)
-            .map_err(|e| Error::invalid(format!("cannot decode the configuration: {e}")))?;
-        if !rest.is_empty() {
-            return Err(Error::invalid(format!("cannot decode the configuration: {} bytes follow its end", rest.len())));
-        }
-        value
-    };
-    T::deserialize(Lenient(value)).map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
+    deserialize(value(bytes)?).map_err(|e| Error::invalid(format!("the configuration does not fit: {e}")))
+}
+
+/// The bytes as a value.
+pub(crate) fn value(bytes: &[u8]) -> Result<Value, Error> {
+    if bytes.is_empty() {
+        return Ok(Value::Map(Vec::new()));
+    }
+    let mut rest = bytes;
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, DEPTH_MAX)
+        .map_err(|e| Error::invalid(format!("cannot decode the configuration: {e}")))?;
+    if !rest.is_empty() {
+        return Err(Error::invalid(format!("cannot decode the configuration: {} bytes follow its end", rest.len())));
+    }
+    Ok(value)
+}
+
+/// A value with serde, as lenient as hosts need it.
+pub(crate) fn deserialize<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    T::deserialize(Lenient(value)).map_err(|e| e.0)
 }
 
 /// Merges what a [`crate::schema::map_attr`] sends – a list of maps, a map, or nothing – later maps winning. For
@@ -82,7 +97,8 @@ pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
         .ok_or_else(|| de::Error::custom(format!("{text:?} is not a duration; write one like \"90s\", \"1h30m\" or \"250ms\"")))
 }
 
-fn parse_duration(text: &str) -> Option<Duration> {
+/// See [`duration`].
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if matches!(rest, "" | "0") {
         return Some(Duration::ZERO);

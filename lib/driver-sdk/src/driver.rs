@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use driver_proto::driver::{NetworkIsolationSpec, TaskConfig, TaskHandle};
+use futures::FutureExt;
 
 use crate::config::Config;
 use crate::exec::ExecIo;
 use crate::schema::Spec;
-use crate::types::{AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskExit, TaskUsage};
+use crate::types::{
+    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
+};
 use crate::{Context, Error};
 
 /// A driver for tasks on this machine.
@@ -76,8 +79,12 @@ pub trait Driver: Send + Sync + 'static {
     /// is an error. Pending waits end.
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), Error>;
 
-    /// Reports on a task.
-    async fn inspect_task(&self, id: &str) -> Result<Inspection, Error>;
+    /// Reports on a task. The default knows no more than [`Driver::wait_task`] answers at once.
+    async fn inspect_task(&self, id: &str) -> Result<Inspection, Error> {
+        let exit = self.wait_task(id).now_or_never().transpose()?;
+        let status = if exit.is_some() { TaskStatus::Exited } else { TaskStatus::Running };
+        Ok(Inspection { id: id.to_owned(), status, exit, ..Inspection::default() })
+    }
 
     /// One sample of resource use; `None` when the driver cannot measure.
     async fn task_stats(&self, _id: &str) -> Result<Option<TaskUsage>, Error> {

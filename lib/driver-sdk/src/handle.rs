@@ -1,31 +1,121 @@
 //! The driver's own token to find a task again, with a version for the day its layout changes.
 //!
 //! ```
-//! # use serde::{Deserialize, Serialize};
-//! #[derive(Serialize, Deserialize)]
-//! struct V1 { pid: u32, start_ticks: u64 }
+//! use driver_sdk::handle::DriverState;
+//! use driver_sdk::{Error, TaskHandle};
+//! use serde::{Deserialize, Serialize};
 //!
-//! let bytes = driver_sdk::handle::encode(&V1 { pid: 7, start_ticks: 99 }).unwrap();
-//! let back: V1 = driver_sdk::handle::decode(&bytes).unwrap();
-//! assert_eq!(back.pid, 7);
+//! #[derive(Serialize, Deserialize)]
+//! struct State { pid: u32, start_ticks: u64 }
+//!
+//! impl DriverState for State {
+//!     const VERSION: u16 = 2;
+//!
+//!     // Releases before this one kept the pid alone. Their tasks still run.
+//!     fn upgrade(version: u16, bytes: &[u8]) -> Result<Option<Self>, Error> {
+//!         #[derive(Deserialize)]
+//!         struct V1 { pid: u32 }
+//!         match version {
+//!             1 => driver_sdk::handle::decode(bytes).map(|V1 { pid }| Some(Self { pid, start_ticks: 0 })),
+//!             _ => Ok(None),
+//!         }
+//!     }
+//! }
+//!
+//! let started = State { pid: 7, start_ticks: 99 }.started().unwrap();
+//! let handle = TaskHandle { version: started.version.into(), driver_state: started.driver_state, ..TaskHandle::default() };
+//! assert_eq!(State::recover(&handle).unwrap().start_ticks, 99);
+//! assert!(State::recover(&TaskHandle { version: 3, ..handle }).is_err());
 //! ```
-//! Give [`crate::Started`] the version; on recovery match on `handle.version` first and refuse what is unknown with
-//! [`unknown_version`].
+//!
+//! Fields may be added without a new version when they have `#[serde(default)]`: both releases then read both layouts. Secrets
+//! have no place in a state: hosts store it, and that of a remote task is on the servers.
 
+use driver_proto::driver::TaskHandle;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Error;
+use crate::{Error, RemoteError, RemoteHandle, Started};
 
 /// The size above which no host accepts a handle of a remote task.
 pub const REMOTE_HANDLE_MAX_BYTES: usize = 16 << 10;
 
+/// All that finds a task again in a new process of the plugin, perhaps of a later release.
+///
+/// A host may not send the task's configuration on recovery, so what recovery needs of it belongs in here.
+pub trait DriverState: Serialize + DeserializeOwned {
+    /// Version of this layout, from 1 on. Count it up when older releases could not read the new one.
+    const VERSION: u16;
+
+    /// Reads what an older release has written; `None` for versions that are not known (any more).
+    ///
+    /// # Errors
+    /// The bytes are not of that version.
+    fn upgrade(_version: u16, _bytes: &[u8]) -> Result<Option<Self>, Error> {
+        Ok(None)
+    }
+
+    /// The answer to `start_task`.
+    ///
+    /// # Errors
+    /// The state cannot be encoded. Call it before the effect that it describes.
+    fn started(&self) -> Result<Started, Error> {
+        Ok(Started { driver_state: encode(self)?, version: Self::VERSION, network: None })
+    }
+
+    /// The state in a handle.
+    ///
+    /// # Errors
+    /// It has a version that this release does not know, or is damaged.
+    fn recover(handle: &TaskHandle) -> Result<Self, Error> {
+        read(handle.version.into(), &handle.driver_state)
+    }
+
+    /// The handle of an instance that this state finds.
+    ///
+    /// # Errors
+    /// The state cannot be encoded.
+    fn remote_handle(&self) -> Result<RemoteHandle, RemoteError> {
+        let data = encode(self).map_err(RemoteError::wrong_request)?;
+        Ok(RemoteHandle { schema: Self::VERSION.into(), data })
+    }
+
+    /// The state in the handle of an instance.
+    ///
+    /// # Errors
+    /// [`RemoteError::WrongRequest`]: it has a version that this release does not know, or is damaged.
+    fn from_remote_handle(handle: &RemoteHandle) -> Result<Self, RemoteError> {
+        read(handle.schema.into(), &handle.data).map_err(RemoteError::wrong_request)
+    }
+}
+
+fn read<T: DriverState>(version: i64, bytes: &[u8]) -> Result<T, Error> {
+    if version == i64::from(T::VERSION) {
+        return decode(bytes);
+    }
+    let older = u16::try_from(version).ok().filter(|older| (1..T::VERSION).contains(older));
+    let upgraded = older.map_or(Ok(None), |older| T::upgrade(older, bytes))?;
+    upgraded.ok_or_else(|| {
+        let (known, release) = (T::VERSION, if version > T::VERSION.into() { "a newer release" } else { "an older release" });
+        Error::invalid(format!(
+            "the task's handle has version {version}, this driver writes {known} and does not know that one; \
+             use {release} of the driver, which wrote it"
+        ))
+    })
+}
+
 /// Packs a state, fields by name so that later versions may add some.
-pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, Error> {
+///
+/// # Errors
+/// The state has no packed form.
+pub fn encode<T: Serialize + ?Sized>(state: &T) -> Result<Vec<u8>, Error> {
     rmp_serde::to_vec_named(state).map_err(|e| Error::failed(format!("cannot encode the task's handle: {e}")))
 }
 
 /// Unpacks a state.
+///
+/// # Errors
+/// The bytes are not this state's.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes)
         .map_err(|e| Error::invalid(format!("cannot decode the task's handle: {e}; it was not written by this driver")))
@@ -39,7 +129,6 @@ pub fn unknown_version(got: i32, known: std::ops::RangeInclusive<i32>) -> Error 
         known.end()
     ))
 }
-
 /// Byte strings as such, not as lists of numbers: `#[serde(with = "driver_sdk::handle::bytes")]`.
 pub mod bytes {
     use serde::{Deserializer, Serializer, de::Visitor};
@@ -65,5 +154,61 @@ pub mod bytes {
             }
         }
         deserializer.deserialize_byte_buf(Bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct State {
+        name: String,
+        #[serde(default)]
+        added_later: u32,
+    }
+
+    impl DriverState for State {
+        const VERSION: u16 = 3;
+
+        fn upgrade(version: u16, bytes: &[u8]) -> Result<Option<Self>, Error> {
+            match version {
+                2 => Ok(Some(Self { name: decode(bytes)?, added_later: 0 })),
+                _ => Ok(None),
+            }
+        }
+    }
+
+    fn handle(version: i32, driver_state: &[u8]) -> TaskHandle {
+        TaskHandle { version, driver_state: driver_state.to_vec(), ..TaskHandle::default() }
+    }
+
+    #[test]
+    fn what_earlier_releases_have_written_is_read() {
+        // Bytes, not values: what an earlier release has written does not change with this one.
+        let current = b"\x81\xa4name\xa3web".as_slice();
+        let wanted = State { name: "web".into(), added_later: 0 };
+        assert_eq!(State::recover(&handle(3, current)), Ok(State { name: "web".into(), ..wanted }));
+        assert_eq!(State::recover(&handle(2, b"\xa3web")), Ok(State { name: "web".into(), added_later: 0 }));
+        let written = State { name: "web".into(), added_later: 7 }.started().expect("encodes");
+        assert_eq!((written.version, written.driver_state.as_slice()), (3, b"\x82\xa4name\xa3web\xabadded_later\x07".as_slice()));
+        let remote = State { name: "web".into(), added_later: 7 }.remote_handle().expect("encodes");
+        assert_eq!((remote.schema, State::from_remote_handle(&remote).map(|state| state.added_later)), (3, Ok(7)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_what_to_do() {
+        for (version, part) in [(4, "a newer release"), (1, "an older release"), (0, "an older release"), (-1, "an older release")] {
+            let text = State::recover(&handle(version, b"\x81\xa4name\xa3web")).expect_err("unknown").to_string();
+            assert!(text.contains(part) && text.contains(&format!("version {version},")), "{text}");
+        }
+        for bytes in [&b""[..], b"\x01", b"\x81\xa4name\x01"] {
+            let text = State::recover(&handle(3, bytes)).expect_err("damaged").to_string();
+            assert!(text.contains("not written by this driver"), "{text}");
+        }
+        let remote = RemoteHandle { schema: u32::MAX, data: Vec::new() };
+        assert!(matches!(State::from_remote_handle(&remote), Err(RemoteError::WrongRequest(_))));
     }
 }

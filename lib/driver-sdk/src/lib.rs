@@ -26,8 +26,12 @@
 //! ```
 
 mod base;
+#[cfg(test)]
+mod complete;
 pub mod config;
 mod context;
+#[doc(hidden)]
+pub mod derive;
 mod driver;
 mod error;
 pub mod exec;
@@ -35,25 +39,32 @@ pub mod handle;
 mod log;
 mod plain_remote;
 mod plain_service;
+pub mod reference;
 mod remote;
 mod remote_service;
 pub mod schema;
 mod serve;
+pub mod tasks;
+pub mod testing;
 mod types;
 
 pub use async_trait::async_trait;
 pub use driver_proto as proto;
 pub use driver_proto::driver::{LogPolicy, TaskConfig, TaskHandle};
 pub use driver_proto::handshake::DETACH_SIGNAL;
+pub use driver_sdk_derive::DriverConfig;
 
 pub use context::{Context, TaskEvent};
+pub use derive::DriverConfig;
 pub use driver::Driver;
 pub use error::{Error, RemoteError};
+pub use handle::DriverState;
 pub use remote::{
     Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
     ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
 pub use serve::{block_on, serve, serve_remote};
+pub use tasks::Tasks;
 pub use types::{
     AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection, MemoryUsage, NetworkMode,
     NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage, Usage,

@@ -262,7 +262,8 @@ impl Wire for PlainService {
 
     async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Reply<TaskConfigSchemaResponse> {
         let spec = guarded(async { Ok::<_, Status>(self.driver.task_config_schema()) }).await?;
-        Ok(Response::new(TaskConfigSchemaResponse { spec: Some(spec) }))
+        let (spec, drover_descriptions) = spec.into_parts();
+        Ok(Response::new(TaskConfigSchemaResponse { spec: Some(spec), drover_descriptions }))
     }
 
     async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Reply<CapabilitiesResponse> {

@@ -1,4 +1,7 @@
-//! Builders of configuration schemas.
+//! Configuration schemas: what keys there are, what values they take, and what they mean to people.
+//!
+//! Mostly a schema is derived from the type that it is decoded into, see [`crate::DriverConfig`]; this module is what that
+//! is made of, for schemas that are not known when the driver is compiled.
 //!
 //! ```
 //! use driver_sdk::schema::{block, block_list, list, map_attr, number, object, string};
@@ -12,16 +15,46 @@
 //! ]);
 //! ```
 
+use std::collections::BTreeMap;
+
 use driver_proto::hclspec as wire;
 use wire::spec::Block as Kind;
 
-pub use wire::Spec;
+/// A schema. The host gets it in the form of the wire; the descriptions go beside it, to hosts that show them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Spec {
+    wire: wire::Spec,
+    descriptions: BTreeMap<String, String>,
+}
+
+impl Spec {
+    /// The schema as it travels, and its descriptions by dotted key.
+    pub fn from_parts(wire: wire::Spec, descriptions: BTreeMap<String, String>) -> Self {
+        Self { wire, descriptions }
+    }
+
+    /// The inverse of [`Spec::from_parts`].
+    pub fn into_parts(self) -> (wire::Spec, BTreeMap<String, String>) {
+        (self.wire, self.descriptions)
+    }
+
+    /// As it travels.
+    pub fn wire(&self) -> &wire::Spec {
+        &self.wire
+    }
+
+    /// Dotted key (`auth.username`) → what it means. Keys without a description are missing.
+    pub fn descriptions(&self) -> &BTreeMap<String, String> {
+        &self.descriptions
+    }
+}
 
 /// A part of a schema that is named by its key in [`object`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
     kind: FieldKind,
     default: Option<String>,
+    description: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +68,7 @@ enum FieldKind {
 
 impl Field {
     fn new(kind: FieldKind) -> Self {
-        Self { kind, default: None }
+        Self { kind, default: None, description: String::new() }
     }
 
     /// The value must be given (a list of blocks: at least once).
@@ -69,31 +102,70 @@ impl Field {
         self
     }
 
-    fn named(self, name: &str) -> Spec {
+    /// What it means, for people.
+    #[must_use]
+    pub fn describe(mut self, text: impl Into<String>) -> Self {
+        self.description = text.into();
+        self
+    }
+
+    /// [`Field::required`], or not.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn required_if(self, required: bool) -> Self {
+        if required { self.required() } else { self }
+    }
+
+    /// [`Field::items`] of a type that is a list of blocks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn items_of<T: crate::derive::FieldType<Kind = crate::derive::Blocks>>(self, min: u64, max: u64) -> Self {
+        self.items(min, max)
+    }
+
+    /// The type expression of an attribute; nothing else has one.
+    pub(crate) fn attr_type(&self) -> Option<&str> {
+        match &self.kind {
+            FieldKind::Attr { ty, .. } => Some(ty),
+            _ => None,
+        }
+    }
+
+    /// Adds its descriptions, below its name.
+    fn describe_into(&mut self, name: &str, all: &mut BTreeMap<String, String>) {
+        if !self.description.is_empty() {
+            all.insert(name.to_owned(), std::mem::take(&mut self.description));
+        }
+        if let FieldKind::Block { nested, .. } | FieldKind::BlockList { nested, .. } | FieldKind::BlockMap { nested, .. } = &mut self.kind {
+            all.extend(std::mem::take(&mut nested.descriptions).into_iter().map(|(key, text)| (format!("{name}.{key}"), text)));
+        }
+    }
+
+    fn named(self, name: &str) -> wire::Spec {
         let name = name.to_owned();
         let kind = match self.kind {
             FieldKind::Attr { ty, required } => Kind::Attr(wire::Attr { name, r#type: ty, required }),
             FieldKind::Block { nested, required } => {
-                Kind::BlockValue(Box::new(wire::Block { name, required, nested: Some(Box::new(nested)) }))
+                Kind::BlockValue(Box::new(wire::Block { name, required, nested: Some(Box::new(nested.wire)) }))
             }
             FieldKind::BlockAttrs { ty, required } => Kind::BlockAttrs(wire::BlockAttrs { name, r#type: ty, required }),
             FieldKind::BlockList { nested, min, max, set: false } => {
-                Kind::BlockList(Box::new(wire::BlockList { name, min_items: min, max_items: max, nested: Some(Box::new(nested)) }))
+                Kind::BlockList(Box::new(wire::BlockList { name, min_items: min, max_items: max, nested: Some(Box::new(nested.wire)) }))
             }
             FieldKind::BlockList { nested, min, max, set: true } => {
-                Kind::BlockSet(Box::new(wire::BlockSet { name, min_items: min, max_items: max, nested: Some(Box::new(nested)) }))
+                Kind::BlockSet(Box::new(wire::BlockSet { name, min_items: min, max_items: max, nested: Some(Box::new(nested.wire)) }))
             }
             FieldKind::BlockMap { nested, labels } => {
-                Kind::BlockMap(Box::new(wire::BlockMap { name, labels, nested: Some(Box::new(nested)) }))
+                Kind::BlockMap(Box::new(wire::BlockMap { name, labels, nested: Some(Box::new(nested.wire)) }))
             }
         };
-        let primary = Spec { block: Some(kind) };
+        let primary = wire::Spec { block: Some(kind) };
         match self.default {
             None => primary,
-            Some(value) => Spec {
+            Some(value) => wire::Spec {
                 block: Some(Kind::Default(Box::new(wire::Default {
                     primary: Some(Box::new(primary)),
-                    default: Some(Box::new(Spec { block: Some(Kind::Literal(wire::Literal { value })) })),
+                    default: Some(Box::new(wire::Spec { block: Some(Kind::Literal(wire::Literal { value })) })),
                 }))),
             },
         }
@@ -102,8 +174,14 @@ impl Field {
 
 /// An object with the given fields.
 pub fn object<K: AsRef<str>>(fields: impl IntoIterator<Item = (K, Field)>) -> Spec {
-    let attributes = fields.into_iter().map(|(name, field)| (name.as_ref().to_owned(), field.named(name.as_ref()))).collect();
-    Spec { block: Some(Kind::Object(wire::Object { attributes })) }
+    let mut descriptions = BTreeMap::new();
+    let mut attributes = BTreeMap::new();
+    for (name, mut field) in fields {
+        let name = name.as_ref();
+        field.describe_into(name, &mut descriptions);
+        attributes.insert(name.to_owned(), field.named(name));
+    }
+    Spec { wire: wire::Spec { block: Some(Kind::Object(wire::Object { attributes })) }, descriptions }
 }
 
 /// An attribute of a type given as expression: `string`, `list(map(string))`…
@@ -167,7 +245,7 @@ pub fn block_map<L: Into<String>>(labels: impl IntoIterator<Item = L>, nested: S
 mod tests {
     use super::*;
 
-    fn field(spec: &Spec, name: &str) -> Kind {
+    fn field(spec: &wire::Spec, name: &str) -> Kind {
         match &spec.block {
             Some(Kind::Object(object)) => object.attributes[name].block.clone().expect("a kind"),
             other => panic!("not an object: {other:?}"),
@@ -177,13 +255,16 @@ mod tests {
     #[test]
     fn fields_carry_their_key_because_hosts_imply_none_below_defaults() {
         let spec = object([
-            ("a", string().required()),
+            ("a", string().required().describe("the first")),
             ("b", number().default("3")),
-            ("c", block_list(object([("d", bool())])).required().items(1, 4)),
+            ("c", block_list(object([("d", bool().describe("deep"))])).required().items(1, 4)),
             ("e", block_map(["type", "name"], object([("f", list("string"))]))),
             ("g", block_attrs("string")),
             ("h", block_set(object([("i", attr("any"))]))),
         ]);
+        let said: Vec<(&str, &str)> = spec.descriptions().iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+        assert_eq!(said, [("a", "the first"), ("c.d", "deep")]);
+        let spec = spec.wire().clone();
         let attr = |name: &str, ty: &str, required| wire::Attr { name: name.into(), r#type: ty.into(), required };
         assert_eq!(field(&spec, "a"), Kind::Attr(attr("a", "string", true)));
         match field(&spec, "b") {

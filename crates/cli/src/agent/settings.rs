@@ -20,6 +20,8 @@ use crate::commands::driver::BUILT_IN;
 
 /// Drivers that every node offers; `mock` only when asked for, since it runs nothing.
 const ALWAYS: &[&str] = &["raw_exec", "remote_exec"];
+/// Drivers that do nothing without a configuration, not even on a dev agent.
+const CONFIGURED: &[&str] = &["mock_remote"];
 
 /// Everything an agent is told.
 #[derive(Debug)]
@@ -316,7 +318,7 @@ fn client_config(
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
                 .iter()
-                .filter(|n| ALWAYS.contains(n) || dev || config.plugins.contains_key(**n))
+                .filter(|n| ALWAYS.contains(n) || (dev && !CONFIGURED.contains(n)) || config.plugins.contains_key(**n))
                 .map(|n| PluginCommand { name: (*n).to_owned(), program: program.clone(), args: vec!["driver".into(), (*n).to_owned()] })
                 .collect();
         }

@@ -1,23 +1,41 @@
-//! `drover driver NAME`: a built-in driver as a plugin process, over the same protocol as anyone's.
+//! `drover driver …`: a built-in driver as a plugin process, over the same protocol as anyone's, and what helps with
+//! drivers.
+
+mod schema;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 /// Drivers that ship in this binary.
-pub(crate) const BUILT_IN: &[&str] = &["mock", "raw_exec", "remote_exec"];
+pub(crate) const BUILT_IN: &[&str] = &["mock", "mock_remote", "raw_exec", "remote_exec"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
-    /// The driver
-    name: String,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// The built-in driver to serve
+    #[arg(required = true)]
+    name: Option<String>,
 }
 
-/// Serves the driver until the host ends it.
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Show what a driver's configuration takes: keys, types, defaults, descriptions
+    Schema(schema::Args),
+}
+
+/// Serves the driver until the host ends it, or does what the verb says.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    Ok(match args.name.as_str() {
+    match &args.verb {
+        Some(Verb::Schema(args)) => return schema::run(args),
+        None => {}
+    }
+    Ok(match args.name.as_deref().unwrap_or_default() {
         "mock" => driver_sdk::block_on(mock::serve()),
+        "mock_remote" => driver_sdk::block_on(mock::serve_remote()),
         "raw_exec" => driver_sdk::block_on(raw_exec::serve()),
         "remote_exec" => driver_sdk::block_on(remote_exec::serve()),
         other => bail!("no built-in driver {other:?}; there are {}", BUILT_IN.join(", ")),

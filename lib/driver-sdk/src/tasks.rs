@@ -1,0 +1,189 @@
+//! What nearly every driver needs around its tasks: where they are kept while they are known, where their files are.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use driver_proto::driver::{LogPolicy, TaskConfig};
+use tokio::sync::watch;
+
+use crate::Error;
+
+/// What hosts rotate by when they do not say.
+const DEFAULT_FILES: u32 = 10;
+const DEFAULT_FILE_BYTES: u64 = 10 << 20;
+
+/// The tasks that a driver knows, by id.
+#[derive(Debug)]
+pub struct Tasks<T>(Mutex<HashMap<String, Known<T>>>);
+
+#[derive(Debug)]
+struct Known<T> {
+    task: Arc<T>,
+    /// Dropped with the entry.
+    gone: watch::Sender<()>,
+}
+
+impl<T> Default for Tasks<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Tasks<T> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Known<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The task of an id.
+    ///
+    /// # Errors
+    /// [`Error::TaskNotFound`].
+    pub fn get(&self, id: &str) -> Result<Arc<T>, Error> {
+        self.all().get(id).map(|known| known.task.clone()).ok_or(Error::TaskNotFound)
+    }
+
+    /// Whether there is a task of this id.
+    pub fn contains(&self, id: &str) -> bool {
+        self.all().contains_key(id)
+    }
+
+    /// Adds a task.
+    ///
+    /// # Errors
+    /// The id is known already; the task there stays.
+    pub fn insert(&self, id: &str, task: T) -> Result<Arc<T>, Error> {
+        let mut all = self.all();
+        if all.contains_key(id) {
+            return Err(Error::failed(format!("the task {id:?} exists already")));
+        }
+        let task = Arc::new(task);
+        all.insert(id.to_owned(), Known { task: task.clone(), gone: watch::Sender::new(()) });
+        Ok(task)
+    }
+
+    /// Forgets a task: [`Tasks::while_known`] ends. True if there was one.
+    pub fn remove(&self, id: &str) -> bool {
+        self.all().remove(id).is_some()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits for something of a task, at most until the task is forgotten: what `wait_task` needs, where
+    /// `destroy_task` ends pending waits.
+    ///
+    /// # Errors
+    /// [`Error::TaskNotFound`] when it is not known, or no longer.
+    pub async fn while_known<R>(&self, id: &str, work: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
+        let mut gone = self.all().get(id).map(|known| known.gone.subscribe()).ok_or(Error::TaskNotFound)?;
+        tokio::select! {
+            biased;
+            result = work => result,
+            // Nothing is ever sent: the sender's end is the message.
+            _ = gone.changed() => Err(Error::TaskNotFound),
+        }
+    }
+}
+
+/// The task's own directory on this machine: `local`, `secrets`, `private`, `tmp` are in it.
+pub fn task_dir(task: &TaskConfig) -> PathBuf {
+    Path::new(&task.alloc_dir).join(&task.name)
+}
+
+/// A name that is new with each start of a task and the same when a start is repeated after a crash; fit for a file name.
+pub fn start_name(task: &TaskConfig) -> String {
+    let start = task.id.rsplit('/').next().unwrap_or_default();
+    let name: String = start.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    if name.is_empty() { "task".to_owned() } else { name }
+}
+
+/// The rotated log files that a driver with [`crate::Capabilities::disable_log_collection`] writes; `None` when the job wants
+/// no logs. A host that says nothing names fifos, from which directory and names follow.
+///
+/// # Errors
+/// The host names a relative path.
+pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
+    if let Some(wanted) = &task.drover_log {
+        return Ok((!wanted.disabled).then(|| wanted.clone()));
+    }
+    if task.stdout_path.is_empty() || task.stdout_path == "/dev/null" {
+        return Ok(None);
+    }
+    let dir = Path::new(&task.stdout_path).parent().filter(|dir| dir.is_absolute());
+    let dir = dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
+    let name = |path: &str, stream: &str| {
+        let file = Path::new(path).file_name().and_then(|file| file.to_str()).unwrap_or_default();
+        match file.trim_start_matches('.').trim_end_matches(".fifo") {
+            "" => format!("{}.{stream}", task.name),
+            name => name.to_owned(),
+        }
+    };
+    Ok(Some(LogPolicy {
+        dir: dir.to_string_lossy().into_owned(),
+        stdout_name: name(&task.stdout_path, "stdout"),
+        stderr_name: name(&task.stderr_path, "stderr"),
+        max_files: DEFAULT_FILES,
+        max_file_size_bytes: DEFAULT_FILE_BYTES,
+        disabled: false,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(stdout: &str, stderr: &str) -> TaskConfig {
+        TaskConfig {
+            id: "0a1b/web/c0ffee".into(),
+            name: "web".into(),
+            alloc_dir: "/a/0a1b".into(),
+            stdout_path: stdout.into(),
+            stderr_path: stderr.into(),
+            ..TaskConfig::default()
+        }
+    }
+
+    #[test]
+    fn logs_follow_from_fifo_names_when_the_host_says_nothing_else() {
+        let fifos = task("/a/0a1b/alloc/logs/.web.stdout.fifo", "/a/0a1b/alloc/logs/.web.stderr.fifo");
+        let policy = log_policy(&fifos).expect("fits").expect("logs");
+        assert_eq!(
+            (policy.dir.as_str(), policy.stdout_name.as_str(), policy.stderr_name.as_str()),
+            ("/a/0a1b/alloc/logs", "web.stdout", "web.stderr")
+        );
+        assert_eq!(log_policy(&task("/a/.web.stdout.fifo", "")).expect("fits").expect("logs").stderr_name, "web.stderr");
+        assert_eq!(log_policy(&task("/dev/null", "/dev/null")), Ok(None));
+        assert!(log_policy(&task("relative", "")).is_err());
+        let disabled = TaskConfig { drover_log: Some(LogPolicy { disabled: true, ..LogPolicy::default() }), ..fifos };
+        assert_eq!(log_policy(&disabled), Ok(None));
+    }
+
+    #[test]
+    fn names_of_starts_are_names() {
+        for (id, name) in [("0a1b/web/c0ffee", "c0ffee"), ("../../etc", "etc"), ("a/..", "__"), ("", "task"), ("a/b c", "b_c")] {
+            assert_eq!(start_name(&TaskConfig { id: id.into(), ..TaskConfig::default() }), name);
+        }
+        assert_eq!(task_dir(&task("", "")), Path::new("/a/0a1b/web"));
+    }
+
+    #[tokio::test]
+    async fn a_wait_ends_with_what_it_waits_for() {
+        let tasks = Tasks::default();
+        tasks.insert("a", 1).expect("new");
+        assert!(tasks.insert("a", 2).is_err());
+        assert_eq!((tasks.get("a").as_deref(), tasks.get("b")), (Ok(&1), Err(Error::TaskNotFound)));
+        assert_eq!(tasks.while_known("a", async { Ok(5) }).await, Ok(5));
+        let pending = tasks.while_known("a", std::future::pending::<Result<(), Error>>());
+        let (seen, removed) = tokio::join!(pending, async { tasks.remove("a") });
+        assert_eq!((seen, removed, tasks.remove("a"), tasks.is_empty()), (Err(Error::TaskNotFound), true, false, true));
+        assert_eq!(tasks.while_known("a", async { Ok(5) }).await, Err(Error::TaskNotFound));
+    }
+}
