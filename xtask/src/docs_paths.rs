@@ -10,7 +10,7 @@ mod tests {
 
     /// Words in backticks that look like paths of this repository: a known top folder followed by a slash.
     fn paths(text: &str) -> BTreeSet<String> {
-        const TOP: &[&str] = &["crates/", "lib/", "drivers/", "xtask/", "examples/", "docs/", "tests/", "packaging/", ".ci/"];
+        const TOP: &[&str] = &["crates/", "lib/", "drivers/", "xtask/", "examples/", "docs/", "templates/", "tests/", "packaging/", ".ci/"];
         text.split('`')
             .skip(1)
             .step_by(2)

@@ -13,6 +13,7 @@ mod peer;
 mod process;
 #[path = "../../crates/cli/src/demo/sweep.rs"]
 mod sweep;
+mod template;
 mod workspace;
 
 use anyhow::{Result, bail};

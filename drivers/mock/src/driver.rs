@@ -8,9 +8,9 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::{ClientGone, ExecInput, ExecIo, ExecOutputSink};
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, CpuUsage, Driver, DriverConfig, Error, ExecOutput, Fingerprint, FsIsolation, Inspection,
-    MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, Usage,
-    async_trait, handle,
+    AgentConfig, Capabilities, Context, CpuUsage, Driver, DriverConfig, DriverState, Error, ExecOutput, Fingerprint, FsIsolation,
+    Inspection, MemoryUsage, NetworkOverride, PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus,
+    TaskUsage, Usage, async_trait,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -18,7 +18,6 @@ use crate::options::{ExecOptions, PluginOptions, TaskOptions};
 use crate::starts;
 use crate::task::{Life, StateV1, Task};
 
-const VERSION: u16 = 1;
 const SIGKILL: i32 = 9;
 /// Bound of what one answer holds.
 const EXEC_REPEAT_MAX: usize = 10_000;
@@ -241,7 +240,7 @@ impl Driver for Mock {
             tracing::info!(n, task = config.id, "a log line that the job asked for");
         }
         let state = StateV1 { config: config.msgpack_driver_config.clone(), started_at: SystemTime::now() };
-        let driver_state = handle::encode(&state)?;
+        let started = state.started()?;
         let task = self.manage(&config, Task::new(&config, &state)?);
         spawn_logs(&config, &options, &task);
         self.report(&config, options.events);
@@ -258,18 +257,15 @@ impl Driver for Mock {
             address: options.driver_ip.clone(),
             auto_advertise: options.driver_advertise,
         });
-        Ok(Started { driver_state, version: VERSION, network })
+        Ok(Started { network, ..started })
     }
 
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
-        let config = task.config.unwrap_or_default();
+        let config = task.config.clone().unwrap_or_default();
         if locked(&self.tasks).contains_key(&config.id) {
             return Ok(());
         }
-        if task.version != i32::from(VERSION) {
-            return Err(handle::unknown_version(task.version, 1..=i32::from(VERSION)));
-        }
-        let state: StateV1 = handle::decode(&task.driver_state)?;
+        let state = StateV1::recover(&task)?;
         let known = Task::new(&config, &state)?;
         known.options.validate()?;
         misbehave(&known.options, "recover").await;

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Description, DriverConfig, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogStream, LogsQuery,
-    Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait, handle,
+    AgentConfig, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogStream,
+    LogsQuery, Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -15,15 +15,18 @@ use tokio::sync::mpsc;
 use crate::options::{RemoteOptions, RemoteTaskOptions};
 use crate::provider::{Locked, Provider, Record, Stop, millis};
 
-const HANDLE_SCHEMA: u32 = 1;
 const CHUNK_MAX: usize = 32 << 10;
 /// How often a stop or a log looks whether something has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What finds an instance again.
 #[derive(Debug, Deserialize, Serialize)]
-struct HandleV1 {
+struct StateV1 {
     key: String,
+}
+
+impl DriverState for StateV1 {
+    const VERSION: u16 = 1;
 }
 
 #[derive(Debug, Clone)]
@@ -44,17 +47,11 @@ fn now_ms() -> u64 {
 }
 
 fn wire_handle(key: &str) -> Result<RemoteHandle, RemoteError> {
-    let data = handle::encode(&HandleV1 { key: key.to_owned() }).map_err(RemoteError::wrong_request)?;
-    Ok(RemoteHandle { schema: HANDLE_SCHEMA, data })
+    StateV1 { key: key.to_owned() }.remote_handle()
 }
 
 fn key_of(handle: &RemoteHandle) -> Result<String, RemoteError> {
-    if handle.schema != HANDLE_SCHEMA {
-        let known = 1..=HANDLE_SCHEMA as i32;
-        return Err(RemoteError::wrong_request(handle::unknown_version(i32::try_from(handle.schema).unwrap_or(i32::MAX), known)));
-    }
-    let v1: HandleV1 = handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
-    Ok(v1.key)
+    StateV1::from_remote_handle(handle).map(|state| state.key)
 }
 
 /// Keys are file names here.
@@ -186,8 +183,8 @@ impl RemoteDriver for MockRemote {
             retained_exit_results: true,
             logs: true,
             signals: true,
-            handle_schema_min: HANDLE_SCHEMA,
-            handle_schema_max: HANDLE_SCHEMA,
+            handle_schema_min: StateV1::VERSION.into(),
+            handle_schema_max: StateV1::VERSION.into(),
             pool_cpu_mhz: options.pool_cpu_mhz,
             pool_memory_mib: options.pool_memory_mib,
             ..Description::default()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use driver_sdk::{DriverConfig, Error, TaskConfig, TaskExit, handle};
+use driver_sdk::{DriverConfig, DriverState, Error, TaskConfig, TaskExit, handle};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,6 +15,10 @@ pub(crate) struct StateV1 {
     #[serde(with = "handle::bytes")]
     pub(crate) config: Vec<u8>,
     pub(crate) started_at: SystemTime,
+}
+
+impl DriverState for StateV1 {
+    const VERSION: u16 = 1;
 }
 
 /// What is known of the end.

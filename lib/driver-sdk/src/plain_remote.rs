@@ -23,9 +23,8 @@ use crate::schema::Spec;
 use crate::types::{
     AgentConfig, Capabilities, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
 };
-use crate::{Context, DETACH_SIGNAL, Driver, Error, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle};
+use crate::{Context, DETACH_SIGNAL, Driver, DriverState, Error, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle};
 
-const VERSION: u16 = 1;
 /// Hosts of the plain protocol have no cluster identity to offer.
 const OWNER: &str = "plain-driver-protocol";
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -37,6 +36,10 @@ struct StateV1 {
     schema: u32,
     #[serde(with = "handle::bytes")]
     data: Vec<u8>,
+}
+
+impl DriverState for StateV1 {
+    const VERSION: u16 = 1;
 }
 
 /// One task under management here.
@@ -248,21 +251,18 @@ impl Driver for PlainRemote {
         };
         let ensured = self.remote.ensure(ensure).await.map_err(error)?;
         let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
-        let driver_state = handle::encode(&state)?;
+        let started = state.started()?;
         let network = network(&ensured.observed);
         self.manage(&task, key, ensured.handle, ensured.observed.epoch, false);
-        Ok(Started { driver_state, version: VERSION, network })
+        Ok(Started { network, ..started })
     }
 
     async fn recover_task(&self, task: TaskHandle) -> Result<(), Error> {
-        let config = task.config.unwrap_or_default();
+        let config = task.config.clone().unwrap_or_default();
         if self.tasks().contains_key(&config.id) {
             return Ok(());
         }
-        if task.version != i32::from(VERSION) {
-            return Err(handle::unknown_version(task.version, 1..=i32::from(VERSION)));
-        }
-        let state: StateV1 = handle::decode(&task.driver_state)?;
+        let state = StateV1::recover(&task)?;
         let handle = RemoteHandle { schema: state.schema, data: state.data };
         let seen = self.remote.observe(std::slice::from_ref(&handle)).await.map_err(error)?;
         match seen.into_iter().next() {

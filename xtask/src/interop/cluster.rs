@@ -52,8 +52,13 @@ impl Agent {
         Ok(())
     }
 
+    /// Address of its API.
+    pub(crate) fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}{path}", self.port)
+        format!("{}{path}", self.address())
     }
     /// GET as JSON.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {

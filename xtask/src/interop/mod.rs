@@ -2,6 +2,7 @@
 
 mod cluster;
 mod disk_full;
+mod driver_template;
 mod go_driver;
 
 use std::time::Instant;
@@ -26,6 +27,7 @@ const CHECKS: &[Check] = &[
         "a Go driver built from Nomad's own raw_exec runs a job unmodified, survives kill -9 of itself and of the agent",
         go_driver::raw_exec,
     ),
+    ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
 ];

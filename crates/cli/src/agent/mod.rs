@@ -31,6 +31,9 @@ pub(crate) struct AgentArgs {
     /// Where state is kept
     #[arg(long)]
     pub(crate) data_dir: Option<String>,
+    /// Directory of external plugins
+    #[arg(long, value_name = "PATH")]
+    pub(crate) plugin_dir: Option<PathBuf>,
     /// Address that the listeners bind to
     #[arg(long)]
     pub(crate) bind: Option<String>,

@@ -313,7 +313,10 @@ fn client_config(
     }
     config.plugins =
         file.plugin.iter().map(|(n, p)| (n.clone(), PluginSettings { args: p.args.clone(), config: p.config.clone() })).collect();
-    config.plugin_dir = file.plugin_dir.as_ref().map(PathBuf::from).or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
+    let plugin_dir = args.plugin_dir.clone().or_else(|| file.plugin_dir.as_ref().map(PathBuf::from));
+    // Plugins are started again for as long as the agent runs, whatever its working directory is then.
+    let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
+    config.plugin_dir = plugin_dir.or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
     match std::env::current_exe() {
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
