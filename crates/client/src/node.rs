@@ -149,6 +149,7 @@ impl NodeLoop {
                 self.ctx.remote.send(Command::Welcome(cluster));
                 self.cut_off(false);
             }
+            FromServer::ListRemote { ask, answer } => self.ctx.remote.send(Command::List { ask, answer }),
             FromServer::Lost => self.cut_off(true),
             FromServer::Orders { full, orders, released } => self.ctx.remote.send(Command::Orders { full, orders, released }),
             FromServer::Allocs { full, allocs, removed } => {

@@ -12,7 +12,8 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, NodeUpdate, ToNode, ToNodeMessage, node_service_client::NodeServiceClient,
+    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, ToNode, ToNodeMessage,
+    node_service_client::NodeServiceClient,
 };
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
 use tokio::sync::{Notify, mpsc, watch};
@@ -35,6 +36,8 @@ pub(crate) enum FromServer {
     Allocs { full: bool, allocs: Vec<Placed>, removed: Vec<AllocId> },
     /// Orders; `full` = exactly these.
     Orders { full: bool, orders: Vec<RemoteOrder>, released: Vec<String> },
+    /// A question about a provider; its answer goes into this session.
+    ListRemote { ask: ListRemote, answer: mpsc::Sender<FromNode> },
     /// The session is over.
     Lost,
 }
@@ -316,6 +319,7 @@ impl Session {
                                 .collect::<Result<_, _>>()?;
                             self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })?;
                         }
+                        Some(ToNodeMessage::ListRemote(ask)) => self.hand_on(FromServer::ListRemote { ask, answer: out.clone() })?,
                         Some(ToNodeMessage::Welcome(_)) => {}
                     }
                 }

@@ -211,8 +211,55 @@ impl fmt::Display for SlotKey {
     }
 }
 
+/// A text is not the name of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the name of a slot: it has the form namespace/job.group[index]/task")]
+pub struct NotASlot(pub String);
+
+impl std::str::FromStr for SlotKey {
+    type Err = NotASlot;
+
+    /// The inverse of the slot's text. A job's id may hold slashes and dots, the other parts may not.
+    fn from_str(text: &str) -> Result<Self, NotASlot> {
+        let parse = || {
+            let (namespace, rest) = text.split_once('/')?;
+            let (rest, task) = rest.rsplit_once("]/")?;
+            let (rest, index) = rest.rsplit_once('[')?;
+            let (job, group) = rest.rsplit_once('.')?;
+            if namespace.is_empty() || job.is_empty() || group.is_empty() || task.is_empty() {
+                return None;
+            }
+            Some(Self {
+                namespace: namespace.into(),
+                job_id: job.into(),
+                group: group.into(),
+                index: index.parse().ok()?,
+                task: task.into(),
+            })
+        };
+        parse().ok_or_else(|| NotASlot(text.to_owned()))
+    }
+}
+
 /// Position in the store's history; every object carries the index of its creation and last modification. Never 0 for a stored object.
 pub type StoreIndex = u64;
 
 /// Nanoseconds since the Unix epoch, as the API shows times of jobs, allocations and events.
 pub type TimestampNs = i64;
+
+#[cfg(test)]
+mod tests {
+    use super::SlotKey;
+
+    #[test]
+    fn slots_have_one_text() {
+        for text in ["default/job.group[0]/task", "ns/a/b.c.group[12]/t", "default/j]x.g[3]/t"] {
+            assert_eq!(text.parse::<SlotKey>().expect(text).to_string(), text);
+        }
+        for text in
+            ["", "default", "default/job", "default/job.g[x]/t", "default/job[0]/t", "/job.g[0]/t", "default/job.g[0]/", "default/.g[0]/t"]
+        {
+            assert!(text.parse::<SlotKey>().is_err(), "{text}");
+        }
+    }
+}

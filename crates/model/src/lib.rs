@@ -48,7 +48,10 @@ pub use network::{Network, Port};
 pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStatus};
 pub use plan::{Plan, PlanResult};
 pub use policy::{Disconnect, Migrate, Reschedule, Restart, Update};
-pub use remote::{DesiredRemote, Observed, RemoteExit, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict, RemoteWanted};
+pub use remote::{
+    DesiredRemote, Observed, RemoteExit, RemoteImport, RemoteInstance, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
+    RemoteWanted,
+};
 pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
 pub use scheduler_config::SchedulerConfig;
 pub use service::{Check, Service};

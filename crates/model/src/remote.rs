@@ -441,6 +441,58 @@ pub struct RemoteReport {
     pub refused: String,
 }
 
+/// An instance as a provider lists it for its owner, whether or not any record knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteInstance {
+    /// The key that it was created with: an incarnation's id, when it was created by this release.
+    pub key: String,
+    /// The slot that it was created for, as text.
+    pub slot: String,
+    /// The highest epoch that the provider has accepted for it; 0 when it keeps none.
+    pub epoch: u64,
+    /// The driver's token for it.
+    pub handle: Option<RemoteHandle>,
+    /// What was seen.
+    pub observed: Observed,
+    /// The provider's name for it, for people.
+    #[serde(rename = "ProviderID")]
+    pub provider_id: String,
+    /// Attributes, for people.
+    pub attributes: BTreeMap<String, String>,
+    /// Where it is reached.
+    pub address: String,
+    /// Ports by label.
+    pub port_map: BTreeMap<String, i32>,
+    /// When it started.
+    pub started_at: TimestampNs,
+}
+
+impl RemoteInstance {
+    /// Takes resources at the provider: anything but confirmed absence and a result that is only kept.
+    #[must_use]
+    pub fn alive(&self) -> bool {
+        !self.observed.ended()
+    }
+}
+
+/// An instance that no record knows becomes one: by a person's order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RemoteImport {
+    /// The instance.
+    pub instance: RemoteInstance,
+    /// Its key as an incarnation.
+    pub incarnation: IncarnationId,
+    /// Driver that listed it.
+    pub driver: String,
+    /// Runtime that it lives in.
+    pub provider: String,
+    /// What it is taken for: what the job wants of the slot. None: it is to be stopped.
+    pub as_wanted: Option<Box<RemoteWanted>>,
+    /// Who and why, for people.
+    pub why: String,
+}
+
 /// The slot of an allocation's task.
 #[must_use]
 pub fn slot_of(alloc: &crate::alloc::Allocation, task: &Arc<str>) -> SlotKey {

@@ -41,6 +41,8 @@ pub struct ServerConfig {
     pub event_batches: usize,
     /// Thresholds of the collection.
     pub gc: GcConfig,
+    /// How often providers are asked what this cluster has there.
+    pub sweep_interval: Duration,
     /// Largest priority of a job.
     pub job_max_priority: i32,
     /// Versions kept of each job.
@@ -99,6 +101,7 @@ impl Default for ServerConfig {
             failed_follow_up: Duration::from_secs(60),
             event_batches: 100,
             gc: GcConfig::default(),
+            sweep_interval: Duration::from_secs(60),
             job_max_priority: 100,
             job_tracked_versions: 6,
         }

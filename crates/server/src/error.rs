@@ -23,6 +23,8 @@ pub enum Kind {
     Node,
     /// A remote task.
     RemoteTask,
+    /// An instance at a provider that no record knows.
+    RemoteInstance,
 }
 
 impl fmt::Display for Kind {
@@ -36,6 +38,7 @@ impl fmt::Display for Kind {
             Self::Deployment => "deployment",
             Self::Node => "node",
             Self::RemoteTask => "remote task",
+            Self::RemoteInstance => "unbound remote instance",
         })
     }
 }

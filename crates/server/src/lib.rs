@@ -42,6 +42,7 @@ pub mod requests;
 mod rpc;
 mod server;
 mod shared;
+pub mod sweep;
 mod worker;
 
 pub use config::{GcConfig, ServerConfig};

@@ -17,8 +17,8 @@ use lifecycle::remote::{
     transition, wake_at,
 };
 use model::{
-    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteReport, RemoteTask,
-    RemoteWanted, SlotKey, TimestampNs, Trigger,
+    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport, RemoteReport,
+    RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
     remote::{Manager, RemotePolicy, slot_of},
 };
 use state::{Batch, Change, Object, State};
@@ -29,6 +29,7 @@ use crate::{
     commit::{Commit, Decided, Stamp},
     error::{Kind, ServerError},
     shared::Shared,
+    sweep::Sweeps,
 };
 
 /// After a refused commit everything is looked at again this much later.
@@ -171,7 +172,12 @@ pub(crate) async fn supervision_loop(shared: Arc<Shared>) {
         }
         let looked_at = slots.clone();
         // Decided on the newest state at that moment, which may be newer than the one that the slots came from: then it wakes us again.
-        let result = shared.queue().commit(move |state, stamp| Ok(Decided { batch: reconcile(state, slots, stamp), answer: () })).await;
+        let sweeps = shared.clone();
+        let decided = shared.queue().commit(move |state, stamp| {
+            let batch = reconcile(state, slots, stamp, &sweeps.sweeps);
+            Ok(Decided { batch, answer: () })
+        });
+        let result = decided.await;
         if let Err(error) = result {
             tracing::error!(error = %error, "supervising remote tasks failed; trying again");
             tokio::time::sleep(RETRY).await;
@@ -281,19 +287,19 @@ impl<'a> Feeder<'a> {
 }
 
 /// What the snapshot asks of these slots.
-pub(crate) fn reconcile(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp) -> Batch {
+pub(crate) fn reconcile(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp, sweeps: &Sweeps) -> Batch {
     let mut feeder = Feeder::new(state, stamp);
     let mut jobs: BTreeMap<JobKey, Vec<SlotKey>> = BTreeMap::new();
     for slot in slots {
         jobs.entry(slot.job()).or_default().push(slot);
     }
     for (key, slots) in jobs {
-        reconcile_job(&mut feeder, &key, &slots);
+        reconcile_job(&mut feeder, &key, &slots, sweeps);
     }
     feeder.into_batch()
 }
 
-fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
+fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey], sweeps: &Sweeps) {
     let (state, now) = (feeder.state, feeder.stamp.now);
     let job = state.job(key);
     // The newest live allocation of each place; one pass over the job for all of its slots.
@@ -317,6 +323,14 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
             .get(&(slot.group.clone(), slot.index))
             .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
             .and_then(|alloc| wanted_by(state, alloc, slot, feeder.record(slot), &mut hashes));
+        // What may live already is not created once more.
+        let wanted = wanted.filter(|w| {
+            let hold = feeder.record(slot).is_none().then(|| sweeps.holds(slot, w, can_list(state, w))).flatten();
+            if let Some(why) = &hold {
+                tracing::warn!(slot = %slot, why, "a remote task is not created now");
+            }
+            hold.is_none()
+        });
         // Want of room is said of a whole group; a slot that has its next place waits there for the successor to observe, whatever its siblings lack.
         let has_place = wanted.is_some() || feeder.record(slot).is_some_and(|record| record.successor.is_some());
         let draining = |node: NodeId| {
@@ -341,6 +355,23 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey]) {
             feeder.feed(slot, &Event::CapableNode { node, provider });
         }
     }
+}
+
+/// Can the node that is to create it list what its provider has?
+fn can_list(state: &State, wanted: &RemoteWanted) -> bool {
+    let node = wanted.manager.and_then(|m| state.node(m.node_id));
+    node.and_then(|n| n.drivers.get(&wanted.driver)).and_then(|d| d.remote.as_ref()).is_some_and(|p| p.list)
+}
+
+/// The batch that makes a record of an instance which had none.
+pub(crate) fn import(state: &State, stamp: Stamp, slot: &SlotKey, import: RemoteImport) -> Result<Batch, ServerError> {
+    let mut feeder = Feeder::new(state, stamp);
+    let step = feeder.feed(slot, &Event::Import(Box::new(import)));
+    let batch = feeder.into_batch();
+    if batch.is_empty() {
+        return Err(ServerError::Conflict(format!("remote task {slot}: {}", step.reasons.join("; "))));
+    }
+    Ok(batch)
 }
 
 /// Hashes of specifications by create index, version, group and task: many slots share one.

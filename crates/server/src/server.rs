@@ -32,6 +32,7 @@ use crate::{
     remote::{self, Supervision},
     rpc::{self, ClientUpdates, Sessions},
     shared::{Counters, Shared},
+    sweep::{self, Sweeps},
     worker,
 };
 
@@ -128,6 +129,7 @@ impl Server {
             sessions: Sessions::default(),
             updates: ClientUpdates::default(),
             remote: Supervision::default(),
+            sweeps: Sweeps::new(known.is_nil()),
             drains: Drains::default(),
             deploy: tokio::sync::Notify::new(),
             counters: Counters::default(),
@@ -156,6 +158,7 @@ impl Server {
         shared.tasks.spawn(drainer::drain_loop(shared.clone()));
         shared.tasks.spawn(deployments::deployment_loop(shared.clone()));
         shared.tasks.spawn(remote::supervision_loop(shared.clone()));
+        shared.tasks.spawn(sweep::sweep_loop(shared.clone()));
         shared.tasks.spawn(collect::collection_loop(shared.clone()));
         shared.tasks.spawn(rpc::serve(shared.clone(), listener));
         tracing::info!(cluster = %cluster_id, rpc = %rpc_addr, index = state.latest_index(), "server started");

@@ -28,6 +28,7 @@ use crate::{
     remote::Supervision,
     requests::ServerStats,
     rpc::{ClientUpdates, Sessions},
+    sweep::Sweeps,
 };
 
 /// What the loops and handles of one server share. Each loop owns its part; the parts know nothing of each other but through commits.
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) updates: ClientUpdates,
     pub(crate) remote: Supervision,
+    pub(crate) sweeps: Sweeps,
     pub(crate) drains: Drains,
     pub(crate) deploy: Notify,
     pub(crate) counters: Counters,
@@ -110,6 +112,7 @@ impl Observer for Shared {
         }
         self.blocked.follow(commit);
         self.remote.follow(commit);
+        self.sweeps.follow(commit);
         self.drains.follow(commit);
         if tables.contains(Table::Deployments) || tables.contains(Table::Jobs) {
             self.deploy.notify_one();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::RemoteTask;
+use model::{NodeId, RemoteInstance, RemoteTask, TimestampNs};
 use serde::{Deserialize, Serialize};
 
 use crate::With;
@@ -22,6 +22,27 @@ pub struct RemoteExtra {
     pub unmanaged: bool,
     /// What is promised of this task, from what its provider can do.
     pub guarantee: Guarantee,
+}
+
+/// `GET /v1/remote/unbound`: what the last sweep of a provider has found there that no record knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RemoteSweep {
+    /// Driver.
+    pub driver: String,
+    /// Identity of the runtime.
+    pub provider: String,
+    /// The node that was asked; nil = no ready node reaches it.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// When it was last tried, Unix ns.
+    pub at: TimestampNs,
+    /// Why it could not be asked the last time; empty = it was. What is below is from the last time that it was.
+    pub error: String,
+    /// Instances of this cluster.
+    pub instances: usize,
+    /// Those that no record knows. Handles are left out: they are the drivers' business.
+    pub unbound: Vec<RemoteInstance>,
 }
 
 /// What is promised of a remote task, and why not more.

@@ -86,6 +86,8 @@ pub(crate) struct Server {
     pub(crate) num_schedulers: Option<u32>,
     /// How long a node may act without hearing from the servers: the lease of remote tasks.
     pub(crate) min_heartbeat_ttl: Option<String>,
+    /// How often providers are asked what this cluster has there.
+    pub(crate) remote_sweep_interval: Option<String>,
     /// Added to the lease before a node counts as down.
     pub(crate) heartbeat_grace: Option<String>,
     /// Age at which ended evaluations are collected.

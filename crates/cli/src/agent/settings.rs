@@ -180,6 +180,10 @@ fn server_config(
     let lease = r.duration("server.min_heartbeat_ttl", s.min_heartbeat_ttl.as_deref(), base.lease);
     let mut config = base.with_lease(lease);
     config.lease_margin = r.duration("server.heartbeat_grace", s.heartbeat_grace.as_deref(), config.lease_margin);
+    config.sweep_interval = r.duration("server.remote_sweep_interval", s.remote_sweep_interval.as_deref(), config.sweep_interval);
+    if config.sweep_interval.is_zero() {
+        r.wrong("server.remote_sweep_interval must be above 0: what no record knows is found in no other way".into());
+    }
     config.data_dir = (!dev).then(|| s.data_dir.as_ref().map_or_else(|| data_dir.join("server"), PathBuf::from));
     config.name = name.to_owned();
     config.region = region.to_owned();

@@ -1,13 +1,15 @@
-//! `drover remote list|status`: the records of remote tasks.
+//! `drover remote list|status|sweep|adopt|stop|restart|forget|gone`: the records of remote tasks, and what no record knows.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use model::{Observed, RemoteTask};
+use api::shapes::{IndexResponse, RemoteSweep};
+use model::{Observed, RemoteInstance, RemoteTask};
+use serde_json::{Value, json};
 
 use super::{ApiArgs, Shape, eval::lower};
 use crate::{
-    conn::Conn,
+    conn::{Conn, encode},
     output::{self, Table},
     when,
 };
@@ -27,6 +29,57 @@ pub(crate) enum Command {
         /// Only those whose runtime could not be asked
         #[arg(long)]
         unknown: bool,
+        /// Instead: instances of this cluster that no record knows, as the last sweep has found them
+        #[arg(long, alias = "orphaned")]
+        unbound: bool,
+    },
+    /// Ask every provider now what this cluster has there, and show what no record knows
+    Sweep {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Order the stop of everything that no record knows
+        #[arg(long)]
+        stop: bool,
+        /// Say what would be stopped, and stop nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Take an instance that no record knows for what its slot's job wants there; the instance is not touched
+    Adopt {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Key of the instance, or its beginning
+        instance: String,
+    },
+    /// Stop an instance that no record knows; the order lasts until its absence is confirmed
+    Stop {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Key of the instance, or its beginning
+        instance: String,
+    },
+    /// Stop the instance of a slot; another one of the same specification follows
+    Restart {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// A slot (`namespace/job.group[index]/task`) or the beginning of an incarnation's id
+        slot: String,
+    },
+    /// Give up the record of a slot without confirmation, or hear no more of an instance that no record knows; instances are not touched
+    Forget {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// A slot, the beginning of an incarnation's id, or the key of an instance that no record knows
+        what: String,
+    },
+    /// Declare that the instance of a slot does not exist: the way out when its provider cannot tell
+    Gone {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// A slot, or the beginning of an incarnation's id
+        slot: String,
     },
     /// Show one remote task, or all of a job
     Status {
@@ -42,7 +95,62 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape, unmanaged, unknown } => {
+        Command::List { api, shape, unbound: true, .. } => show_unbound(&sweeps(&api.conn()?, false).await?, &shape),
+        Command::Sweep { api, shape, stop, dry_run } => sweep(&api.conn()?, &shape, stop, dry_run).await,
+        Command::Adopt { api, instance } => {
+            let conn = api.conn()?;
+            let found = one_unbound(&conn, &instance).await?;
+            let _: IndexResponse = conn.put(&format!("/v1/remote/unbound/{}/adopt", encode(&found.key)), &json!({})).await?;
+            output::line(&format!("Instance {} is adopted into slot {}", found.key, found.slot));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Stop { api, instance } => {
+            let conn = api.conn()?;
+            match one_unbound(&conn, &instance).await {
+                Ok(found) => {
+                    stop_unbound(&conn, &found).await?;
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err(unknown) => match one_slot(&conn, &instance).await {
+                    Ok(task) => bail!(
+                        "slot {} belongs to job {:?}: stop or scale the job, or replace the instance with `drover remote restart`",
+                        task.slot,
+                        task.slot.job_id.as_str()
+                    ),
+                    Err(_) => Err(unknown),
+                },
+            }
+        }
+        Command::Restart { api, slot } => {
+            let conn = api.conn()?;
+            let task = one_slot(&conn, &slot).await?;
+            let _: IndexResponse = conn.put(&format!("/v1/remote/restart/{}", in_path(&task)), &json!({})).await?;
+            output::line(&format!("The instance of slot {} is being stopped; another one follows", task.slot));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Gone { api, slot } => {
+            let conn = api.conn()?;
+            let task = one_slot(&conn, &slot).await?;
+            let _: IndexResponse = conn.put(&format!("/v1/remote/gone/{}", in_path(&task)), &json!({})).await?;
+            output::line(&format!("Slot {} has no instance any more, by your word", task.slot));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Forget { api, what } => {
+            let conn = api.conn()?;
+            if let Ok(found) = one_unbound(&conn, &what).await {
+                let _: Value = conn.delete(&format!("/v1/remote/unbound/{}", encode(&found.key))).await?;
+                output::line(&format!("Instance {} of slot {} is reported no more until the servers start again", found.key, found.slot));
+                return Ok(ExitCode::SUCCESS);
+            }
+            let task = one_slot(&conn, &what).await?;
+            let _: Value = conn.delete(&format!("/v1/remote/task/{}", in_path(&task))).await?;
+            output::line(&format!(
+                "The record of slot {} is given up; what lives at its provider lives on and is found by the sweep",
+                task.slot
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::List { api, shape, unmanaged, unknown, unbound: false } => {
             let mut tasks = all(&api.conn()?).await?;
             tasks.retain(|t| (!unmanaged || t.manager.is_none()) && (!unknown || matches!(t.observed, Observed::Unknown { .. })));
             if shape.json {
@@ -76,6 +184,99 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+async fn sweeps(conn: &Conn, anew: bool) -> Result<Vec<RemoteSweep>> {
+    conn.get(&format!("/v1/remote/unbound?sweep={anew}")).await
+}
+
+/// Looks anew. Providers that could not be asked make the exit code 2: what they have is not known.
+async fn sweep(conn: &Conn, shape: &Shape, stop: bool, dry_run: bool) -> Result<ExitCode> {
+    let sweeps = sweeps(conn, true).await?;
+    let code = show_unbound(&sweeps, shape)?;
+    if stop {
+        for instance in sweeps.iter().flat_map(|s| &s.unbound) {
+            if dry_run {
+                output::line(&format!("Would stop {} of slot {}", instance.key, instance.slot));
+            } else {
+                stop_unbound(conn, instance).await?;
+            }
+        }
+    }
+    Ok(code)
+}
+
+async fn stop_unbound(conn: &Conn, instance: &RemoteInstance) -> Result<()> {
+    let _: IndexResponse = conn.put(&format!("/v1/remote/unbound/{}/stop", encode(&instance.key)), &json!({})).await?;
+    output::line(&format!(
+        "The stop of instance {} of slot {} is ordered; `drover remote list` shows how it goes",
+        instance.key, instance.slot
+    ));
+    Ok(())
+}
+
+fn show_unbound(sweeps: &[RemoteSweep], shape: &Shape) -> Result<ExitCode> {
+    if shape.json {
+        output::json(&sweeps)?;
+    } else {
+        let mut table = Table::new(["Instance", "Slot", "Driver", "Provider", "Provider ID", "State", "Started"]);
+        let mut unbound = 0;
+        for s in sweeps {
+            for i in &s.unbound {
+                unbound += 1;
+                table.row([
+                    i.key.clone(),
+                    i.slot.clone(),
+                    s.driver.clone(),
+                    s.provider.clone(),
+                    i.provider_id.clone(),
+                    observed(&i.observed),
+                    when::ago(i.started_at, when::now_ns()),
+                ]);
+            }
+        }
+        if sweeps.is_empty() {
+            output::line("No provider that can be listed has been reached yet");
+        } else if unbound == 0 {
+            output::line(&format!("{} providers, nothing that no record knows", sweeps.len()));
+        } else {
+            table.print();
+        }
+        for s in sweeps.iter().filter(|s| !s.error.is_empty()) {
+            output::line(&format!("Provider {} of driver {:?} could not be asked: {}", s.provider, s.driver, s.error));
+        }
+    }
+    Ok(ExitCode::from(if sweeps.iter().any(|s| !s.error.is_empty()) { 2 } else { 0 }))
+}
+
+/// The unbound instance whose key begins so.
+async fn one_unbound(conn: &Conn, prefix: &str) -> Result<RemoteInstance> {
+    let mut found: Vec<RemoteInstance> =
+        sweeps(conn, false).await?.into_iter().flat_map(|s| s.unbound).filter(|i| i.key.starts_with(prefix)).collect();
+    match (found.pop(), found.len()) {
+        (Some(one), 0) if !prefix.is_empty() => Ok(one),
+        (None, _) => bail!("no instance {prefix:?} is known that no record knows; `drover remote sweep` looks anew"),
+        (_, more) => bail!("{prefix:?} is the beginning of {} instances: give more of the key", more + 1),
+    }
+}
+
+/// The record of a slot by its name, or by the beginning of its incarnation's id.
+async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTask> {
+    let mut found: Vec<RemoteTask> = all(conn)
+        .await?
+        .into_iter()
+        .filter(|t| t.slot.to_string() == what || (!what.is_empty() && t.incarnation.to_string().starts_with(what)))
+        .collect();
+    match (found.pop(), found.len()) {
+        (Some(one), 0) => Ok(one),
+        (None, _) => bail!("no remote task of a slot or incarnation {what:?}; `drover remote list` shows them"),
+        (_, more) => bail!("{what:?} is the beginning of {} incarnations: give more of the id", more + 1),
+    }
+}
+
+/// The slot as paths name it.
+fn in_path(task: &RemoteTask) -> String {
+    task.slot.to_string().split('/').map(encode).collect::<Vec<_>>().join("/")
 }
 
 async fn all(conn: &Conn) -> Result<Vec<RemoteTask>> {

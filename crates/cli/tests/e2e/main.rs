@@ -7,5 +7,6 @@ mod demo;
 mod examples;
 mod exec;
 mod faults;
+mod remote;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::node_rpc::{self, ListRemote, RemoteListed};
 use driver_host::{
-    Bundle, BundleFile, EnsureRequest, InstanceState, Observation, Remote, RemoteError, RemoteHandle as WireHandle, TaskConfig,
-    proto::build,
+    Bundle, BundleFile, EnsureRequest, InstanceState, ListedInstance, Observation, Remote, RemoteError, RemoteHandle as WireHandle,
+    TaskConfig, proto::build,
 };
 use lifecycle::remote::node::{Answer, Call, Sighting};
-use model::{ClusterId, IncarnationId, Observed, SlotKey, TimestampNs, remote::RemoteHandle};
+use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, remote::RemoteHandle};
 
 use super::Interest;
 use crate::{
@@ -190,6 +191,44 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
         }
         token = page.next_page_token;
     }
+}
+
+/// Instances of one page of a listing.
+const PAGE: u32 = 200;
+
+/// One page of what the cluster has at a provider.
+pub(crate) async fn list_page(ctx: &NodeContext, cluster: ClusterId, ask: ListRemote) -> RemoteListed {
+    let failed = |error: String| RemoteListed { seq: ask.seq, error, ..RemoteListed::default() };
+    let reached = ctx.drivers.provider(&ask.driver).map(|p| p.provider);
+    if reached.as_deref() != Some(&*ask.provider) {
+        let reached = reached.map_or_else(|| "none".to_owned(), |p| format!("{p:?}"));
+        return failed(format!("driver {:?} of this node reaches provider {reached}, not {:?}", ask.driver, ask.provider));
+    }
+    let remote = match remote_of(ctx, &ask.driver).await {
+        Ok(remote) => remote,
+        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => return failed(why),
+    };
+    let owner = cluster.to_string();
+    match remote.list(&owner, &ask.page_token, PAGE).await {
+        Ok(page) => RemoteListed {
+            seq: ask.seq,
+            // Foreign objects are never touched, whatever a driver lists.
+            instances_json: page.instances.into_iter().filter(|i| i.owner == owner).map(|i| node_rpc::to_json(&listed(i))).collect(),
+            next_page_token: page.next_page_token,
+            error: String::new(),
+        },
+        Err(e) => failed(e.to_string()),
+    }
+}
+
+fn listed(i: ListedInstance) -> RemoteInstance {
+    let seen = i.observed.as_ref().map(sighting).unwrap_or_else(|| Sighting {
+        observed: Observed::Unknown { since: now_ns(), why: "listed without an observation".to_owned() },
+        ..Sighting::default()
+    });
+    let Sighting { observed, provider_id, attributes, address, port_map, started_at } = seen;
+    let handle = i.handle.map(model_handle);
+    RemoteInstance { key: i.key, slot: i.slot, epoch: i.epoch, handle, observed, provider_id, attributes, address, port_map, started_at }
 }
 
 /// One observation for each handle.

@@ -10,6 +10,7 @@ mod watch;
 
 use std::sync::Arc;
 
+use api::node_rpc::{FromNode, ListRemote};
 use driver_host::Driver;
 use model::{AllocId, Allocation, ClusterId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
 use tokio::sync::{mpsc, oneshot};
@@ -60,6 +61,11 @@ pub(crate) enum Command {
     Prepared {
         slot: SlotKey,
         result: Box<Result<calls::Prepared, String>>,
+    },
+    /// A server asks what the cluster has at a provider.
+    List {
+        ask: ListRemote,
+        answer: mpsc::Sender<FromNode>,
     },
     Instance {
         slot: SlotKey,

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use api::node_rpc::FromNodeMessage;
 use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
 use model::{ClusterId, DesiredRemote, IncarnationId, SlotKey, node::RemoteProvider, remote::RemoteHandle};
 use tokio::sync::{Notify, mpsc};
@@ -148,6 +149,14 @@ impl RemoteLoop {
                     })
                 });
                 let _ = reply.send(instance);
+            }
+            Command::List { ask, answer } => {
+                let (ctx, cluster) = (self.ctx.clone(), self.cluster);
+                tokio::spawn(async move {
+                    let listed = calls::list_page(&ctx, cluster, ask).await;
+                    // Without the session nobody waits for it.
+                    let _ = answer.send(FromNodeMessage::RemoteListed(listed).into()).await;
+                });
             }
             Command::Fresh(reply) => {
                 let _ = reply.send(self.orders_are_fresh);

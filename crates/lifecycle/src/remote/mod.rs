@@ -25,7 +25,7 @@ pub mod reconcile;
 mod reports;
 mod transition;
 
-use model::{IncarnationId, JobKey, NodeId, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
+use model::{IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
 pub use transition::{order_for_node, orders, transition, wake_at};
 
 /// What the caller knows and the function may not find out by itself.
@@ -98,6 +98,8 @@ pub enum Event {
         /// Who and why.
         why: String,
     },
+    /// A person orders that an instance which no record knows be adopted, or stopped (rule 10).
+    Import(Box<RemoteImport>),
     /// Time has passed, see [`wake_at`].
     Tick,
 }

@@ -1,8 +1,8 @@
 //! The servers' transition function. See the module above for the picture, README.md for the rules by number.
 
 use model::{
-    AllocId, DesiredRemote, NodeId, Observed, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, TimestampNs,
-    remote::{Manager, RemoteEvent, RemoteRole},
+    AllocId, DesiredRemote, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, TimestampNs,
+    remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteRole},
 };
 
 use super::{Context, Effect, Event, Step};
@@ -31,6 +31,11 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
         Event::Restart { why } => work.restart(why),
         Event::DeclareGone { why } => work.declare_gone(why),
         Event::Forget { why } => work.forget(why),
+        Event::Import(import) => work.because(format!(
+            "refused: the slot has a record of its own, of incarnation {}; instance {} cannot take its place",
+            before.incarnation.short(),
+            import.instance.key
+        )),
         Event::Tick => {}
     }
     work.advance();
@@ -98,6 +103,17 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
             step.reasons.push("the slot is wanted for the first time: intent is committed, then created".to_owned());
             step.record = Some(r);
         }
+        Event::Import(import) => {
+            let r = imported(slot, import, cx);
+            let asks = import.as_wanted.is_some();
+            step.effects.push(Effect::Commit(Box::new(r.clone())));
+            if asks {
+                // An allocation that the slot has already takes it over when its node is looked at; without one the scheduler places it.
+                step.effects.push(Effect::Evaluate { job: slot.job(), why: format!("{slot} was adopted and is unmanaged") });
+            }
+            step.reasons.push(import.why.clone());
+            step.record = Some(r);
+        }
         Event::Report { from, .. } => {
             // Rules 5 and 10: an instance without a record is nobody's to kill; the sweep reports it.
             step.effects.push(Effect::Release { node: *from, slot: slot.clone() });
@@ -116,6 +132,44 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
         | Event::Tick => step.reasons.push("the slot has no record: nothing to do".to_owned()),
     }
     step
+}
+
+/// The record of an instance that none knew: unmanaged, under an epoch that its provider has not seen, adopted or a tombstone.
+fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
+    let RemoteImport { instance, incarnation, driver, provider, as_wanted, why } = import;
+    let mut r = RemoteTask {
+        slot: slot.clone(),
+        driver: driver.clone(),
+        provider: provider.clone(),
+        incarnation: *incarnation,
+        // Some manager has acted under the epoch that the provider knows; whoever manages it next acts under a later one.
+        epoch: instance.epoch.max(1),
+        incarnation_epoch: 0,
+        unmanaged_since: cx.now,
+        handle: instance.handle.clone().filter(|h| h.data.len() <= MAX_HANDLE_BYTES),
+        // A result is counted when a manager reports it, not when a listing mentions it.
+        observed: if instance.alive() {
+            instance.observed.clone()
+        } else {
+            Observed::Unknown { since: cx.now, why: "listed by its provider, not observed by a manager yet".to_owned() }
+        },
+        provider_id: instance.provider_id.clone(),
+        attributes: instance.attributes.clone(),
+        address: instance.address.clone(),
+        port_map: instance.port_map.clone(),
+        started_at: instance.started_at,
+        ..RemoteTask::default()
+    };
+    if let Some(wanted) = as_wanted {
+        r.job_version = wanted.job_version;
+        r.spec_hash.clone_from(&wanted.spec_hash);
+        r.policy = wanted.policy.clone();
+    } else {
+        r.desired = DesiredRemote::Stop;
+        r.stop_reason.clone_from(why);
+    }
+    note(&mut r, cx, why.clone());
+    r
 }
 
 /// Puts a new incarnation of what is wanted into the record, under a new epoch.

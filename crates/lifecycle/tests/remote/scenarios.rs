@@ -3,7 +3,7 @@
 use lifecycle::remote::{Context, Effect, Event, node, orders, reconcile::needs_executor, transition};
 use lifecycle::restart::mix;
 use model::{
-    DesiredRemote, IncarnationId, Observed, RemoteReport, RemoteVerdict, RemoteWanted,
+    DesiredRemote, IncarnationId, Observed, RemoteImport, RemoteInstance, RemoteReport, RemoteVerdict, RemoteWanted,
     remote::{MAX_HANDLE_BYTES, Manager, RemoteHandle},
 };
 use uuid::Uuid;
@@ -534,6 +534,56 @@ fn a26_bound_but_gone_restarts_and_unbound_is_not_touched() {
     let step = transition(&slot_key(0), None, &Event::Report { from: node_id(0), report: Box::new(report) }, cx());
     assert_eq!(step.effects, [Effect::Release { node: node_id(0), slot: slot_key(0) }]);
     assert!(step.record.is_none());
+}
+
+#[test]
+fn a26_what_no_record_knows_is_adopted_or_stopped_by_order_only() {
+    for adopted in [true, false] {
+        let mut w = running(Config { nodes: 2, ..Config::default() });
+        let before = w.records.remove(&0).expect("the record that the restored servers have lost");
+        let instance = RemoteInstance {
+            key: before.incarnation.to_string(),
+            slot: slot_key(0).to_string(),
+            epoch: before.epoch,
+            handle: before.handle.clone(),
+            observed: Observed::Running,
+            ..RemoteInstance::default()
+        };
+        let wanted = RemoteWanted {
+            job_version: before.job_version,
+            spec_hash: before.spec_hash.clone(),
+            policy: before.policy.clone(),
+            ..RemoteWanted::default()
+        };
+        let import = RemoteImport {
+            instance,
+            incarnation: before.incarnation,
+            driver: before.driver.clone(),
+            provider: before.provider.clone(),
+            as_wanted: adopted.then(|| Box::new(wanted)),
+            why: "a test".to_owned(),
+        };
+        let step = transition(&slot_key(0), None, &Event::Import(Box::new(import.clone())), cx());
+        let record = step.record.expect("a record");
+        assert!(record.manager.is_none() && record.adopt(), "whoever manages it looks first");
+        let again = transition(&slot_key(0), Some(&record), &Event::Import(Box::new(import)), cx());
+        assert_eq!(again.record.as_ref(), Some(&record), "a slot that has a record takes no other instance: {:?}", again.reasons);
+        w.records.insert(0, record);
+        if adopted {
+            w.place(0, 1);
+        } else {
+            w.apply(&Action::StopJob);
+        }
+        w.run_as_is();
+        if adopted {
+            assert_eq!(w.records[&0].incarnation, before.incarnation, "the same instance, managed again");
+            assert!(w.records[&0].epoch > before.epoch && w.records[&0].manager.is_some());
+            assert_eq!(w.alive(0).len(), 1);
+        } else {
+            assert!(w.records.is_empty() && w.alive(0).is_empty(), "stopped, confirmed, forgotten");
+        }
+        w.assert_ok();
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::{
     handle::ServerHandle,
     remote,
     requests::{Collected, SchedulerConfigSet, SetSchedulerConfig},
+    sweep::{self, ProviderSweep},
 };
 
 impl ServerHandle {
@@ -64,6 +65,42 @@ impl ServerHandle {
     /// When there is no record of the slot, or the instance is observed alive.
     pub async fn declare_remote_gone(&self, slot: SlotKey) -> Result<StoreIndex, ServerError> {
         remote::order(&self.shared, slot, Event::DeclareGone { why: "declared by an operator".to_owned() }).await
+    }
+
+    /// What the last sweep of each provider has found.
+    #[must_use]
+    pub fn remote_sweeps(&self) -> Vec<ProviderSweep> {
+        self.shared.sweeps.found()
+    }
+
+    /// Asks every provider now what this cluster has there. Cancel safe.
+    pub async fn sweep_remote(&self) -> Vec<ProviderSweep> {
+        self.shared.sweeps.now().await;
+        self.shared.sweeps.found()
+    }
+
+    /// Takes an instance that no record knows for what its slot's job wants there.
+    ///
+    /// # Errors
+    /// When the sweep knows no such instance, no job wants its slot, or the slot has another one.
+    pub async fn adopt_remote(&self, key: &str) -> Result<StoreIndex, ServerError> {
+        sweep::adopt(&self.shared, key).await
+    }
+
+    /// Stops an instance that no record knows: the order lasts until its absence is confirmed.
+    ///
+    /// # Errors
+    /// When the sweep knows no such instance, or it was not created by this cluster's servers.
+    pub async fn stop_unbound_remote(&self, key: &str) -> Result<StoreIndex, ServerError> {
+        sweep::stop(&self.shared, key).await
+    }
+
+    /// Reports an instance that no record knows no more, until the servers start again.
+    ///
+    /// # Errors
+    /// When the sweep knows no such instance.
+    pub fn forget_unbound_remote(&self, key: &str) -> Result<(), ServerError> {
+        sweep::forget(&self.shared, key)
     }
 
     /// Restarts a remote task: its instance is stopped, another one of the same specification follows.

@@ -15,7 +15,7 @@ use super::{
     reply::{HttpError, Reply},
     request::Ctx,
 };
-use crate::requests::ServerStats;
+use crate::{requests::ServerStats, sweep::ProviderSweep};
 
 /// `GET /v1/metrics`; lists are never null here.
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Prometheus is not enabled"));
     }
     let stats = ctx.server().stats();
-    let (gauges, counters) = (gauges(&ctx.server().snapshot(), &stats), counters(&stats));
+    let (gauges, counters) = (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
     if prometheus {
         return Ok(Reply::bytes("text/plain; version=0.0.4; charset=utf-8", text_format(&gauges, &counters)));
     }
@@ -66,7 +66,7 @@ fn count(n: usize) -> f64 {
     real(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
-fn gauges(state: &State, stats: &ServerStats) -> Vec<Gauge> {
+fn gauges(state: &State, stats: &ServerStats, sweeps: &[ProviderSweep]) -> Vec<Gauge> {
     let mut all = Vec::new();
     let mut add = |name: &str, value: f64, labels: &[(&str, &str)]| {
         let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
@@ -127,6 +127,8 @@ fn gauges(state: &State, stats: &ServerStats) -> Vec<Gauge> {
         add("drover.remote.tasks", count(n), &[("state", name)]);
     }
     add("drover.remote.unmanaged", count(unmanaged), &[]);
+    add("drover.remote.unbound", count(sweeps.iter().map(|s| s.unbound.len()).sum()), &[]);
+    add("drover.remote.providers_unswept", count(sweeps.iter().filter(|s| !s.error.is_empty()).count()), &[]);
     add("drover.remote.handovers", real(handovers), &[]);
     all
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use api::{
     With,
     paging::page,
-    shapes::{Guarantee, GuaranteeLevel, IndexResponse, RemoteExtra, RemoteTaskView},
+    shapes::{Guarantee, GuaranteeLevel, IndexResponse, RemoteExtra, RemoteSweep, RemoteTaskView},
 };
-use model::{RemoteTask, SlotKey, node::RemoteProvider};
+use model::{RemoteInstance, RemoteTask, SlotKey, node::RemoteProvider};
 use state::{State, Table};
 
 use super::{
@@ -87,21 +87,9 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
 /// The slot that a path names: `namespace/job.group[index]/task`.
 fn slot(ctx: &Ctx) -> Result<SlotKey, HttpError> {
     let text = ctx.param("slot");
-    parse_slot(text).ok_or_else(|| {
+    text.parse().map_err(|_| {
         HttpError::bad_request(format_args!("{text:?} is not the name of a slot: it has the form namespace/job.group[index]/task"))
     })
-}
-
-/// The inverse of the slot's text. A job's id may hold slashes and dots, the other parts may not.
-fn parse_slot(text: &str) -> Option<SlotKey> {
-    let (namespace, rest) = text.split_once('/')?;
-    let (rest, task) = rest.rsplit_once("]/")?;
-    let (rest, index) = rest.rsplit_once('[')?;
-    let (job, group) = rest.rsplit_once('.')?;
-    if namespace.is_empty() || job.is_empty() || group.is_empty() || task.is_empty() {
-        return None;
-    }
-    Some(SlotKey { namespace: namespace.into(), job_id: job.into(), group: group.into(), index: index.parse().ok()?, task: task.into() })
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -109,6 +97,43 @@ pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
     let (record, index, state) = ctx.watch_object(Table::RemoteTasks, |s| s.remote_task(&slot).cloned(), |r| r.modify_index).await?;
     let record = record.ok_or_else(|| HttpError::not_found("remote task not found").read_at(index))?;
     ctx.read(index, &view(&state, &record))
+}
+
+/// What lives at the providers in this cluster's name and is in no record; with `sweep=true` after looking anew.
+pub(super) async fn unbound(ctx: Ctx) -> Result<Reply, HttpError> {
+    let sweeps = if ctx.query.flag("sweep")? { ctx.server().sweep_remote().await } else { ctx.server().remote_sweeps() };
+    let sweeps: Vec<RemoteSweep> = sweeps
+        .into_iter()
+        .map(|s| RemoteSweep {
+            driver: s.driver,
+            provider: s.provider,
+            node_id: s.node_id,
+            at: s.at,
+            error: s.error,
+            instances: s.instances,
+            unbound: s.unbound.into_iter().map(|i| RemoteInstance { handle: None, ..i }).collect(),
+        })
+        .collect();
+    ctx.plain(&sweeps)
+}
+
+/// Takes an unbound instance for what its slot's job wants.
+pub(super) async fn adopt(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().adopt_remote(ctx.param("key")).await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
+/// Orders the stop of an unbound instance.
+pub(super) async fn stop_unbound(ctx: Ctx) -> Result<Reply, HttpError> {
+    let index = ctx.server().stop_unbound_remote(ctx.param("key")).await?;
+    ctx.written(index, &IndexResponse { index })
+}
+
+/// Reports an unbound instance no more.
+pub(super) async fn forget_unbound(ctx: Ctx) -> Result<Reply, HttpError> {
+    ctx.server().forget_unbound_remote(ctx.param("key"))?;
+    let index = ctx.server().snapshot().latest_index();
+    ctx.written(index, &IndexResponse { index })
 }
 
 /// Gives up a record although the absence of its instance is not confirmed.
@@ -132,18 +157,6 @@ pub(super) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slots_have_one_text() {
-        for text in ["default/job.group[0]/task", "ns/a/b.c.group[12]/t", "default/j]x.g[3]/t"] {
-            assert_eq!(parse_slot(text).expect(text).to_string(), text);
-        }
-        for text in
-            ["", "default", "default/job", "default/job.g[x]/t", "default/job[0]/t", "/job.g[0]/t", "default/job.g[0]/", "default/.g[0]/t"]
-        {
-            assert!(parse_slot(text).is_none(), "{text}");
-        }
-    }
 
     #[test]
     fn promises_follow_from_what_the_provider_can_do() {

@@ -148,6 +148,10 @@ routes! {
 
     // Remote tasks: ours, not in the API that we follow.
     "/v1/remote/tasks": Get remote::list;
+    "/v1/remote/unbound": Get remote::unbound;
+    "/v1/remote/unbound/:key": Delete remote::forget_unbound;
+    "/v1/remote/unbound/:key/adopt": Put remote::adopt;
+    "/v1/remote/unbound/:key/stop": Put remote::stop_unbound;
     "/v1/remote/task/*slot": Get remote::get, Delete remote::forget;
     "/v1/remote/restart/*slot": Put remote::restart;
     "/v1/remote/gone/*slot": Put remote::gone;

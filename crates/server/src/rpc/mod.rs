@@ -10,13 +10,19 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use api::node_rpc::{FromNode, MAX_MESSAGE_BYTES, ToNode, node_service_server::NodeService, node_service_server::NodeServiceServer};
+use api::node_rpc::{
+    FromNode, ListRemote, MAX_MESSAGE_BYTES, RemoteListed, ToNode, node_service_server::NodeService, node_service_server::NodeServiceServer,
+};
 use futures::Stream;
 use model::{NodeId, SlotKey};
 use state::Object;
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, mpsc, oneshot},
+};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -26,6 +32,9 @@ pub(crate) use updates::ClientUpdates;
 
 /// Messages to a node that may wait for its connection. A node that does not read gets its changes later, in larger pieces.
 const QUEUED_MESSAGES: usize = 16;
+
+/// How long a node may take to list a page of a provider: its driver's call has a limit of its own.
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the rest of the server knows of an open session.
 #[derive(Clone, Debug)]
@@ -37,6 +46,15 @@ pub(crate) struct SessionEntry {
     resend: Arc<Mutex<BTreeSet<SlotKey>>>,
     /// Ends the session; the reason goes to the node.
     end: CancellationToken,
+    /// Questions to the node.
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+/// A question that a session carries to its node.
+#[derive(Debug)]
+struct Ask {
+    question: ListRemote,
+    answer: oneshot::Sender<RemoteListed>,
 }
 
 /// The open sessions, one per node.
@@ -52,17 +70,35 @@ impl Sessions {
     }
 
     /// Opens a session and ends an older one of the same node.
-    fn open(&self, node: NodeId) -> SessionEntry {
+    fn open(&self, node: NodeId) -> (SessionEntry, mpsc::UnboundedReceiver<Ask>) {
+        let (asks, asked) = mpsc::unbounded_channel();
         let entry = SessionEntry {
             serial: self.serials.fetch_add(1, Ordering::Relaxed),
             wake: Arc::default(),
             resend: Arc::default(),
             end: CancellationToken::new(),
+            asks,
         };
         if let Some(old) = self.lock().insert(node, entry.clone()) {
             old.end.cancel();
         }
-        entry
+        (entry, asked)
+    }
+
+    /// Asks a node for one page of what this cluster has at a provider. The error says why there is no answer.
+    pub(crate) async fn list_remote(&self, node: NodeId, driver: &str, provider: &str, page_token: String) -> Result<RemoteListed, String> {
+        let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token };
+        let (answer, answered) = oneshot::channel();
+        let asks = self.lock().get(&node).map(|entry| entry.asks.clone());
+        let sent = asks.is_some_and(|asks| asks.send(Ask { question, answer }).is_ok());
+        if !sent {
+            return Err(format!("node {} has no session", node.short()));
+        }
+        match tokio::time::timeout(LIST_PATIENCE, answered).await {
+            Ok(Ok(page)) => Ok(page),
+            Ok(Err(_)) => Err(format!("the session of node {} ended before it answered", node.short())),
+            Err(_) => Err(format!("node {} did not answer within {} s", node.short(), LIST_PATIENCE.as_secs())),
+        }
     }
 
     fn close(&self, node: NodeId, serial: u64) {

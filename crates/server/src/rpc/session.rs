@@ -16,15 +16,15 @@ use std::{
 };
 
 use api::node_rpc::{
-    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, PROTOCOL, RemoteOrders, ToNode, ToNodeMessage,
-    UpdatesStored, Welcome, from_json, to_json,
+    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, ListRemote, PROTOCOL, RemoteListed, RemoteOrders, ToNode,
+    ToNodeMessage, UpdatesStored, Welcome, from_json, to_json,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use model::{AllocClientUpdate, AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteReport, SlotKey, StoreIndex};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tonic::{Status, Streaming};
 
-use super::SessionEntry;
+use super::{Ask, SessionEntry};
 use crate::{error::ServerError, nodes, shared::Shared};
 
 /// A connection that does not say who it is within this time is closed.
@@ -68,7 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut from: Streaming<FromNode>, to: 
 
 /// The session from Hello to its end.
 async fn meet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
-    let (node, entry) = match greet(shared, from, to).await {
+    let (node, entry, asked) = match greet(shared, from, to).await {
         Err(farewell) => return Some(farewell),
         Ok(None) => return None,
         Ok(Some(greeted)) => greeted,
@@ -76,7 +76,7 @@ async fn meet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender,
     tracing::info!(node = %node, peer = ?peer, "session opened");
     // Also when this is dropped in the middle, the session must not stay in the registry.
     let _open = OpenSession { shared, node, serial: entry.serial };
-    let farewell = Session::new(shared.clone(), node, entry, to.clone()).serve(from).await;
+    let farewell = Session::new(shared.clone(), node, entry, to.clone()).serve(from, asked).await;
     tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
     farewell
 }
@@ -94,8 +94,11 @@ impl Drop for OpenSession<'_> {
     }
 }
 
+/// A node, its session, and the questions that the session is to carry.
+type Greeted = (NodeId, SessionEntry, mpsc::UnboundedReceiver<Ask>);
+
 /// Checks who it is, registers it and opens its session. None = the connection ended before.
-async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender) -> Result<Option<(NodeId, SessionEntry)>, Farewell> {
+async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender) -> Result<Option<Greeted>, Farewell> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
         Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
     })?;
@@ -112,7 +115,7 @@ async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender
     })?;
     // Only a node that the state calls ready may hold a lease, and it is granted before it is told.
     shared.leases.grant(id, shared.lease_wait());
-    let entry = shared.sessions.open(id);
+    let (entry, asked) = shared.sessions.open(id);
     let welcome = Welcome {
         cluster_id: shared.cluster_id.to_string(),
         lease_ms: millis(shared.config.lease),
@@ -121,7 +124,7 @@ async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender
         http_addr: shared.config.http_advertise.clone(),
     };
     let _ = to.send(Ok(ToNodeMessage::Welcome(welcome).into())).await;
-    Ok(Some((id, entry)))
+    Ok(Some((id, entry, asked)))
 }
 
 /// Is this a node that we can talk to? Its secret is compared where it is registered.
@@ -171,6 +174,9 @@ struct Session {
     sent_jobs: HashSet<(JobKey, u64, StoreIndex)>,
     orders: HashMap<SlotKey, RemoteOrder>,
     storing: FuturesUnordered<BoxFuture<'static, Stored>>,
+    /// Who waits for the answer to which question.
+    asking: HashMap<u64, oneshot::Sender<RemoteListed>>,
+    questions: u64,
 }
 
 impl Session {
@@ -184,11 +190,13 @@ impl Session {
             sent_jobs: HashSet::new(),
             orders: HashMap::new(),
             storing: FuturesUnordered::new(),
+            asking: HashMap::new(),
+            questions: 0,
         }
     }
 
     /// Runs until the stream ends (None) or we end it.
-    async fn serve(mut self, from: &mut Streaming<FromNode>) -> Option<Farewell> {
+    async fn serve(mut self, from: &mut Streaming<FromNode>, mut asked: mpsc::UnboundedReceiver<Ask>) -> Option<Farewell> {
         if self.push(true).await.is_err() {
             return None;
         }
@@ -219,6 +227,15 @@ impl Session {
                         return None;
                     }
                 },
+                Some(Ask { question, answer }) = asked.recv() => {
+                    self.questions += 1;
+                    // Those whose asker has lost patience.
+                    self.asking.retain(|_, waiting| !waiting.is_closed());
+                    self.asking.insert(self.questions, answer);
+                    if self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await.is_err() {
+                        return None;
+                    }
+                }
                 () = entry.wake.notified() => {
                     if self.push(false).await.is_err() {
                         return None;
@@ -277,6 +294,12 @@ impl Session {
                     Stored::Updates { seq, result }
                 };
                 self.storing.push(stored.boxed());
+            }
+            FromNodeMessage::RemoteListed(listed) => {
+                if let Some(waiting) = self.asking.remove(&listed.seq) {
+                    // The asker may have lost patience.
+                    let _ = waiting.send(listed);
+                }
             }
             FromNodeMessage::Event(event) => {
                 let event = from_json("a node's event", &event.event_json).map_err(unreadable)?;

@@ -8,12 +8,12 @@ use std::{
 };
 
 use api::node_rpc::{
-    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, MAX_MESSAGE_BYTES, PROTOCOL, RemoteReports, ToNodeMessage, from_json,
-    node_service_client::NodeServiceClient, to_json,
+    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed, RemoteReports,
+    ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
 };
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
-    Job, JobKey, Node, NodeId, Observed, RemoteOrder, RemoteReport, SlotKey, TaskRunState, TaskState,
+    Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport, SlotKey, TaskRunState, TaskState,
     job::{TaskGroup, job_type},
     node::RemoteProvider,
     policy::{Migrate, Reschedule, Update},
@@ -306,6 +306,9 @@ impl Session {
             tokio::select! {
                 message = from.message() => {
                     let Some(message) = message?.and_then(|m| m.message) else { return Ok(()) };
+                    if let ToNodeMessage::ListRemote(ask) = &message {
+                        tx.send(FromNodeMessage::RemoteListed(self.listed(ask)).into()).await?;
+                    }
                     self.hear(message)?;
                     self.act(&tx).await?;
                 }
@@ -317,6 +320,26 @@ impl Session {
                 _ = look.tick() => self.act(&tx).await?,
             }
         }
+    }
+
+    /// One page that holds everything.
+    fn listed(&self, ask: &ListRemote) -> RemoteListed {
+        let world = self.provider.0.lock().unwrap();
+        let instances_json = world.instances.iter().map(|(key, i)| {
+            let observed = match i.exit {
+                None => Observed::Running,
+                Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: String::new(), at: 1 },
+            };
+            to_json(&RemoteInstance {
+                key: key.to_string(),
+                slot: i.slot.to_string(),
+                epoch: i.epoch,
+                handle: Some(RemoteHandle { schema: 1, data: key.0.as_bytes().to_vec() }),
+                observed,
+                ..RemoteInstance::default()
+            })
+        });
+        RemoteListed { seq: ask.seq, instances_json: instances_json.collect(), ..RemoteListed::default() }
     }
 
     fn hear(&self, message: ToNodeMessage) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -361,6 +384,8 @@ impl Session {
                 }
                 view.orders.retain(|slot, _| !orders.released.contains(&slot.to_string()));
             }
+            // Answered where it came.
+            ToNodeMessage::ListRemote(_) => {}
             ToNodeMessage::Goodbye(goodbye) => view.goodbye = Some((goodbye.reason, goodbye.retry)),
         }
         Ok(())
