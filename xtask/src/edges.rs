@@ -10,9 +10,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("executor-proto", &[]),
     ("executor", &["executor-proto"]),
     ("executor-client", &["executor", "executor-proto"]),
+    ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
+    ("exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("mock", &["driver-sdk"]),
-    ("raw-exec", &["driver-sdk", "executor-client"]),
+    ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("remote-exec", &["driver-sdk", "executor-client"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("model", &[]),
@@ -27,7 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("driver-host", &["driver-proto", "hcl-lang"]),
     ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
     ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
-    ("cli", &["api", "client", "driver-sdk", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
+    ("cli", &["api", "client", "driver-sdk", "exec", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
     ("xtask", &[]),
 ];
 

@@ -1,18 +1,16 @@
 //! Driver `raw_exec`: runs a command on this machine as it is, without isolation.
 //!
-//! Each task is held by an executor of its own (see `executor-client`), which survives this plugin and the agent, captures
-//! the output and knows the exit result. The plugin only translates: a task's handle is the path of its executor's state
-//! directory, `<task dir>/private/executor/<start>`.
+//! What that takes is shared with other drivers of local processes, see `process-driver`; here is what tells it apart.
 //!
-//! Must never know: the server, the node agent, jobs. Begin reading at [`Driver`].
+//! Must never know: the server, the node agent, jobs. Begin reading at [`RawExec`].
 
 mod config;
-mod driver;
-mod exec;
-mod task;
-mod usage;
+mod kind;
 
-pub use driver::Driver;
+pub use kind::RawExec;
+
+/// The driver.
+pub type Driver = process_driver::ProcessDriver<RawExec>;
 
 /// Serves the driver to the host that started this process.
 pub async fn serve() -> std::process::ExitCode {

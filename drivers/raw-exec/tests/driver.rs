@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use driver_sdk::config::Config;
-use driver_sdk::proto::driver::{AllocatedTaskResources, LinuxResources, Mount, Resources};
+use driver_sdk::proto::driver::Mount;
 use driver_sdk::{Driver as _, Error, LogPolicy, StopTask, TaskConfig, TaskHandle, TaskStatus};
 use raw_exec::Driver;
 use rustix::process::{Pid, Signal, kill_process};
@@ -220,14 +220,8 @@ async fn what_cannot_be_had_is_refused_with_the_reason() {
         change(&mut task);
         task
     };
-    let cores = Resources {
-        allocated_resources: Some(AllocatedTaskResources::default()),
-        linux_resources: Some(LinuxResources { cpuset_cpus: "0".into(), ..LinuxResources::default() }),
-        ports: Vec::new(),
-    };
     let cases = [
         (with(&|t| t.mounts.push(Mount::default())), "mounts"),
-        (with(&|t| t.resources = Some(cores.clone())), "cores"),
         (with(&|t| t.user = "no-such-user-here".into()), "no-such-user-here"),
         (node.task("t", "no-such-program", &[]), "no-such-program"),
         (node.task("t", "", &[]), "command"),

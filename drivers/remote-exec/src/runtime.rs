@@ -286,6 +286,7 @@ impl Runtime {
             cgroup: Some(cgroup_policy(&request.key, task)),
             oom_score_adj: None,
             epoch: Some(request.epoch),
+            isolation: None,
             listen: true,
         })
     }

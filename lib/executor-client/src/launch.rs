@@ -8,19 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, encode_frame, reply};
+use executor::cgroup::Paths;
+use executor::contain;
+use executor_proto::{ErrorCode, Failure, MARKER_VARIABLE, Reply, Spec, StateRecord, encode_frame, reply};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use crate::executor::{Executor, receive};
-use executor::contain;
-
 use crate::{CgroupHost, CgroupPolicy, Error, install};
 
-pub use executor_proto::User;
+pub use executor_proto::{Bind, Isolation, Propagation, User};
 
 /// A start takes milliseconds; a disk that hangs must not hang the caller for ever.
 const START: Duration = Duration::from_secs(30);
+/// How often a start is tried that finds the remains of one whose executor was killed.
+const ATTEMPTS: usize = 3;
 
 /// Rotated output files of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub struct LaunchSpec {
     pub oom_score_adj: Option<i32>,
     /// On whose behalf; `None` = epochs are not used.
     pub epoch: Option<u64>,
+    /// Namespaces, mounts and rights of its own; `command` and `cwd` are then paths inside.
+    pub isolation: Option<Isolation>,
     /// Make the control socket at once, for controllers that cannot see this one's processes. Otherwise it is made when
     /// somebody looks for the workload.
     pub listen: bool,
@@ -115,6 +119,22 @@ impl Launcher {
         &self.binary
     }
 
+    /// Finds the workload of `state_dir` again, as [`Executor::attach`] does. Should its executor have been killed and its record
+    /// be damaged, `id` and `policy`, as it was launched with them, say what is to be ended.
+    pub async fn recover(&self, state_dir: &Path, id: &str, policy: &CgroupPolicy) -> Result<Executor, Error> {
+        let damaged = match Executor::attach(state_dir).await {
+            Err(Error::Damaged { why, .. }) => why,
+            other => return other,
+        };
+        tracing::warn!(state_dir = %state_dir.display(), why = damaged, "the record of an executor that was killed is damaged, its workload is ended");
+        let paths = self.cgroups.place(policy).map(|cgroup| Paths::of_spec(&cgroup)).unwrap_or_default();
+        let (cgroup, cgroup_v1) = paths.to_record();
+        let boot_id = executor::process::boot_id().map_err(Error::io("read the boot id of the machine for", state_dir))?;
+        let known = StateRecord { id: id.to_owned(), boot_id, cgroup, cgroup_v1, ..StateRecord::default() };
+        contain_with(state_dir, known).await?;
+        Executor::attach(state_dir).await
+    }
+
     /// Starts the workload, or finds the one that `state_dir` already holds: after a crash of the caller at any point, calling it
     /// again leads to exactly one workload.
     pub async fn launch(&self, state_dir: &Path, spec: LaunchSpec) -> Result<Launched, Error> {
@@ -146,6 +166,7 @@ impl Launcher {
             epoch: spec.epoch.unwrap_or(0),
             collect: None,
             listen: spec.listen,
+            isolation: spec.isolation,
         };
         self.start("run", state_dir, &command, wire, spec.epoch).await
     }
@@ -166,16 +187,26 @@ impl Launcher {
         if contain::read_result(state_dir)?.is_some() {
             return found(state_dir, epoch).await;
         }
+        let mut frame = Vec::new();
+        encode_frame(&spec, &mut frame);
+        drop(spec);
+        for _ in 0..ATTEMPTS {
+            match self.attempt(verb, state_dir, command, &frame, epoch).await {
+                // What is in the way turns out to be a start that was cut short, which has now been cleared away.
+                Err(Error::Absent { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(Error::Absent { state_dir: state_dir.to_owned() })
+    }
+
+    async fn attempt(&self, verb: &str, state_dir: &Path, command: &Path, frame: &[u8], epoch: Option<u64>) -> Result<Launched, Error> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(Error::io("create a socket for", state_dir))?;
         ours.set_nonblocking(true).map_err(Error::io("prepare the socket for", state_dir))?;
         let mut ours = UnixStream::from_std(ours).map_err(Error::io("register the socket for", state_dir))?;
         let mut child = self.spawn(verb, state_dir, theirs.into()).await?;
-        let mut frame = Vec::new();
-        encode_frame(&spec, &mut frame);
-        drop(spec);
         // Should the executor end early it says why, which is worth more than this error.
-        let _ = ours.write_all(&frame).await;
-        drop(frame);
+        let _ = ours.write_all(frame).await;
         let mut buffer = Vec::new();
         let first = tokio::time::timeout(START, receive(&mut ours, &mut buffer, state_dir)).await;
         // It has split itself in two; this half ends at once and must not stay a zombie.
@@ -227,6 +258,12 @@ impl Launcher {
             }
         }
     }
+}
+
+async fn contain_with(state_dir: &Path, known: StateRecord) -> Result<(), Error> {
+    let dir = state_dir.to_owned();
+    let contained = tokio::task::spawn_blocking(move || contain::fate(&dir, Some(&known)).map(drop)).await;
+    contained.unwrap_or_else(|e| Err(Error::io("look into", state_dir)(std::io::Error::other(e))))
 }
 
 async fn found(state_dir: &Path, epoch: Option<u64>) -> Result<Launched, Error> {

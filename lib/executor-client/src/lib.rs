@@ -19,15 +19,17 @@ pub use crate::collector::{CollectSpec, LogCollector};
 pub use crate::executor::{Executor, destroy};
 pub use crate::follow::Follow;
 pub use crate::install::{binary, install};
-pub use crate::launch::{LaunchSpec, Launched, Launcher, LogPolicy, User};
+pub use crate::launch::{Bind, Isolation, LaunchSpec, Launched, Launcher, LogPolicy, Propagation, User};
 pub use crate::meter::{CpuRate, Meter, Rates};
 pub use crate::session::{ExecExit, ExecSession, ExecSpec, SessionControl, SessionInput, SessionOutput};
 pub use ::executor::cgroup_host::{CgroupHost, CgroupMode, CgroupPolicy};
 pub use ::executor::contain::{retire, signal_number};
 pub use ::executor::error::Error;
+pub use ::executor::isolate::supported as isolation_supported;
 pub use ::executor::log::{Chunk, RotatedLog};
-pub use ::executor::program::find_program;
+pub use ::executor::program::{find_program, make_executable};
 pub use ::executor::rotate::Segment;
+pub use ::executor::{capabilities, seccomp};
 pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};
 
 /// Looks a user up as [`executor::program::find_user`] does, which may ask the network.

@@ -12,8 +12,8 @@ mod record;
 
 pub use frame::{FrameError, MAX_FRAME_BYTES, encode_frame, split_frame};
 pub use message::{
-    Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Exec, Failure, Hello, HelloReply, Launched, LogPolicy, PidStats, Reply, Request,
-    SessionEnd, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
+    Bind, Cgroup, CgroupV1, Claim, Collect, Done, ErrorCode, Exec, Failure, Hello, HelloReply, Isolation, Launched, LogPolicy, PidStats,
+    Propagation, Reply, Request, SessionEnd, Signal, Spec, Stats, StatsReply, Stop, User, Wait, reply, request,
 };
 pub use record::{ResultRecord, StateRecord, V1Path};
 

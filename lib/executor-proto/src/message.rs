@@ -42,6 +42,82 @@ pub struct Spec {
     /// Make the control socket at once: several controllers are expected, and they may not see each other's processes.
     #[prost(bool, tag = "12")]
     pub listen: bool,
+    /// Namespaces, mounts and rights of its own; absent = the host's. `command` and `cwd` are then paths inside.
+    #[prost(message, optional, tag = "13")]
+    pub isolation: Option<Isolation>,
+}
+
+/// What separates a workload from the host. Since protocol 2.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Isolation {
+    /// Directory that becomes the workload's `/`. `/proc`, `/sys`, `/dev` are made in it.
+    #[prost(bytes = "vec", tag = "1")]
+    pub root: Vec<u8>,
+    /// What appears in it, in this order.
+    #[prost(message, repeated, tag = "2")]
+    pub mounts: Vec<Bind>,
+    /// Directories inside that the workload must not see into.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub hidden: Vec<Vec<u8>>,
+    /// Change the root with `chroot` instead of `pivot_root`, for hosts that run from an initial RAM disk.
+    #[prost(bool, tag = "4")]
+    pub no_pivot_root: bool,
+    /// A pid namespace of its own.
+    #[prost(bool, tag = "5")]
+    pub private_pids: bool,
+    /// An ipc namespace of its own.
+    #[prost(bool, tag = "6")]
+    pub private_ipc: bool,
+    /// File of a network namespace to join; empty = the host's network.
+    #[prost(bytes = "vec", tag = "7")]
+    pub network: Vec<u8>,
+    /// Bounding set of capabilities, one bit each.
+    #[prost(fixed64, tag = "8")]
+    pub capabilities: u64,
+    /// Those that a user other than root holds from the start.
+    #[prost(fixed64, tag = "9")]
+    pub ambient: u64,
+    /// Programs cannot gain rights by being executed.
+    #[prost(bool, tag = "10")]
+    pub no_new_privs: bool,
+    /// System call filter: the kernel's `sock_filter` array as it lies in memory; empty = none.
+    #[prost(bytes = "vec", tag = "11")]
+    pub seccomp: Vec<u8>,
+}
+
+/// A directory, file or device of the host that appears inside.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Bind {
+    /// Absolute path on the host.
+    #[prost(bytes = "vec", tag = "1")]
+    pub source: Vec<u8>,
+    /// Absolute path inside; made when missing.
+    #[prost(bytes = "vec", tag = "2")]
+    pub target: Vec<u8>,
+    /// Nothing below it can be changed.
+    #[prost(bool, tag = "3")]
+    pub read_only: bool,
+    /// Left out when the host does not have it. Where the host has a link of the same name, the link is made instead.
+    #[prost(bool, tag = "4")]
+    pub optional: bool,
+    /// Device files work below it.
+    #[prost(bool, tag = "5")]
+    pub devices: bool,
+    /// What later mounts on the host and inside mean to each other.
+    #[prost(enumeration = "Propagation", tag = "6")]
+    pub propagation: i32,
+}
+
+/// See [`Bind::propagation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Propagation {
+    /// Nothing.
+    Private = 0,
+    /// The host's appear inside.
+    HostToTask = 1,
+    /// Either side's appear on the other.
+    Bidirectional = 2,
 }
 
 /// Numeric identity of the workload.
@@ -105,6 +181,9 @@ pub struct Cgroup {
     /// Most processes and threads; 0 = no limit.
     #[prost(uint64, tag = "8")]
     pub pids_max: u64,
+    /// Cores to run on, such as `0-3,7`; empty = all.
+    #[prost(string, tag = "9")]
+    pub cpus: String,
 }
 
 /// One version 1 hierarchy.

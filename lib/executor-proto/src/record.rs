@@ -22,6 +22,8 @@ pub struct StateRecord {
     pub workload_pid: i32,
     /// Start of the workload in clock ticks since boot.
     pub workload_start: u64,
+    /// The workload has not begun: who finds this without an executor removes what there is and may start it anew.
+    pub launching: bool,
     /// Unix time in nanoseconds.
     pub started_at_ns: u64,
     /// Directory in a version 2 hierarchy; empty without one.
@@ -81,6 +83,7 @@ impl StateRecord {
         json.number("executor_start", self.executor_start);
         json.number("workload_pid", self.workload_pid);
         json.number("workload_start", self.workload_start);
+        json.number("launching", self.launching);
         json.number("started_at_ns", self.started_at_ns);
         json.string("cgroup", &self.cgroup);
         json.key("cgroup_v1");

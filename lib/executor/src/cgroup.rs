@@ -87,8 +87,24 @@ pub fn create(spec: &Cgroup) -> io::Result<()> {
     }
     for (controller, dir) in &paths.v1 {
         make(dir)?;
+        if controller == "cpuset" {
+            inherit_cpuset(dir)?;
+        }
         for (file, value) in limits_v1(spec, controller) {
             write(dir, file, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Version 1 cpusets begin empty and take nobody in before cores and memory nodes are set; whoever is above has them.
+fn inherit_cpuset(dir: &Path) -> io::Result<()> {
+    let read = |dir: &Path, file: &str| std::fs::read_to_string(dir.join(file)).unwrap_or_default().trim().to_owned();
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let empty: Vec<&Path> = dir.ancestors().take_while(|a| a.join(file).exists() && read(a, file).is_empty()).collect();
+        for dir in empty.into_iter().rev() {
+            let above = dir.parent().map(|parent| read(parent, file)).unwrap_or_default();
+            write(dir, file, &above)?;
         }
     }
     Ok(())
@@ -116,7 +132,7 @@ fn enable_controllers(parent: &Path) -> io::Result<()> {
         let file = dir.join("cgroup.subtree_control");
         let enabled = std::fs::read_to_string(&file)?;
         let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
-        for controller in ["memory", "cpu", "pids"] {
+        for controller in ["cpuset", "memory", "cpu", "pids"] {
             let has = |list: &str| list.split_ascii_whitespace().any(|c| c == controller);
             if has(&available) && !has(&enabled) {
                 write(dir, "cgroup.subtree_control", &format!("+{controller}"))?;
@@ -146,6 +162,9 @@ fn limits_v2(spec: &Cgroup) -> Vec<(&'static str, String)> {
     if spec.pids_max > 0 {
         files.push(("pids.max", spec.pids_max.to_string()));
     }
+    if !spec.cpus.is_empty() {
+        files.push(("cpuset.cpus", spec.cpus.clone()));
+    }
     files
 }
 
@@ -170,6 +189,7 @@ fn limits_v1(spec: &Cgroup, controller: &str) -> Vec<(&'static str, String)> {
                 files.push(("cpu.cfs_quota_us", spec.cpu_quota_us.to_string()));
             }
         }
+        "cpuset" if !spec.cpus.is_empty() => files.push(("cpuset.cpus", spec.cpus.clone())),
         "pids" if spec.pids_max > 0 => files.push(("pids.max", spec.pids_max.to_string())),
         _ => {}
     }

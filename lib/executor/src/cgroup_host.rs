@@ -10,7 +10,7 @@ use executor_proto::{Cgroup, CgroupV1};
 /// Directory that holds the workloads' cgroups.
 const PARENT: &str = "drover";
 /// Version 1 hierarchies that workloads use.
-const V1_CONTROLLERS: [&str; 4] = ["memory", "cpu", "pids", "freezer"];
+const V1_CONTROLLERS: [&str; 5] = ["memory", "cpu", "pids", "cpuset", "freezer"];
 
 /// Limits of one workload; `None` and 0 mean no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct CgroupPolicy {
     pub cpu_quota_us: Option<u64>,
     /// Most processes and threads.
     pub pids_max: Option<u64>,
+    /// Cores to run on, such as `0-3,7`.
+    pub cpus: Option<String>,
 }
 
 /// Where workloads' cgroups can be made.
@@ -156,7 +158,7 @@ impl CgroupHost {
         }
     }
 
-    /// Whether limits of `controller` (`memory`, `cpu`, `pids`) can be enforced.
+    /// Whether limits of `controller` (`memory`, `cpu`, `pids`, `cpuset`) can be enforced.
     pub fn enforces(&self, controller: &str) -> bool {
         match self.mode() {
             CgroupMode::V2 => self.unified_controllers.iter().any(|c| c == controller),
@@ -180,12 +182,14 @@ impl CgroupHost {
             cpu_quota_us: limit("cpu", policy.cpu_quota_us),
             cpu_period_us: 0,
             pids_max: limit("pids", policy.pids_max),
+            cpus: policy.cpus.clone().filter(|_| self.enforces("cpuset")).unwrap_or_default(),
         };
         // Entering a version 1 hierarchy costs time, so only those that limit something.
         let needed = |controller: &str| match controller {
             "memory" => cgroup.memory_max > 0 || cgroup.memory_reservation > 0,
             "cpu" => cgroup.cpu_shares > 0 || cgroup.cpu_quota_us > 0,
             "pids" => cgroup.pids_max > 0,
+            "cpuset" => !cgroup.cpus.is_empty(),
             _ => self.unified.is_none(),
         };
         let v1 = self.v1.iter().filter(|(controller, _)| needed(controller));

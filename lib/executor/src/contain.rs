@@ -57,6 +57,12 @@ pub fn fate(state_dir: &Path, known: Option<&StateRecord>) -> Result<Fate, Error
     if same_boot {
         kill_remains(state_dir, &record)?;
     }
+    if record.launching {
+        // Nothing of it has run, so there is no end to tell and it may be started.
+        let _ = cgroup::remove(&Paths::of_record(&record));
+        std::fs::remove_file(state_dir.join(files::STATE)).map_err(Error::io("remove the record in", state_dir))?;
+        return Err(Error::Absent { state_dir: state_dir.to_owned() });
+    }
     let why = if same_boot { "was killed" } else { "ended with a restart of the machine" };
     let result = ResultRecord {
         exit_code: -1,
@@ -179,7 +185,7 @@ fn remains(record: &StateRecord, paths: &Paths, all: &[ProcessStat]) -> Vec<i32>
     if record.workload_pid > 0 && leader.is_none_or(|l| l.start == record.workload_start) {
         found.extend(all.iter().filter(|p| p.session == record.workload_pid && p.is_alive()).map(|p| p.pid));
     }
-    if paths.is_empty() && record.workload_pid > 0 {
+    if paths.is_empty() && !record.id.is_empty() {
         let marker = format!("{MARKER_VARIABLE}={}", record.id);
         let young: Vec<ProcessStat> = all.iter().filter(|p| p.start >= record.workload_start).copied().collect();
         found.extend(process::with_environment(marker.as_bytes(), &young).iter().map(|p| p.pid));

@@ -13,6 +13,7 @@ use rustix::process::WaitOptions;
 
 use crate::cgroup::{self, Paths};
 use crate::disk::{Durability, replace};
+use crate::isolate::{self, Holder};
 use crate::process::{self, ProcessStat};
 use crate::pump::{Pump, open_fifo};
 use crate::rotate::Writer;
@@ -32,15 +33,21 @@ pub(crate) struct Surroundings {
     env: Vec<CString>,
     cwd: CString,
     user: Option<User>,
+    /// Absent where the workload shares the host's namespaces.
+    pub(crate) holder: Option<Holder>,
 }
 
 impl Surroundings {
     fn of(spec: &Spec, paths: Paths) -> Result<Surroundings, Failure> {
         Ok(Surroundings {
-            paths,
             env: spec.env.iter().map(|e| c_string(e)).collect::<Result<_, _>>()?,
             cwd: c_string(&spec.cwd)?,
             user: spec.user.clone(),
+            holder: match &spec.isolation {
+                Some(isolation) => Some(Holder::start(isolation, &paths)?),
+                None => None,
+            },
+            paths,
         })
     }
 
@@ -61,18 +68,27 @@ impl Surroundings {
             enter: cgroup::entries(&self.paths).map_err(|e| os_failure("prepare the cgroup", &e))?,
             user: self.user.as_ref(),
             oom_score_adj: None,
+            confinement: self.holder.as_ref().map(Holder::confinement),
         })
     }
 
     /// Where a program may lie: a path says it, a name is looked for along the task's `PATH`.
     fn candidates(&self, command: &[u8]) -> Result<Vec<CString>, Failure> {
+        let mut found = match self.holder {
+            Some(_) => isolate::candidates(command),
+            None => Vec::new(),
+        };
         if command.contains(&b'/') {
-            return Ok(vec![c_string(command)?]);
+            found.push(c_string(command)?);
+            return Ok(found);
         }
         // The last entry counts when there are several, as the workload itself sees it last.
         let path = self.env.iter().rev().find_map(|e| e.to_bytes().strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH);
         let dirs = path.split(|b| *b == b':').filter(|dir| dir.starts_with(b"/"));
-        dirs.map(|dir| c_string(&[dir, b"/", command].concat())).collect()
+        for dir in dirs {
+            found.push(c_string(&[dir, b"/", command].concat())?);
+        }
+        Ok(found)
     }
 }
 
@@ -109,7 +125,11 @@ pub(crate) fn launch(spec: &Spec) -> Result<Started, Failure> {
             Ok(Started { record, surroundings: Surroundings::default(), pumps })
         }
         None => {
-            let wanted = spec.cgroup.clone().unwrap_or_default();
+            let mut wanted = spec.cgroup.clone().unwrap_or_default();
+            if wanted.pids_max > 0 && spec.isolation.is_some() {
+                // The holder is one, too.
+                wanted.pids_max += 1;
+            }
             let paths = Paths::of_spec(&wanted);
             let started = workload(spec, record, &wanted, &paths);
             if started.is_err() {
@@ -139,6 +159,10 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
             (pumps, out, err)
         }
     };
+    // Before anything exists that would have to be found again should this process be killed.
+    record.launching = true;
+    (record.cgroup, record.cgroup_v1) = paths.to_record();
+    save(&record)?;
     cgroup::create(wanted).map_err(|e| os_failure("prepare the cgroup", &e))?;
     let surroundings = Surroundings::of(spec, paths.clone())?;
     let mut program = surroundings.program(&spec.command, &spec.args, [null, out, err], false)?;
@@ -147,7 +171,7 @@ fn workload(spec: &Spec, mut record: StateRecord, wanted: &Cgroup, paths: &Paths
     let waiting = sys::spawn(program).map_err(|e| os_failure("create the process", &e))?;
     record.workload_pid = waiting.pid;
     record.workload_start = start_of(waiting.pid)?;
-    (record.cgroup, record.cgroup_v1) = paths.to_record();
+    record.launching = false;
     save(&record)?;
     match waiting.go().map_err(|e| os_failure("start the process", &e))? {
         Ok(()) => Ok(Started { record, surroundings, pumps }),

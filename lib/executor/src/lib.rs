@@ -14,15 +14,18 @@ mod pump;
 mod session;
 mod stats;
 
+pub mod capabilities;
 pub mod cgroup;
 pub mod cgroup_host;
 pub mod contain;
 pub mod disk;
 pub mod epoch;
 pub mod error;
+pub mod isolate;
 pub mod log;
 pub mod process;
 pub mod program;
 pub mod rotate;
+pub mod seccomp;
 pub mod supervise;
 pub mod sys;

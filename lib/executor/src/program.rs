@@ -42,6 +42,29 @@ pub fn find_program(task_dir: &Path, command: &str, search_path: Option<&OsStr>)
     })
 }
 
+/// Makes `command` executable where it lies in `local` or in the task directory itself, as [`find_program`] does, without ever leaving
+/// that directory: for tasks that see it as their root and may have put links there.
+pub fn make_executable(task_dir: &Path, command: &str) -> Result<(), Error> {
+    use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    let root = rustix::fs::open(task_dir, flags, Mode::empty()).map_err(|e| Error::io("open the task directory", task_dir)(e.into()))?;
+    for path in [Path::new("local").join(command.trim_start_matches('/')), PathBuf::from(command.trim_start_matches('/'))] {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Ok(file) = rustix::fs::openat2(&root, &path, flags, Mode::empty(), ResolveFlags::IN_ROOT) else {
+            continue;
+        };
+        let failed = |e: rustix::io::Errno| Error::io("make the program executable", task_dir.join(&path))(e.into());
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        if FileType::from_raw_mode(stat.st_mode).is_file() {
+            if stat.st_mode & 0o111 == 0 {
+                rustix::fs::fchmod(&file, Mode::from_raw_mode(stat.st_mode | 0o111)).map_err(failed)?;
+            }
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
 /// Looks a user up by name or number, with its groups. Asks the name services when the files do not know it.
 pub fn find_user(name: &str) -> Result<User, Error> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

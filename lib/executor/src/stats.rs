@@ -2,17 +2,22 @@
 
 use executor_proto::{PidStats, StatsReply};
 
-use crate::cgroup::{self, Paths};
+use crate::cgroup;
+use crate::launch::Surroundings;
 use crate::process::{self, ProcessStat};
 use crate::sys;
 
 /// Measures now. `executor` is this process, whose descendants are the tree where no cgroup says better.
-pub(crate) fn measure(paths: &Paths, executor: i32) -> StatsReply {
-    let processes = if paths.is_empty() {
+pub(crate) fn measure(surroundings: &Surroundings, executor: i32) -> StatsReply {
+    let paths = &surroundings.paths;
+    let mut processes: Vec<ProcessStat> = if paths.is_empty() {
         process::descendants(executor, &process::all().unwrap_or_default())
     } else {
         cgroup::members(paths).into_iter().filter_map(ProcessStat::of).collect()
     };
+    if let Some(holder) = &surroundings.holder {
+        processes.retain(|p| p.pid != holder.pid);
+    }
     let tick = process::tick_ns();
     let page = rustix::param::page_size() as u64;
     let pids: Vec<PidStats> = processes

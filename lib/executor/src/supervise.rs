@@ -344,7 +344,7 @@ impl Executor {
             started_at_ns: self.record.started_at_ns,
             epoch: self.epoch,
             version: env!("CARGO_PKG_VERSION").into(),
-            holder_pid: 0,
+            holder_pid: self.surroundings.holder.as_ref().map_or(0, |holder| holder.pid),
         }
     }
 
@@ -377,7 +377,7 @@ impl Executor {
             Op::Hello(_) => Ok(Some(reply::Body::Hello(self.hello()))),
             Op::Wait(_) => Ok(None),
             Op::Claim(_) => Ok(Some(reply::Body::Done(Done {}))),
-            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(&self.surroundings.paths, self.record.executor_pid)))),
+            Op::Stats(_) => Ok(Some(reply::Body::Stats(stats::measure(&self.surroundings, self.record.executor_pid)))),
             Op::Signal(signal) => {
                 self.signal(signal.signal)?;
                 Ok(Some(reply::Body::Done(Done {})))
@@ -458,12 +458,20 @@ impl Executor {
     }
 
     fn kill_tree(&mut self) {
-        cgroup::kill(&self.surroundings.paths);
+        self.kill_boundary();
         if self.ended.is_none()
             && let Some(pid) = Pid::from_raw(self.record.workload_pid)
         {
             let _ = kill_process(pid, Signal::KILL);
         }
+    }
+
+    /// Kills by what holds the tree together: its pid namespace, its cgroup.
+    fn kill_boundary(&self) {
+        if let Some(holder) = &self.surroundings.holder {
+            holder.kill();
+        }
+        cgroup::kill(&self.surroundings.paths);
     }
 
     /// Does what is due; true when all is over.
@@ -486,7 +494,7 @@ impl Executor {
                 self.empty_since = Some(now);
                 self.check = None;
             } else if self.check.is_none_or(|(at, _)| at <= now) {
-                cgroup::kill(&self.surroundings.paths);
+                self.kill_boundary();
                 if self.surroundings.paths.is_empty() || now.duration_since(ended.seen) > ESCALATE {
                     self.kill_descendants();
                 }

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use executor_proto::User;
+use rustix::thread::{CapabilitySet, CapabilitySets, ThreadNameSpaceType};
 
 /// Which side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,27 @@ pub struct Program<'a> {
     pub user: Option<&'a User>,
     /// Value for `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
+    /// Namespaces to join and rights to give up.
+    pub confinement: Option<Confinement<'a>>,
+}
+
+/// How a process of an isolated workload is confined.
+#[derive(Clone, Copy)]
+pub struct Confinement<'a> {
+    /// Process whose namespaces are joined.
+    pub holder: BorrowedFd<'a>,
+    /// Which of them.
+    pub namespaces: ThreadNameSpaceType,
+    /// New processes of this one are born in another pid namespace, so that they do not see it as their parent.
+    pub private_pids: bool,
+    /// Bounding set of capabilities.
+    pub capabilities: u64,
+    /// Capabilities of a user other than root.
+    pub ambient: u64,
+    /// Executing a program gives no rights.
+    pub no_new_privs: bool,
+    /// System call filter, as `sock_filter`s.
+    pub seccomp: &'a [u8],
 }
 
 /// What a new process was doing when it failed. The discriminants cross the process boundary.
@@ -147,10 +169,27 @@ pub enum Stage {
     Parent = 6,
     /// Executing the program.
     Exec = 7,
+    /// Joining the namespaces.
+    Namespaces = 8,
+    /// Giving up capabilities.
+    Capabilities = 9,
+    /// Installing the system call filter.
+    Seccomp = 10,
 }
 
 impl Stage {
-    const ALL: [Stage; 7] = [Stage::Cgroup, Stage::OomScore, Stage::Stdio, Stage::Chdir, Stage::User, Stage::Parent, Stage::Exec];
+    const ALL: [Stage; 10] = [
+        Stage::Cgroup,
+        Stage::OomScore,
+        Stage::Stdio,
+        Stage::Chdir,
+        Stage::User,
+        Stage::Parent,
+        Stage::Exec,
+        Stage::Namespaces,
+        Stage::Capabilities,
+        Stage::Seccomp,
+    ];
 
     /// For messages.
     pub fn describe(self) -> &'static str {
@@ -162,6 +201,9 @@ impl Stage {
             Stage::User => "changing to the user",
             Stage::Parent => "tying it to the executor",
             Stage::Exec => "executing the program",
+            Stage::Namespaces => "joining the namespaces",
+            Stage::Capabilities => "giving up capabilities",
+            Stage::Seccomp => "installing the system call filter",
         }
     }
 }
@@ -196,9 +238,9 @@ impl Waiting {
 pub fn spawn(program: Program<'_>) -> io::Result<Waiting> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let (ours, theirs) = (File::from(OwnedFd::from(ours)), File::from(OwnedFd::from(theirs)));
-    let parent = std::process::id() as i32;
+    let parent = if program.confinement.is_some_and(|c| c.private_pids) { 0 } else { std::process::id() as i32 };
     let cgroup = program.cgroup.as_ref().map(|f| f.as_raw_fd());
-    let pid = match clone_into(cgroup) {
+    let pid = match clone_into(cgroup, 0, None) {
         // Kernels before 5.7 and sandboxes that hide clone3: fork, and enter by writing.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM | libc::E2BIG)) => {
             // SAFETY: as in `fork`.
@@ -218,20 +260,163 @@ pub fn spawn(program: Program<'_>) -> io::Result<Waiting> {
 /// The library's constant is too narrow for its value.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// Like fork, but born inside the cgroup when there is one.
-fn clone_into(cgroup: Option<i32>) -> io::Result<i32> {
+/// Like fork, but born inside the cgroup when there is one, and in new namespaces. Leaves the child's pidfd where wanted.
+fn clone_into(cgroup: Option<i32>, namespaces: u64, pidfd: Option<&mut i32>) -> io::Result<i32> {
     // SAFETY: clone_args is plain data and zero means "not used" for every field. Without CLONE_VM and without a stack this
-    // is a fork: the child continues here on its own copy of memory. One thread exists.
+    // is a fork: the child continues here on its own copy of memory. One thread exists. The kernel writes an int to `pidfd`,
+    // which is borrowed for the call.
     let pid = unsafe {
         let mut args: libc::clone_args = std::mem::zeroed();
         args.exit_signal = libc::SIGCHLD as u64;
+        args.flags = namespaces;
+        if let Some(pidfd) = pidfd {
+            args.flags |= libc::CLONE_PIDFD as u64;
+            args.pidfd = std::ptr::from_mut(pidfd) as u64;
+        }
         if let Some(fd) = cgroup {
-            args.flags = CLONE_INTO_CGROUP;
+            args.flags |= CLONE_INTO_CGROUP;
             args.cgroup = fd as u64;
         }
         libc::syscall(libc::SYS_clone3, &raw const args, std::mem::size_of::<libc::clone_args>())
     };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as i32) }
+}
+
+/// Namespaces that a [`holder`] brings into being besides that of mounts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewNamespaces {
+    /// Process ids.
+    pub pids: bool,
+    /// System V ipc and message queues.
+    pub ipc: bool,
+}
+
+/// Creates a process in new namespaces: `None` in it, its pid and pidfd here. Must only be called while this process has one
+/// thread.
+pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i32, OwnedFd)>> {
+    let mut namespaces = libc::CLONE_NEWNS as u64;
+    for (wanted, flag) in [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC)] {
+        namespaces |= if wanted { flag as u64 } else { 0 };
+    }
+    let mut pidfd = -1;
+    match clone_into(cgroup.map(|f| f.as_raw_fd()), namespaces, Some(&mut pidfd))? {
+        0 => Ok(None),
+        // SAFETY: the kernel has just made this descriptor for us.
+        pid => Ok(Some((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))),
+    }
+}
+
+/// Gives the calling thread mounts of its own.
+pub fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: concerns the root, the directory and the mounts of this thread, no memory and no descriptors.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The rest of a holder's life: it keeps its namespaces and, being the first process in one of pids, takes in orphans, which
+/// the kernel then reaps. It ends with the executor.
+pub fn hold() -> ! {
+    close_from(0);
+    // SAFETY: signal and pause concern this process alone.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+/// Properties of a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountAttributes {
+    /// No writing.
+    pub read_only: bool,
+    /// No device files.
+    pub no_devices: bool,
+    /// How mounts below it spread: a flag of mount(2), 0 = as it is.
+    pub propagation: u64,
+}
+
+/// Changes the properties of the mount that `tree` stands for and of all below it.
+pub fn set_mount_attributes(tree: BorrowedFd<'_>, attributes: MountAttributes) -> io::Result<()> {
+    const EMPTY_PATH: u32 = libc::AT_EMPTY_PATH as u32;
+    const RECURSIVE: u32 = 0x8000;
+    const READ_ONLY: u64 = 0x1;
+    const NO_DEVICES: u64 = 0x4;
+    let mut set = 0;
+    for (wanted, flag) in [(attributes.read_only, READ_ONLY), (attributes.no_devices, NO_DEVICES)] {
+        set |= if wanted { flag } else { 0 };
+    }
+    // struct mount_attr: what to set, what to clear, propagation, user namespace.
+    let attr: [u64; 4] = [set, 0, attributes.propagation, 0];
+    // SAFETY: the path is empty and null-terminated, `attr` has the size that is told; both outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            EMPTY_PATH | RECURSIVE,
+            attr.as_ptr(),
+            std::mem::size_of_val(&attr),
+        )
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Installs a system call filter for this process and all that come from it.
+fn install_filter(filter: &[u8]) -> io::Result<()> {
+    let instructions: Vec<libc::sock_filter> = filter
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|b| libc::sock_filter {
+            code: u16::from_ne_bytes([b[0], b[1]]),
+            jt: b[2],
+            jf: b[3],
+            k: u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+        })
+        .collect();
+    let len = u16::try_from(instructions.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len, filter: instructions.as_ptr().cast_mut() };
+    // SAFETY: the kernel reads `len` instructions and checks them; both structures outlive the call.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Joins the namespaces and gives up what the bounding set does not hold. Still root afterwards.
+fn confine(confinement: &Confinement<'_>) -> Result<(), (Stage, io::Error)> {
+    rustix::thread::move_into_thread_name_spaces(confinement.holder, confinement.namespaces).map_err(|e| (Stage::Namespaces, e.into()))?;
+    for capability in 0..64 {
+        if confinement.capabilities & (1 << capability) != 0 {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << capability)) {
+            // Beyond the last one that this kernel knows.
+            Err(rustix::io::Errno::INVAL) => break,
+            other => other.map_err(|e| (Stage::Capabilities, e.into()))?,
+        }
+    }
+    if confinement.no_new_privs {
+        rustix::thread::set_no_new_privs(true).map_err(|e| (Stage::Seccomp, e.into()))?;
+    }
+    if !confinement.seccomp.is_empty() {
+        // While this process may do so without no_new_privs. The filter lets through what follows.
+        install_filter(confinement.seccomp).map_err(|e| (Stage::Seccomp, e))?;
+    }
+    Ok(())
+}
+
+/// Leaves the process with exactly `kept` of the capabilities that it has; `ambient` says whether they outlive an exec.
+fn keep_capabilities(kept: u64, ambient: bool) -> rustix::io::Result<()> {
+    let known = rustix::thread::capabilities(None)?.permitted;
+    let kept = known & CapabilitySet::from_bits_retain(kept);
+    let inheritable = if ambient { kept } else { CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
+    if ambient {
+        for capability in kept.iter() {
+            rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+        }
+    }
+    Ok(())
 }
 
 /// The child's side: never returns.
@@ -308,8 +493,14 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
         // SAFETY: the request takes a number. This process leads a session without a terminal.
         check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }.into()).map_err(at(Stage::Stdio))?;
     }
+    if let Some(confinement) = &program.confinement {
+        confine(confinement)?;
+    }
     // SAFETY: a null-terminated path.
     check(unsafe { libc::chdir(program.cwd.as_ptr()) }.into()).map_err(at(Stage::Chdir))?;
+    if program.confinement.is_some_and(|c| c.ambient != 0) {
+        rustix::thread::set_keep_capabilities(true).map_err(|e| (Stage::Capabilities, e.into()))?;
+    }
     if let Some(user) = program.user {
         // The raw calls: the library's versions tell other threads, of which there are none.
         // SAFETY: the list is as long as said; the other arguments are numbers.
@@ -318,14 +509,21 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
             check(libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid)).map_err(at(Stage::User))?;
             check(libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid)).map_err(at(Stage::User))?;
         }
-        // Changing credentials has cleared it.
+    }
+    if let Some(confinement) = &program.confinement {
+        let root = rustix::process::geteuid().is_root();
+        let kept = if root { confinement.capabilities } else { confinement.ambient };
+        keep_capabilities(kept, !root).map_err(|e| (Stage::Capabilities, e.into()))?;
+    }
+    // Changing credentials clears it.
+    if program.user.is_some() || program.confinement.is_some() {
         tie_to(parent).map_err(at(Stage::Parent))?;
     }
     Ok(())
 }
 
-/// Has the kernel kill this process when the executor dies, also when it already has.
-fn tie_to(parent: i32) -> io::Result<()> {
+/// `parent` is 0 for one in another pid namespace. Has the kernel kill this process when the executor dies, also when it already has.
+pub fn tie_to(parent: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let present = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());
     if present == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }

@@ -19,7 +19,7 @@ use super::{
 use crate::commands::driver::BUILT_IN;
 
 /// Drivers that every node offers; `mock` only when asked for, since it runs nothing.
-const ALWAYS: &[&str] = &["raw_exec", "remote_exec"];
+const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
 /// Drivers that do nothing without a configuration, not even on a dev agent.
 const CONFIGURED: &[&str] = &["mock_remote"];
 

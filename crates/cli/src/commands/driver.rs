@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 /// Drivers that ship in this binary.
-pub(crate) const BUILT_IN: &[&str] = &["mock", "mock_remote", "raw_exec", "remote_exec"];
+pub(crate) const BUILT_IN: &[&str] = &["exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => {}
     }
     Ok(match args.name.as_deref().unwrap_or_default() {
+        "exec" => driver_sdk::block_on(exec::serve()),
         "mock" => driver_sdk::block_on(mock::serve()),
         "mock_remote" => driver_sdk::block_on(mock::serve_remote()),
         "raw_exec" => driver_sdk::block_on(raw_exec::serve()),

@@ -1,5 +1,6 @@
 //! Executors with real processes.
 
+mod isolation;
 mod session;
 
 use std::path::{Path, PathBuf};

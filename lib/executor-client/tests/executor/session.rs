@@ -22,7 +22,7 @@ async fn read_all(output: &mut SessionOutput) -> Vec<u8> {
 }
 
 /// Output, errors and end of a session that reads nothing.
-async fn finish(mut session: ExecSession) -> (String, String, ExecExit) {
+pub(crate) async fn finish(mut session: ExecSession) -> (String, String, ExecExit) {
     session.stdin.close().await.unwrap();
     let (out, err) = tokio::join!(read_all(&mut session.stdout), read_all(&mut session.stderr));
     let exit = session.end.wait().await.unwrap();

@@ -1,20 +1,20 @@
-//! From a task as the host describes it to what the executor is told.
+//! From a task as the host describes it to what the executor is told: the parts that all kinds share.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use driver_sdk::proto::driver::Resources;
 use driver_sdk::{Error, TaskConfig};
-use executor_client::{CgroupPolicy, LaunchSpec, LogPolicy, find_program, find_user};
+use executor_client::{CgroupPolicy, LogPolicy, User, find_user};
 
-use crate::config::{PluginConfig, TaskOptions, is_denied};
+use crate::denied::DeniedIds;
 
 /// What hosts rotate by when they do not say.
 const DEFAULT_FILES: u32 = 10;
 const DEFAULT_FILE_BYTES: u64 = 10 << 20;
 
 /// The task's own directory.
-pub(crate) fn task_dir(task: &TaskConfig) -> PathBuf {
+pub fn task_dir(task: &TaskConfig) -> PathBuf {
     Path::new(&task.alloc_dir).join(&task.name)
 }
 
@@ -25,71 +25,29 @@ pub(crate) fn state_dir(task: &TaskConfig) -> PathBuf {
     task_dir(task).join("private").join("executor").join(if start.is_empty() { "task".into() } else { start })
 }
 
-/// Everything that the executor needs.
-pub(crate) async fn launch_spec(task: &TaskConfig, plugin: &PluginConfig) -> Result<LaunchSpec, Error> {
-    let options = TaskOptions::decode(&task.msgpack_driver_config)?;
-    refuse_what_needs_isolation(task)?;
-    let dir = task_dir(task);
-    let denied = |name: &str| is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars);
-    let env: Vec<(OsString, OsString)> = task
-        .env
-        .iter()
-        .chain(&task.device_env)
-        .filter(|(name, _)| !denied(name))
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect();
-    let search_path = env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-    let command = find_program(&dir, &options.command, search_path).map_err(Error::failed)?;
-    let user = match task.user.as_str() {
-        "" => None,
-        name => {
-            let user = find_user(name).await.map_err(Error::failed)?;
-            let mut gids = user.groups.clone();
-            gids.push(user.gid);
-            if let Some(why) = plugin.denies(user.uid, &gids)? {
-                return Err(Error::failed(format!("running as user {name:?} is not allowed: {why}")));
-            }
-            Some(user)
-        }
-    };
-    Ok(LaunchSpec {
-        id: task.id.clone(),
-        command,
-        args: options.args.iter().map(OsString::from).collect(),
-        env,
-        cwd: if options.work_dir.is_empty() { dir } else { options.work_dir.into() },
-        user,
-        log: log_policy(task)?,
-        cgroup: Some(cgroup_policy(task)),
-        oom_score_adj: (options.oom_score_adj != 0).then_some(options.oom_score_adj),
-        epoch: None,
-        listen: false,
-    })
+/// The task's environment without what its plugin or itself denies.
+pub fn environment(task: &TaskConfig, denied: impl Fn(&str) -> bool) -> Vec<(OsString, OsString)> {
+    let all = task.env.iter().chain(&task.device_env).filter(|(name, _)| !denied(name));
+    all.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-fn refuse_what_needs_isolation(task: &TaskConfig) -> Result<(), Error> {
-    use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
-    let refuse = |what: &str| Err(Error::invalid(format!("raw_exec runs without isolation and cannot offer {what}")));
-    if let Some(spec) = &task.network_isolation_spec
-        && spec.mode() != NetworkIsolationMode::Host
-    {
-        return refuse("a network of the group's own; use network mode \"host\"");
+/// The user that the task names, or `default`; refused when the plugin denies its ids.
+pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Result<Option<User>, Error> {
+    let name = if task.user.is_empty() { default } else { &task.user };
+    if name.is_empty() {
+        return Ok(None);
     }
-    if !task.mounts.is_empty() {
-        return refuse("volume mounts");
+    let user = find_user(name).await.map_err(Error::failed)?;
+    let mut gids = user.groups.clone();
+    gids.push(user.gid);
+    match denied.denies(user.uid, &gids)? {
+        Some(why) => Err(Error::failed(format!("running as user {name:?} is not allowed: {why}"))),
+        None => Ok(Some(user)),
     }
-    if !task.devices.is_empty() {
-        return refuse("devices");
-    }
-    let linux = task.resources.as_ref().and_then(|r| r.linux_resources.as_ref());
-    if linux.is_some_and(|l| !l.cpuset_cpus.is_empty()) {
-        return refuse("reserved cores; use `cpu` instead of `cores`");
-    }
-    Ok(())
 }
 
 /// Rotated files as the host wants them; a host that does not say names fifos from which the rest follows.
-fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
+pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
     if let Some(wanted) = &task.drover_log {
         return Ok((!wanted.disabled).then(|| LogPolicy {
             dir: wanted.dir.clone().into(),
@@ -118,7 +76,8 @@ fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
     }))
 }
 
-fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
+/// The task's cgroup, with the limits of its resources.
+pub fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
     let (cpu_shares, memory_max, memory_reservation) = task.resources.as_ref().map(limits).unwrap_or_default();
     let name = task.id.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' });
     CgroupPolicy {
@@ -127,6 +86,7 @@ fn cgroup_policy(task: &TaskConfig) -> CgroupPolicy {
         memory_max,
         memory_reservation,
         cpu_shares,
+        cpus: task.resources.as_ref().and_then(|r| r.linux_resources.as_ref()).map(|l| l.cpuset_cpus.clone()).filter(|c| !c.is_empty()),
         ..CgroupPolicy::default()
     }
 }

@@ -1,4 +1,4 @@
-//! The driver trait over executors.
+//! The driver trait over executors: the same for every kind of local process.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use executor_client::{CgroupHost, Executor, ExitResult, Launcher, Meter, destroy
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::config::{PluginConfig, TaskOptions};
 use crate::exec;
-use crate::task::{launch_spec, state_dir};
+use crate::kind::{Kind, ProcessConfig};
+use crate::task::{cgroup_policy, state_dir};
 use crate::usage::{core_mhz, usage};
 
 /// Layout of [`State`].
@@ -46,14 +46,25 @@ struct Task {
     destroyed: watch::Sender<bool>,
 }
 
-/// The driver `raw_exec`.
-#[derive(Default)]
-pub struct Driver {
-    config: Mutex<PluginConfig>,
+/// A driver for processes of one kind.
+pub struct ProcessDriver<K: Kind> {
+    config: Mutex<K::Config>,
     core_mhz: Mutex<Option<f64>>,
     context: OnceLock<Context>,
     launchers: Mutex<HashMap<PathBuf, Launcher>>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
+}
+
+impl<K: Kind> Default for ProcessDriver<K> {
+    fn default() -> ProcessDriver<K> {
+        ProcessDriver {
+            config: Mutex::default(),
+            core_mhz: Mutex::default(),
+            context: OnceLock::new(),
+            launchers: Mutex::default(),
+            tasks: Mutex::default(),
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -81,10 +92,10 @@ fn start_error(error: executor_client::Error) -> Error {
     }
 }
 
-impl Driver {
+impl<K: Kind> ProcessDriver<K> {
     /// A driver that holds no tasks.
-    pub fn new() -> Driver {
-        Driver::default()
+    pub fn new() -> ProcessDriver<K> {
+        ProcessDriver::default()
     }
 
     fn task(&self, id: &str) -> Result<Arc<Task>, Error> {
@@ -106,7 +117,7 @@ impl Driver {
             Some(dir) if !dir.is_empty() => PathBuf::from(dir),
             _ => alloc_dir.parent().unwrap_or(alloc_dir).join(".executors"),
         };
-        let no_cgroups = lock(&self.config).no_cgroups;
+        let no_cgroups = lock(&self.config).no_cgroups();
         let mut launchers = lock(&self.launchers);
         if let Some(launcher) = launchers.get(&dir) {
             return Ok(launcher.clone());
@@ -146,9 +157,9 @@ impl Driver {
 }
 
 #[async_trait]
-impl driver_sdk::Driver for Driver {
+impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
     fn info(&self) -> PluginInfo {
-        PluginInfo::new("raw_exec", env!("CARGO_PKG_VERSION"))
+        PluginInfo::new(K::NAME, env!("CARGO_PKG_VERSION"))
     }
 
     fn attach(&self, context: Context) {
@@ -156,11 +167,11 @@ impl driver_sdk::Driver for Driver {
     }
 
     fn config_schema(&self) -> Option<Spec> {
-        Some(PluginConfig::schema())
+        Some(K::config_schema())
     }
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
-        let config: PluginConfig = config.decode()?;
+        let config: K::Config = config.decode()?;
         config.validate()?;
         *lock(&self.config) = config;
         *lock(&self.core_mhz) = agent.map(|agent| core_mhz(agent.topology.as_ref()));
@@ -169,23 +180,23 @@ impl driver_sdk::Driver for Driver {
     }
 
     fn task_config_schema(&self) -> Spec {
-        TaskOptions::schema()
+        K::task_schema()
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { send_signals: true, exec: true, no_mounts: true, disable_log_collection: true, ..Capabilities::default() }
+        K::capabilities()
     }
 
     async fn fingerprint(&self) -> Fingerprint {
         let config = lock(&self.config).clone();
-        if !config.enabled {
+        if !config.enabled() {
             return Fingerprint::undetected("disabled by the plugin's configuration");
         }
-        let host = if config.no_cgroups { CgroupHost::off() } else { CgroupHost::detect() };
-        Fingerprint::healthy()
-            .with("driver.raw_exec.cgroups", host.mode().name())
-            .with("driver.raw_exec.limits.memory", host.enforces("memory"))
-            .with("driver.raw_exec.limits.cpu", host.enforces("cpu"))
+        let host = if config.no_cgroups() { CgroupHost::off() } else { CgroupHost::detect() };
+        let name = K::NAME;
+        let limits = ["memory", "cpu", "pids", "cpuset"];
+        let seen = K::fingerprint(&config, &host).await.with(format!("driver.{name}.cgroups"), host.mode().name());
+        limits.iter().fold(seen, |seen, limit| seen.with(format!("driver.{name}.limits.{limit}"), host.enforces(limit)))
     }
 
     async fn start_task(&self, config: TaskConfig) -> Result<Started, Error> {
@@ -193,11 +204,11 @@ impl driver_sdk::Driver for Driver {
             return Err(Error::failed(format!("task {} is already running here", config.id)));
         }
         let plugin = lock(&self.config).clone();
-        if !plugin.enabled {
-            return Err(Error::failed("raw_exec is disabled by the plugin's configuration on this node"));
+        if !plugin.enabled() {
+            return Err(Error::failed(format!("{} is disabled by the plugin's configuration on this node", K::NAME)));
         }
-        let spec = launch_spec(&config, &plugin).await?;
         let launcher = self.launcher(Path::new(&config.alloc_dir))?;
+        let spec = K::launch_spec(&config, &plugin, launcher.cgroups()).await?;
         let state_dir = state_dir(&config);
         let driver_state = handle::encode(&State { state_dir: state_dir.clone() })?;
         let launched = launcher.launch(&state_dir, spec).await.map_err(start_error)?;
@@ -214,7 +225,9 @@ impl driver_sdk::Driver for Driver {
             return Err(handle::unknown_version(task.version, i32::from(VERSION)..=i32::from(VERSION)));
         }
         let State { state_dir } = handle::decode(&task.driver_state)?;
-        match Executor::attach(&state_dir).await {
+        // Should the record there be damaged, this says what belongs to the task, so that it can be ended.
+        let launcher = self.launcher(Path::new(&config.alloc_dir))?;
+        match launcher.recover(&state_dir, &config.id, &cgroup_policy(&config)).await {
             Ok(executor) => {
                 self.manage(&config, state_dir, Some(executor));
                 Ok(())
