@@ -282,7 +282,7 @@ impl Shared {
                 });
                 answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq }));
             }
-            Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_)) | None => {}
+            Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_) | FromNodeMessage::RemoteListed(_)) | None => {}
         }
     }
 }
