@@ -214,6 +214,22 @@ impl TaskCgroup {
         Ok(killed)
     }
 
+    /// As [`TaskCgroup::kill_members`], and removes the cgroups that a driver has made below: a container that did not come up leaves one.
+    ///
+    /// # Errors
+    /// When members or cgroups stay.
+    pub fn clear(&self) -> io::Result<usize> {
+        let killed = self.kill_members()?;
+        for dir in self.dirs() {
+            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                    remove_tree(&entry.path())?;
+                }
+            }
+        }
+        Ok(killed)
+    }
+
     /// Kills every member, then removes the cgroups. Blocking. Returns how many members there were.
     ///
     /// # Errors

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use api::shapes::{DriverReload, PluginReload, ReloadOutcome};
+use driver_host::Reloaded;
 use lifecycle::remote::node::Stored;
 use model::{AllocId, Node, NodeId};
 use tokio::{
@@ -18,14 +20,15 @@ use crate::{
     alloc::AllocCommand,
     config::ClientConfig,
     context::NodeContext,
-    drivers::Drivers,
+    drivers::{ConfiguredPlugins, Drivers},
     env,
     error::{RequestError, StartError},
     fingerprint, identity,
     lease::{BootInstant, Lease},
+    leftovers::Places,
     lock::DirLock,
     metadata::Metadata,
-    node::{self, Allocs, NodeCommand, NodeLoop},
+    node::{self, Allocs, Known, NodeCommand, NodeLoop},
     outbox::Outbox,
     remote::{RemoteLoop, RemoteManager},
     session::{Session, SessionStatus},
@@ -103,6 +106,7 @@ impl Client {
             outbox: Arc::new(Outbox::default()),
             node: watch::Sender::new(Arc::new(node)),
             drivers,
+            places: Places::of(&config),
             remote,
             lease: Lease::default(),
             inherited,
@@ -126,7 +130,7 @@ impl Client {
             commands,
             driver_events: ctx.drivers.host().events(),
         };
-        let (known, forgotten) = node_loop.restore(restored.allocs);
+        let Known { allocs: known, live, forgotten } = node_loop.restore(restored.allocs);
         let (servers, servers_seen) = watch::channel(config.servers.clone());
         let status = Arc::new(Mutex::new(SessionStatus::default()));
         let session = Session {
@@ -142,7 +146,7 @@ impl Client {
         };
         let mut loops = vec![tokio::spawn(remote_loop.run()), tokio::spawn(node_loop.run())];
         // Before the session: what a server places from now on is not left over from a former run.
-        node::sweep(&ctx, &known, &restored.ledger).await;
+        node::sweep(&ctx, &known, &live, &restored.ledger).await;
         if !forgotten.is_empty() {
             // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
             let _ = ctx.store.commit(forgotten).await;
@@ -190,6 +194,22 @@ impl Client {
         }
         inner.ctx.drivers.shutdown().await;
     }
+}
+
+fn reload_answer(done: BTreeMap<String, Reloaded>) -> DriverReload {
+    let plugins = done.into_iter().map(|(plugin, done)| {
+        let (outcome, description) = match done {
+            Reloaded::Unchanged => (ReloadOutcome::Unchanged, String::new()),
+            Reloaded::Replaced => (ReloadOutcome::Replaced, String::new()),
+            Reloaded::Started => (ReloadOutcome::Started, String::new()),
+            Reloaded::Ended => (ReloadOutcome::Ended, String::new()),
+            Reloaded::Recovered => (ReloadOutcome::Recovered, String::new()),
+            Reloaded::Kept(why) => (ReloadOutcome::Kept, why),
+            Reloaded::Failed(why) => (ReloadOutcome::Failed, why),
+        };
+        (plugin, PluginReload { outcome, description })
+    });
+    DriverReload { plugins: plugins.collect() }
 }
 
 /// A process that was being started while the last holder ended has a copy of the lock's descriptor until it executes: not every refusal is final.
@@ -374,6 +394,23 @@ impl ClientHandle {
         let stopping = || RequestError::Failed("the node is stopping".into());
         self.inner.node_commands.send(NodeCommand::Collect { alloc, reply }).map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// Takes changed plugins over without touching tasks: by file, arguments and configuration. `configured` replaces the `plugin` blocks and the
+    /// directory that were configured before.
+    ///
+    /// # Errors
+    /// When the directory cannot be read or names collide; then nothing has changed.
+    pub async fn reload_drivers(&self, configured: Option<ConfiguredPlugins>) -> Result<DriverReload, RequestError> {
+        self.inner.ctx.drivers.reload(configured).await.map(reload_answer)
+    }
+
+    /// Replaces the process of one plugin, named by itself or by its driver, whether it has changed or not.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub async fn restart_driver(&self, name: &str) -> Result<DriverReload, RequestError> {
+        self.inner.ctx.drivers.restart(name).await.map(reload_answer)
     }
 
     /// Static, dynamic and merged metadata of the node.

@@ -63,12 +63,35 @@ pub struct ClientConfig {
     pub dynamic_ports: (u16, u16),
     /// Ports given to plugins that cannot listen on unix sockets, inclusive.
     pub plugin_ports: (u16, u16),
+    /// How long drivers are waited for.
+    pub patience: Patience,
     /// Stop local tasks when the node is stopped for good (`leave_on_terminate` and dev agents). Remote instances are never touched.
     pub stop_tasks_on_stop: bool,
     /// Version of this build, as nodes show it.
     pub version: String,
     /// Version of the system that we are compatible with, told as `nomad.version`.
     pub nomad_version: String,
+}
+
+/// How long drivers are waited for before the node does without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// A plugin that is coming up.
+    pub driver: Duration,
+    /// Pauses before further attempts to stop a task whose driver refuses; then it is destroyed.
+    pub stop: Vec<Duration>,
+    /// Pauses of a driver that could not free an ended task: the first, and the longest. They double.
+    pub owed: (Duration, Duration),
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            driver: Duration::from_secs(20),
+            stop: [5, 20, 80, 120, 120].map(Duration::from_secs).to_vec(),
+            owed: (Duration::from_secs(5), Duration::from_secs(300)),
+        }
+    }
 }
 
 /// Options that the node understands.
@@ -171,6 +194,7 @@ impl ClientConfig {
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: (20_000, 32_000),
             plugin_ports: (14_000, 14_512),
+            patience: Patience::default(),
             stop_tasks_on_stop: false,
             version: env!("CARGO_PKG_VERSION").into(),
             nomad_version: "1.9.7".into(),
@@ -181,6 +205,12 @@ impl ClientConfig {
     #[must_use]
     pub fn run_dir(&self) -> PathBuf {
         self.state_dir.join("run")
+    }
+
+    /// Where plugins and their executors listen. Their environment names it, so it also tells whose they are.
+    #[must_use]
+    pub fn plugin_socket_dir(&self) -> PathBuf {
+        self.run_dir().join("p")
     }
 
     /// Names of options that this node does not know; the caller refuses them.

@@ -16,7 +16,8 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, outbox::Outbox, remote::RemoteManager, store::LocalStore,
+    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, leftovers::Places, outbox::Outbox, remote::RemoteManager,
+    store::LocalStore,
 };
 
 /// Shared by reference; each part has its own synchronisation.
@@ -26,6 +27,8 @@ pub(crate) struct NodeContext {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) node: watch::Sender<Arc<Node>>,
     pub(crate) drivers: Drivers,
+    /// Where processes of this node's tasks are recognised by.
+    pub(crate) places: Places,
     pub(crate) remote: RemoteManager,
     pub(crate) lease: Lease,
     /// The agent's environment as tasks may see it.

@@ -1,21 +1,28 @@
 //! The drivers of this node: which plugins are run, and what they tell about themselves as part of the node.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use driver_host::{
-    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Topology, discover,
+    AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Reloaded, Topology, discover,
 };
 use model::node::{DriverInfo, Node, RemoteProvider};
 
 use crate::{
-    config::{ClientConfig, PluginCommand},
-    error::StartError,
+    config::{ClientConfig, PluginCommand, PluginSettings},
+    error::{RequestError, StartError},
     fingerprint::Facts,
 };
 
 /// The plugin host with this node's rules about which drivers may be used.
 pub(crate) struct Drivers {
     host: DriverHost,
+    config: Arc<ClientConfig>,
+    configured: Mutex<ConfiguredPlugins>,
     allowed: Vec<String>,
     denied: Vec<String>,
     builtin: Vec<String>,
@@ -23,30 +30,41 @@ pub(crate) struct Drivers {
 
 impl Drivers {
     /// Starts every plugin in the background. Must be called within a runtime.
-    pub(crate) fn start(config: &ClientConfig, facts: &Facts) -> Result<Self, StartError> {
-        let failed = |e: &dyn std::fmt::Display| StartError::Drivers(e.to_string());
+    pub(crate) fn start(config: &Arc<ClientConfig>, facts: &Facts) -> Result<Self, StartError> {
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
-        let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
-        let mut plugins: Vec<PluginSpec> = config.builtin_drivers.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config)).collect();
-        if let Some(dir) = &config.plugin_dir {
-            let blocks: BTreeMap<String, PluginBlock> = config
-                .plugins
-                .iter()
-                .filter(|(name, _)| !config.builtin_drivers.iter().any(|b| b.name == **name))
-                .map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() }))
-                .collect();
-            let (found, notes) = discover(dir, &blocks).map_err(|e| failed(&format!("read {}: {e}", dir.display())))?;
-            for note in notes {
-                tracing::warn!("{note}");
-            }
-            plugins.extend(found);
-        }
-        let mut options = HostOptions::new(plugins, config.run_dir().join("p"), config.state_dir.join("plugins"));
-        options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
-        let host = DriverHost::start(options).map_err(|e| failed(&e))?;
+        let configured = ConfiguredPlugins { dir: config.plugin_dir.clone(), blocks: config.plugins.clone() };
         let builtin = config.builtin_drivers.iter().map(|b| b.name.clone()).collect();
-        Ok(Self { host, allowed, denied, builtin })
+        let mut options = HostOptions::new(Vec::new(), config.plugin_socket_dir(), config.state_dir.join("plugins"));
+        options.plugins = plugins(config, &configured, &allowed, &denied).map_err(StartError::Drivers)?;
+        options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
+        let host = DriverHost::start(options).map_err(|e| StartError::Drivers(e.to_string()))?;
+        Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), allowed, denied, builtin })
+    }
+
+    /// Looks at the plugins again, as they are configured now; `configured` replaces what was configured before.
+    pub(crate) async fn reload(&self, configured: Option<ConfiguredPlugins>) -> Result<BTreeMap<String, Reloaded>, RequestError> {
+        let specs = {
+            let mut known = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+            let wanted = configured.unwrap_or_else(|| known.clone());
+            let specs = plugins(&self.config, &wanted, &self.allowed, &self.denied).map_err(RequestError::Failed)?;
+            *known = wanted;
+            specs
+        };
+        self.host.reload(specs).await.map_err(|e| RequestError::Invalid(e.to_string()))
+    }
+
+    /// Replaces the process of one plugin, named by itself or by its driver, whether it has changed or not.
+    pub(crate) async fn restart(&self, name: &str) -> Result<BTreeMap<String, Reloaded>, RequestError> {
+        let by_driver = self.host.fingerprints().borrow().get(name).map(|f| f.plugin.clone());
+        let plugin = by_driver.unwrap_or_else(|| name.to_owned());
+        match self.host.restart(&plugin).await {
+            Some(done) => Ok(BTreeMap::from([(plugin, done)])),
+            None => Err(RequestError::NotFound(format!(
+                "no plugin or driver is called {name:?}; there are {}",
+                self.host.plugin_names().join(", ")
+            ))),
+        }
     }
 
     fn usable(&self, name: &str) -> bool {
@@ -150,6 +168,33 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
     }
 }
 
+/// What the operator wants to be run, which may change while the node runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConfiguredPlugins {
+    /// Directory of external plugins.
+    pub dir: Option<PathBuf>,
+    /// `plugin` blocks by name.
+    pub blocks: BTreeMap<String, PluginSettings>,
+}
+
+/// All plugins to run: built-in ones, and the files of the directory that have a block.
+fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String], denied: &[String]) -> Result<Vec<PluginSpec>, String> {
+    let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
+    let mut specs: Vec<PluginSpec> =
+        config.builtin_drivers.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config, wanted.blocks.get(&p.name))).collect();
+    if let Some(dir) = &wanted.dir {
+        let external = wanted.blocks.iter().filter(|(name, _)| !config.builtin_drivers.iter().any(|b| b.name == **name));
+        let blocks: BTreeMap<String, PluginBlock> =
+            external.map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() })).collect();
+        let (found, notes) = discover(dir, &blocks).map_err(|e| format!("read {}: {e}", dir.display()))?;
+        for note in notes {
+            tracing::warn!("{note}");
+        }
+        specs.extend(found);
+    }
+    Ok(specs)
+}
+
 fn list(given: &[String], config: &ClientConfig, option: &str) -> Vec<String> {
     let mut all = given.to_vec();
     if let Some(text) = config.options.get(option) {
@@ -158,8 +203,7 @@ fn list(given: &[String], config: &ClientConfig, option: &str) -> Vec<String> {
     all
 }
 
-fn builtin(plugin: &PluginCommand, config: &ClientConfig) -> PluginSpec {
-    let settings = config.plugins.get(&plugin.name);
+fn builtin(plugin: &PluginCommand, config: &ClientConfig, settings: Option<&PluginSettings>) -> PluginSpec {
     let mut args = plugin.args.clone();
     args.extend(settings.map(|s| s.args.clone()).unwrap_or_default());
     PluginSpec {

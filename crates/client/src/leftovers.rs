@@ -1,17 +1,35 @@
-//! Processes that drivers have left behind. Our own executors are found by their state directories below the task directory, those of drivers
-//! written for Nomad by their command line, which names a log file inside it.
+//! Processes that drivers have left behind: who they belong to, and their end.
+//!
+//! Our own executors are found by their state directories below the task directory. What drivers written for Nomad start is
+//! found in `/proc`, by any of
+//! - the command line of their executors, `[binary] executor {"LogFile":"<task dir>/…"}`,
+//! - the environment of workloads, which names allocation and task, and a working directory below the task directory,
+//! - such a working directory of processes that carry the environment of a plugin of this node;
+//!
+//! and with each of them everything below it. Processes in the task's cgroups are ended by `cgroup.rs`.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use driver_proto::handshake::SOCKET_DIR_KEY;
+use model::AllocId;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::sync::Mutex;
 
-/// Ends the executors, with their workloads, whose state lies in a task directory, but for the one of the run that is to be kept.
-pub(crate) async fn end_own_executors(task_dir: &Path, keep: Option<&str>) {
+use crate::config::ClientConfig;
+
+/// How long processes may take to disappear after SIGKILL.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// Ends the executors, with their workloads, whose state lies in a task directory.
+pub(crate) async fn end_own_executors(task_dir: &Path) {
     let parent = task_dir.join("private/executor");
     for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
-        if keep.is_some_and(|k| entry.file_name().to_str() == Some(k)) {
-            continue;
-        }
         if let Err(error) = executor_client::destroy(&entry.path()).await {
             tracing::warn!(state_dir = %entry.path().display(), %error, "an executor that was left behind stays");
         }
@@ -20,94 +38,208 @@ pub(crate) async fn end_own_executors(task_dir: &Path, keep: Option<&str>) {
     let _ = fs::remove_dir(&parent);
 }
 
-/// Ends everything that is known to run for an allocation, by its directory.
-pub(crate) async fn end_all(alloc_root: &Path) {
-    for entry in fs::read_dir(alloc_root).into_iter().flatten().flatten() {
-        end_own_executors(&entry.path(), None).await;
-    }
-    end_executors_below(alloc_root).await;
+/// Where this node's tasks live, in every spelling that processes may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    alloc_dirs: Vec<PathBuf>,
+    socket_dirs: Vec<PathBuf>,
 }
 
-/// Processes of the form `[binary] executor {"LogFile":"<below dir>/…"}`.
-fn executors_below(dir: &Path) -> Vec<i32> {
-    let prefix = format!("{}/", dir.display());
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
-            continue;
+impl Places {
+    pub(crate) fn of(config: &ClientConfig) -> Self {
+        let spellings = |path: &Path| {
+            let mut all = vec![path.to_owned()];
+            all.extend(path.canonicalize().ok().filter(|canonical| canonical != path));
+            all
         };
-        let Ok(line) = fs::read(entry.path().join("cmdline")) else {
-            continue;
-        };
-        if log_file(&line).is_some_and(|log| log.starts_with(&prefix)) {
-            found.push(pid);
-        }
+        Self { alloc_dirs: spellings(&config.alloc_dir), socket_dirs: spellings(&config.plugin_socket_dir()) }
     }
-    found
+
+    /// Allocation and task of a path below the task's directory.
+    fn task_of(&self, path: &Path) -> Option<Owner> {
+        let below = self.alloc_dirs.iter().find_map(|dir| path.strip_prefix(dir).ok())?;
+        let mut parts = below.components().map(|part| match part {
+            Component::Normal(name) => name.to_str(),
+            _ => None,
+        });
+        Some(Owner { alloc: parts.next()??.parse().ok()?, task: parts.next()??.to_owned() })
+    }
+}
+
+/// Whom a process serves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) alloc: AllocId,
+    pub(crate) task: String,
+}
+
+/// What `/proc` says of a process, as far as it tells its owner.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    pid: i32,
+    parent: i32,
+    start: u64,
+    /// Of a Go executor.
+    log_file: Option<PathBuf>,
+    /// `NOMAD_ALLOC_ID` and `NOMAD_TASK_NAME`.
+    workload_of: Option<Owner>,
+    /// The socket directory that its plugin was given.
+    socket_dir: Option<PathBuf>,
+    /// Where it works.
+    cwd: Option<PathBuf>,
+}
+
+impl Seen {
+    fn look(pid: i32) -> Option<Self> {
+        let stat = executor_client::ProcessStat::of(pid).filter(executor_client::ProcessStat::is_alive)?;
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.is_empty() {
+            // A thread of the kernel; it has no environment either.
+            return None;
+        }
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let variable = |name: &str| {
+            let value = environment.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+            std::str::from_utf8(value).ok()
+        };
+        let workload_of = (|| {
+            let alloc: AllocId = variable("NOMAD_ALLOC_ID")?.parse().ok()?;
+            Some(Owner { alloc, task: variable("NOMAD_TASK_NAME")?.to_owned() })
+        })();
+        let socket_dir = variable(SOCKET_DIR_KEY).map(PathBuf::from);
+        let cwd = (workload_of.is_some() || socket_dir.is_some()).then(|| {
+            let link = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+            let text = link.to_str()?;
+            Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
+        });
+        Some(Self { pid, parent: stat.ppid, start: stat.start, log_file: log_file(&line), workload_of, socket_dir, cwd: cwd.flatten() })
+    }
+
+    /// Whom it serves. The environment alone is enough only for tasks that are known to live on this node (`local`): an instance in a remote
+    /// runtime has the names of the allocation that created it, wherever its runtime is and whoever manages it now.
+    fn owner(&self, places: &Places, local: bool) -> Option<Owner> {
+        let works_for = self.cwd.as_ref().and_then(|dir| places.task_of(dir));
+        let of_this_node = self.socket_dir.as_ref().is_some_and(|dir| places.socket_dirs.contains(dir));
+        self.log_file
+            .as_ref()
+            .and_then(|path| places.task_of(path))
+            .or_else(|| self.workload_of.clone().filter(|owner| local || works_for.as_ref() == Some(owner)))
+            .or_else(|| works_for.filter(|_| of_this_node))
+    }
 }
 
 /// The log file in the arguments of a Go executor.
-fn log_file(command_line: &[u8]) -> Option<String> {
+fn log_file(command_line: &[u8]) -> Option<PathBuf> {
     let mut args = command_line.split(|b| *b == 0);
     let _binary = args.next()?;
     if args.next()? != b"executor" {
         return None;
     }
     let config: serde_json::Value = serde_json::from_slice(args.next()?).ok()?;
-    config.get("LogFile")?.as_str().map(str::to_owned)
+    config.get("LogFile")?.as_str().map(PathBuf::from)
 }
 
-/// The process and everything below it, parents first.
-fn tree(root: i32) -> Vec<i32> {
-    let mut all = vec![root];
-    let mut at = 0;
-    while let Some(pid) = all.get(at).copied() {
-        at += 1;
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            all.extend(children.split_whitespace().filter_map(|c| c.parse::<i32>().ok()));
-        }
+type Table = Arc<Vec<Seen>>;
+
+/// All processes, as they were at some moment after `since`. Many tasks that end together share one look.
+async fn table(since: Instant) -> Table {
+    static LAST: Mutex<Option<(Instant, Table)>> = Mutex::const_new(None);
+    let mut last = LAST.lock().await;
+    if let Some((at, table)) = &*last
+        && *at >= since
+    {
+        return table.clone();
     }
-    all
+    let at = Instant::now();
+    let scan = || {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        let me = std::process::id().cast_signed();
+        Arc::new(pids.filter(|pid| *pid != me).filter_map(Seen::look).collect::<Vec<_>>())
+    };
+    let table = tokio::task::spawn_blocking(scan).await.unwrap_or_default();
+    *last = Some((at, table.clone()));
+    table
 }
 
-/// Kills the executors whose log file lies below `dir`, with their workloads. Returns how many processes there were.
-pub(crate) async fn end_executors_below(dir: &Path) -> usize {
-    let dir = dir.to_owned();
-    let work = move || {
-        let mut count = 0;
-        for executor in executors_below(&dir) {
-            let Some(pid) = Pid::from_raw(executor) else {
-                continue;
-            };
-            // The descriptor is taken first and the command line read again: the number may belong to somebody else by now.
-            let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else {
-                continue;
-            };
-            if !executors_below(&dir).contains(&executor) {
-                continue;
-            }
-            // Stopped first, so that it neither reports nor restarts anything while its children die.
-            let _ = pidfd_send_signal(&fd, Signal::STOP);
-            for child in tree(executor).into_iter().skip(1).filter_map(Pid::from_raw) {
-                if let Ok(fd) = pidfd_open(child, PidfdFlags::empty()) {
-                    count += usize::from(pidfd_send_signal(&fd, Signal::KILL).is_ok());
+/// What became of a search for leftovers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) killed: usize,
+    /// Still there some seconds after SIGKILL.
+    pub(crate) resisting: Vec<i32>,
+}
+
+/// Ends what serves a task of this node, and everything below it, until nothing is left.
+pub(crate) async fn end_task(places: &Places, alloc: AllocId, task: &str) -> Ended {
+    end_where(places, true, |owner| owner.alloc == alloc && owner.task == task).await
+}
+
+/// Ends everything that serves an allocation: its directory is about to go.
+pub(crate) async fn end_alloc(places: &Places, alloc: AllocId) -> Ended {
+    let root = places.alloc_dirs.first().map(|dir| crate::dirs::AllocDirs::new(dir, alloc).root);
+    for entry in root.and_then(|root| fs::read_dir(root).ok()).into_iter().flatten().flatten() {
+        end_own_executors(&entry.path()).await;
+    }
+    end_where(places, false, |owner| owner.alloc == alloc).await
+}
+
+/// Ends what serves none of the `live` tasks: every process found at the start of an agent must belong to a recorded handle.
+pub(crate) async fn end_unclaimed(places: &Places, live: &HashSet<Owner>) -> Ended {
+    end_where(places, false, |owner| !live.contains(owner)).await
+}
+
+async fn end_where(places: &Places, local: bool, wanted: impl Fn(&Owner) -> bool) -> Ended {
+    let deadline = Instant::now() + DEATH;
+    let mut killed = HashSet::new();
+    loop {
+        let table = table(Instant::now()).await;
+        let roots = table.iter().filter(|seen| seen.owner(places, local).is_some_and(|owner| wanted(&owner)));
+        let mut doomed: Vec<&Seen> = roots.collect();
+        let mut at = 0;
+        while let Some(parent) = doomed.get(at).map(|seen| seen.pid) {
+            at += 1;
+            // What serves somebody else by its own words is not taken along.
+            let spared = |seen: &Seen| seen.owner(places, false).is_some_and(|owner| !wanted(&owner));
+            let children: Vec<&Seen> =
+                table.iter().filter(|s| s.parent == parent && !spared(s) && !doomed.iter().any(|d| d.pid == s.pid)).collect();
+            doomed.extend(children);
+        }
+        if doomed.is_empty() {
+            return Ended { killed: killed.len(), resisting: Vec::new() };
+        }
+        if Instant::now() > deadline {
+            return Ended { killed: killed.len(), resisting: doomed.iter().map(|seen| seen.pid).collect() };
+        }
+        // Executors are stopped first, so that they neither report nor restart anything while their children die.
+        for signal in [Signal::STOP, Signal::KILL] {
+            for seen in doomed.iter().filter(|seen| signal == Signal::KILL || seen.log_file.is_some()) {
+                if send(seen, signal) && signal == Signal::KILL {
+                    killed.insert((seen.pid, seen.start));
                 }
             }
-            count += usize::from(pidfd_send_signal(&fd, Signal::KILL).is_ok());
         }
-        if count > 0 {
-            std::thread::sleep(Duration::from_millis(5));
-            tracing::warn!(dir = %dir.display(), count, "executors left behind by a driver were killed with their workloads");
-        }
-        count
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends a signal to the very process that was seen.
+fn send(seen: &Seen, signal: Signal) -> bool {
+    let Some(fd) = Pid::from_raw(seen.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return false;
     };
-    tokio::task::spawn_blocking(work).await.unwrap_or(0)
+    // Compared after opening: the descriptor cannot mean anybody who gets the number later.
+    let same = executor_client::ProcessStat::of(seen.pid).is_some_and(|now| now.start == seen.start);
+    same && pidfd_send_signal(&fd, signal).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn places(dir: &Path) -> Places {
+        Places { alloc_dirs: vec![dir.join("alloc")], socket_dirs: vec![dir.join("p")] }
+    }
 
     #[test]
     fn only_executors_with_a_log_file_are_recognised() {
@@ -119,25 +251,63 @@ mod tests {
             (&["/p/driver", "other", r#"{"LogFile":"/a"}"#], None),
             (&["/p/driver"], None),
         ] {
-            assert_eq!(log_file(&line(parts)).as_deref(), expected, "{parts:?}");
+            assert_eq!(log_file(&line(parts)).as_deref(), expected.map(Path::new), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn owners_are_told_by_log_file_environment_and_directory() {
+        let places = places(Path::new("/d"));
+        let id = "11111111-2222-3333-4444-555555555555";
+        let owner = Owner { alloc: id.parse().expect("uuid"), task: "t".into() };
+        let in_task = |rest: &str| PathBuf::from(format!("/d/alloc/{id}/t{rest}"));
+        let workload = Seen { workload_of: Some(owner.clone()), ..Seen::default() };
+        let plugin = |dir: &str, cwd: PathBuf| Seen { socket_dir: Some(dir.into()), cwd: Some(cwd), ..Seen::default() };
+        let cases = [
+            ("an executor", Seen { log_file: Some(in_task("/executor.out")), ..Seen::default() }, true, true),
+            ("a foreign executor", Seen { log_file: Some("/other/alloc/x/executor.out".into()), ..Seen::default() }, false, false),
+            ("a workload", Seen { cwd: Some(in_task("/local")), ..workload.clone() }, true, true),
+            ("a workload that has gone elsewhere", Seen { cwd: Some("/".into()), ..workload.clone() }, true, false),
+            ("an instance of a remote runtime", Seen { cwd: Some("/runtime/i/t".into()), ..workload }, true, false),
+            ("offspring of a plugin", plugin("/d/p", in_task("/local")), true, true),
+            ("of a foreign plugin", plugin("/e/p", in_task("")), false, false),
+            ("a plugin", plugin("/d/p", "/".into()), false, false),
+            ("in the allocation", plugin("/d/p", format!("/d/alloc/{id}").into()), false, false),
+            ("somebody", Seen::default(), false, false),
+        ];
+        for (what, seen, local, anywhere) in cases {
+            assert_eq!(seen.owner(&places, true), local.then(|| owner.clone()), "{what}");
+            assert_eq!(seen.owner(&places, false), anywhere.then(|| owner.clone()), "{what}, anywhere");
         }
     }
 
     #[tokio::test]
-    async fn an_executor_and_its_workload_are_ended() {
+    async fn an_executor_and_its_workload_are_ended_and_the_neighbour_is_not() {
         let dir = tempfile::tempdir().expect("temp dir");
-        let config = format!(r#"{{"LogFile":"{}/t/executor.out"}}"#, dir.path().display());
+        let places = places(dir.path());
+        let alloc = AllocId(uuid::Uuid::new_v4());
         // A shell that runs a script of that name has the command line of a Go executor.
-        let script = dir.path().join("executor");
-        fs::write(&script, "sleep 600 &\nwait\n").expect("script");
-        let mut executor = std::process::Command::new("sh").current_dir(dir.path()).args(["executor", &config]).spawn().expect("sh");
-        let pid = i32::try_from(executor.id()).expect("pid");
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
-        while tree(pid).len() < 2 && std::time::Instant::now() < deadline {
+        fs::write(dir.path().join("executor"), "sleep 600 &\nwait\n").expect("script");
+        let start = |task: &str| {
+            let config = format!(r#"{{"LogFile":"{}/alloc/{alloc}/{task}/executor.out"}}"#, dir.path().display());
+            std::process::Command::new("sh").current_dir(dir.path()).args(["executor", &config]).spawn().expect("sh")
+        };
+        let (mut executor, mut neighbour) = (start("t"), start("u"));
+        let children = |parent: u32| {
+            let all = fs::read_dir("/proc").expect("proc").flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+            all.filter_map(executor_client::ProcessStat::of).filter(|p| p.ppid == parent.cast_signed()).count()
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while (children(executor.id()) == 0 || children(neighbour.id()) == 0) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert_eq!(end_executors_below(dir.path()).await, 2);
+        assert_eq!(end_task(&places, alloc, "t").await, Ended { killed: 2, resisting: Vec::new() });
         executor.wait().expect("reaped");
-        assert_eq!(end_executors_below(dir.path()).await, 0);
+        assert!(neighbour.try_wait().expect("asked").is_none());
+        assert_eq!(end_task(&places, alloc, "t").await, Ended::default());
+        let live = HashSet::from([Owner { alloc, task: "u".into() }]);
+        assert_eq!(end_unclaimed(&places, &live).await, Ended::default());
+        assert_eq!(end_alloc(&places, alloc).await.killed, 2);
+        neighbour.wait().expect("reaped");
     }
 }

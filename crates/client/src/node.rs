@@ -23,6 +23,7 @@ use crate::{
     context::{NodeContext, now_ns},
     error::RequestError,
     fingerprint, gc,
+    leftovers::{Owner, end_unclaimed},
     remote::Command,
     session::{FromServer, Placed},
     store::{RestoredAlloc, Write},
@@ -59,6 +60,17 @@ pub(crate) fn handles(allocs: &Allocs) -> Vec<(AllocId, AllocHandle)> {
 /// One of them.
 pub(crate) fn handle(allocs: &Allocs, id: AllocId) -> Option<AllocHandle> {
     allocs.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&id).cloned()
+}
+
+/// What a start finds in its records.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Ids of allocations.
+    pub(crate) allocs: HashSet<String>,
+    /// Tasks that may run: nothing else may.
+    pub(crate) live: HashSet<Owner>,
+    /// Damaged ones.
+    pub(crate) forgotten: Vec<Write>,
 }
 
 impl NodeLoop {
@@ -106,24 +118,27 @@ impl NodeLoop {
 
     /// Brings allocations of a former run back to life; answers with their ids. A damaged record is contained by the sweep that follows: what
     /// runs for it is ended, and the servers' copy makes it start over. Everything else goes on.
-    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) -> (HashSet<String>, Vec<Write>) {
-        let (mut known, mut forgotten) = (HashSet::new(), Vec::new());
+    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) -> Known {
+        let mut known = Known::default();
         for alloc in restored {
             let id = alloc.id.clone();
             match origin(alloc) {
                 Ok(origin) => {
-                    known.insert(id);
+                    known.allocs.insert(id);
+                    // A run that has ended, or whose start was never confirmed, is ended by its own loop as well.
+                    let live = origin.tasks.iter().filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended));
+                    known.live.extend(live.map(|(task, _)| Owner { alloc: origin.record.alloc.id, task: task.to_string() }));
                     self.spawn(origin);
                 }
                 Err(why) => {
                     tracing::error!(alloc = id, why, "the record of an allocation is damaged; what runs for it is ended");
-                    forgotten.push(Write::Forget(id));
+                    known.forgotten.push(Write::Forget(id));
                 }
             }
         }
         // Until the first welcome no server is heard.
         self.cut_off(true);
-        (known, forgotten)
+        known
     }
 
     fn spawn(&mut self, origin: Origin) {
@@ -351,8 +366,13 @@ fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
 
 /// Removes what no record claims: directories of allocations, log collectors and cgroups that a former agent could not remove. Runs before
 /// anything is restored. Returns how many things there were.
-pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, ledger: &[(String, String)]) -> usize {
-    let mut found = 0;
+pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, live: &HashSet<Owner>, ledger: &[(String, String)]) -> usize {
+    let ended = end_unclaimed(&ctx.places, live).await;
+    if ended.killed > 0 || !ended.resisting.is_empty() {
+        tracing::warn!(killed = ended.killed, resisting = ?ended.resisting, "processes that belong to no recorded task were killed");
+    }
+    let mut found = ended.killed;
+    let collectors = ctx.config.run_dir().join("c");
     let mut released = Vec::new();
     for (kind, key) in ledger {
         match kind.as_str() {
@@ -374,22 +394,27 @@ pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, ledger: &[
                 }
                 found += 1;
             }
+            // Found by their directories below, which exist even when this ledger is lost.
             "collector" => {
-                let dir = ctx.config.run_dir().join("c").join(key);
-                let claimed = known
-                    .iter()
-                    .any(|a| a.parse::<AllocId>().is_ok_and(|id| tasks_of(ctx, id).iter().any(|t| ctx.collector_dir(id, t) == dir)));
-                if claimed {
-                    continue;
+                if !collectors.join(key).exists() {
+                    released.push(Write::Release { kind: "collector", key: key.clone() });
                 }
-                match crate::alloc::effects::end_collector(&dir).await {
-                    Ok(()) => released.push(Write::Release { kind: "collector", key: key.clone() }),
-                    Err(error) => tracing::warn!(key, error, "an unclaimed log collector stays"),
-                }
-                found += 1;
             }
             other => tracing::warn!(kind = other, key, "the ledger names something that this release does not know"),
         }
+    }
+    let claimed: HashSet<std::path::PathBuf> = known
+        .iter()
+        .filter_map(|a| a.parse::<AllocId>().ok())
+        .flat_map(|id| tasks_of(ctx, id).into_iter().map(move |t| ctx.collector_dir(id, &t)))
+        .collect();
+    for dir in std::fs::read_dir(&collectors).into_iter().flatten().flatten().map(|e| e.path()).filter(|dir| !claimed.contains(dir)) {
+        let key = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        match crate::alloc::effects::end_collector(&dir).await {
+            Ok(()) => released.push(Write::Release { kind: "collector", key }),
+            Err(error) => tracing::warn!(key, error, "an unclaimed log collector stays"),
+        }
+        found += 1;
     }
     let entries = std::fs::read_dir(&ctx.config.alloc_dir).into_iter().flatten().flatten();
     for entry in entries {
@@ -402,7 +427,7 @@ pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, ledger: &[
             continue;
         }
         let dirs = crate::dirs::AllocDirs::new(&ctx.config.alloc_dir, id);
-        crate::leftovers::end_all(&dirs.root).await;
+        crate::leftovers::end_alloc(&ctx.places, id).await;
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || dirs.destroy()).await {
             tracing::warn!(alloc = name, %error, "an unclaimed allocation directory stays");
         }

@@ -24,6 +24,11 @@ impl Backoff {
     }
 }
 
+/// Sixteen hexadecimal digits that no other call gives: to tell launches apart, not to keep secrets.
+pub(crate) fn random() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
 /// A number in 0..1. Many nodes restart their plugins at the same moment; that is all it is for.
 pub(crate) fn jitter() -> f64 {
     (RandomState::new().build_hasher().finish() >> 11) as f64 / (1u64 << 53) as f64

@@ -6,6 +6,8 @@ use hcl_lang::hclspec::{Checked, Spec, to_msgpack};
 use hcl_lang::{Diagnostic, render};
 use serde_json::Value;
 
+use crate::error::bounded;
+
 /// What expressions in a configuration may refer to: the task's environment, `node.*`, `attr.*`, `meta.*`.
 pub type Variables = hcl_lang::Vars;
 
@@ -34,7 +36,8 @@ impl ConfigError {
 }
 
 fn text(diagnostics: &[Diagnostic]) -> String {
-    render(diagnostics, false).trim().to_owned()
+    // It quotes the schema, which is foreign text.
+    bounded(render(diagnostics, false).trim())
 }
 
 /// Validates a configuration against a schema and encodes it as plugins get it; for those who have no running plugin.

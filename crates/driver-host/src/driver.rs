@@ -76,6 +76,14 @@ impl Driver {
         matches!(*self.shared.phase.borrow(), Phase::Ready(_))
     }
 
+    /// Why no calls can be made now; `None` when they can.
+    pub fn unavailable(&self) -> Option<String> {
+        match &*self.shared.phase.borrow() {
+            Phase::Ready(_) => None,
+            Phase::Down(reason) => Some(reason.to_string()),
+        }
+    }
+
     /// Waits until a process with a generation above `newer_than` takes calls; 0 for any. For ever, if none comes.
     pub async fn wait_ready(&self, newer_than: u64) -> u64 {
         let mut phases = self.shared.phase.subscribe();
@@ -227,12 +235,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Frees what a task holds. A driver that does not know the task has nothing to free: that is success.
-    pub async fn destroy_task(&self, id: &str, force: bool) -> Result<(), CallError> {
+    /// Frees what a task holds. A driver that does not know the task has nothing to free: that is success, told by `false`.
+    pub async fn destroy_task(&self, id: &str, force: bool) -> Result<bool, CallError> {
         let request = DestroyTaskRequest { task_id: id.to_owned(), force };
         let limit = self.shared.timing.task_call;
         match self.call("DestroyTask", Some(limit), id, |mut client| async move { client.destroy_task(request).await }).await {
-            Ok(_) | Err(CallError::TaskNotFound { .. }) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(CallError::TaskNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -8,15 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use driver_proto::handshake::SOCKET_PATH_MAX;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::driver::{Driver, Phase, Shared};
 use crate::error::{LaunchError, StartHostError};
 use crate::options::{HostOptions, PluginSpec, Timing};
-use crate::reattach;
+use crate::process::find;
+use crate::reattach::{self, Record};
+use crate::reload::{Order, Reloaded};
+use crate::scope;
 use crate::session;
+use crate::stderr::Tail;
 use crate::supervisor::{Common, Supervisor, identify_process};
 use crate::types::{DriverEvent, DriverFingerprint};
 
@@ -157,6 +162,29 @@ impl Registry {
         Ok(Granted { shared, displaced, generation })
     }
 
+    /// A plugin is no longer configured: it is shown no more, and any other may serve its driver.
+    pub(crate) fn forget(&self, plugin: &str) {
+        let mut claims = self.claims();
+        let mut names = vec![plugin.to_owned()];
+        for (driver, claim) in claims.iter_mut().filter(|(_, claim)| claim.plugin == plugin) {
+            names.push(driver.clone());
+            claim.plugin.clear();
+            claim.version = semver::Version::new(0, 0, 0);
+            claim.shared.phase.send_replace(Phase::Down("its plugin is no longer configured".into()));
+        }
+        drop(claims);
+        self.fingerprints.send_if_modified(|map| {
+            let shown = |name: &String| map.get(name).is_some_and(|fingerprint| fingerprint.plugin == plugin);
+            let gone: Vec<&String> = names.iter().filter(|name| shown(name)).collect();
+            if gone.is_empty() {
+                return false;
+            }
+            let map = Arc::make_mut(map);
+            gone.into_iter().for_each(|name| drop(map.remove(name)));
+            true
+        });
+    }
+
     /// The driver that a plugin serves.
     pub(crate) fn driver_of(&self, plugin: &str) -> Option<(String, Arc<Shared>)> {
         let claims = self.claims();
@@ -218,14 +246,24 @@ impl Registry {
 #[derive(Debug)]
 pub struct DriverHost {
     common: Arc<Common>,
-    plugins: HashMap<String, Plugin>,
+    plugins: Mutex<Plugins>,
+    reloading: tokio::sync::Mutex<()>,
     supervisors: TaskTracker,
+}
+
+#[derive(Debug, Default)]
+struct Plugins {
+    by_name: HashMap<String, Plugin>,
+    /// Counts plugins in the order of their configuration.
+    started: usize,
 }
 
 #[derive(Debug)]
 struct Plugin {
-    spec: watch::Sender<PluginSpec>,
-    reload: watch::Sender<u64>,
+    spec: PluginSpec,
+    orders: mpsc::UnboundedSender<Order>,
+    removed: CancellationToken,
+    running: JoinHandle<()>,
 }
 
 impl DriverHost {
@@ -239,16 +277,7 @@ impl DriverHost {
         if len > max {
             return Err(StartHostError::SocketDirTooLong { path: socket_dir, len, max });
         }
-        let mut names = HashSet::new();
-        for spec in &plugins {
-            let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(usable) {
-                return Err(StartHostError::BadPluginName(spec.name.clone()));
-            }
-            if !names.insert(spec.name.clone()) {
-                return Err(StartHostError::DuplicatePlugin(spec.name.clone()));
-            }
-        }
+        let names = checked_names(&plugins)?;
         sweep_dead_sockets(&socket_dir, SystemTime::now());
 
         let fingerprints = plugins.iter().map(|spec| {
@@ -261,21 +290,40 @@ impl DriverHost {
         });
         let registry = Registry { claims: Mutex::default(), fingerprints: watch::Sender::new(Arc::new(fingerprints.collect())) };
         let events = broadcast::channel(1024).0;
-        let common = Arc::new(Common { socket_dir, state_dir, agent, timing, registry, events, ending: EndingSignal::default() });
+        let id = crate::backoff::random();
+        let common = Arc::new(Common { id, socket_dir, state_dir, agent, timing, registry, events, ending: EndingSignal::default() });
         let supervisors = TaskTracker::new();
-        supervisors.spawn(end_unwanted(common.clone(), names));
-        let mut handles = HashMap::new();
-        for (order, spec) in plugins.into_iter().enumerate() {
-            let name = spec.name.clone();
-            let (spec, spec_seen) = watch::channel(spec);
-            let (reload, reload_seen) = watch::channel(0);
-            let supervisor =
-                Supervisor { common: common.clone(), spec: spec_seen, order, reload: reload_seen, launching: Mutex::default() };
-            supervisors.spawn(supervisor.run());
-            handles.insert(name, Plugin { spec, reload });
+        // Read before any supervisor changes them.
+        let recorded = reattach::recorded(&common.state_dir).iter().filter_map(|p| reattach::load(&common.state_dir, p)).collect();
+        supervisors.spawn(end_unwanted(common.clone(), names, recorded));
+        let host = Self { common, plugins: Mutex::default(), reloading: tokio::sync::Mutex::default(), supervisors };
+        for spec in plugins {
+            host.supervise(spec, &mut host.plugins());
         }
-        supervisors.close();
-        Ok(Self { common, plugins: handles, supervisors })
+        host.supervisors.close();
+        Ok(host)
+    }
+
+    fn plugins(&self) -> MutexGuard<'_, Plugins> {
+        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to keep a plugin running.
+    fn supervise(&self, spec: PluginSpec, plugins: &mut Plugins) {
+        let (orders, received) = mpsc::unbounded_channel();
+        let removed = CancellationToken::new();
+        plugins.started += 1;
+        let supervisor = Supervisor {
+            common: self.common.clone(),
+            spec: spec.clone(),
+            order: plugins.started,
+            orders: received,
+            removed: removed.clone(),
+            launching: Mutex::default(),
+            waiting: Vec::new(),
+        };
+        let running = self.supervisors.spawn(supervisor.run());
+        plugins.by_name.insert(spec.name.clone(), Plugin { spec, orders, removed, running });
     }
 
     /// The driver of a name; `None` until its plugin has said that it serves it.
@@ -317,28 +365,62 @@ impl DriverHost {
         self.common.events.subscribe()
     }
 
-    /// Ends the process of a plugin and starts its (perhaps changed) program anew; its tasks are then recovered by the
-    /// node. Without a name: all plugins. False if there is no such plugin.
-    pub fn reload(&self, plugin: Option<&str>) -> bool {
-        let mut any = false;
-        for (_, plugin) in self.plugins.iter().filter(|(name, _)| plugin.is_none_or(|wanted| wanted == name.as_str())) {
-            plugin.reload.send_modify(|n| *n += 1);
-            any = true;
+    /// Looks at the plugins again, as they are configured now: a changed one is replaced once it is known that the new one
+    /// comes up, a new one started, one that is gone ended, one that did not run tried at once. Tasks are not touched; the node
+    /// tells the new process of each. Returns when all that is done. One reload runs at a time.
+    pub async fn reload(&self, plugins: Vec<PluginSpec>) -> Result<BTreeMap<String, Reloaded>, StartHostError> {
+        let names = checked_names(&plugins)?;
+        let _one = self.reloading.lock().await;
+        let removed: Vec<(String, Plugin)> = self.plugins().by_name.extract_if(|name, _| !names.contains(name)).collect();
+        let mut done = BTreeMap::new();
+        for (name, plugin) in removed {
+            plugin.removed.cancel();
+            // Its records have the name, which may be given again.
+            let _ = plugin.running.await;
+            done.insert(name, Reloaded::Ended);
         }
-        any
+        let answers: Vec<_> = {
+            let mut known = self.plugins();
+            plugins.into_iter().map(|spec| (spec.name.clone(), self.order(spec, false, &mut known))).collect()
+        };
+        for (name, answer) in answers {
+            // Only the end of the host leaves an order unanswered.
+            done.insert(name, answer.await.unwrap_or_else(|_| Reloaded::Failed(LaunchError::Ending.to_string())));
+        }
+        Ok(done)
     }
 
-    /// Gives a plugin a new configuration; its process is replaced if anything changed. False if there is no such plugin.
-    pub fn reconfigure(&self, spec: PluginSpec) -> bool {
-        let Some(plugin) = self.plugins.get(&spec.name) else {
-            return false;
+    /// Replaces the process of one plugin, whether it has changed or not; `None` if there is no such plugin.
+    pub async fn restart(&self, plugin: &str) -> Option<Reloaded> {
+        let answer = {
+            let mut known = self.plugins();
+            let spec = known.by_name.get(plugin)?.spec.clone();
+            self.order(spec, true, &mut known)
         };
-        plugin.spec.send_if_modified(|current| {
-            let changed = *current != spec;
-            *current = spec;
-            changed
-        });
-        true
+        Some(answer.await.unwrap_or_else(|_| Reloaded::Failed(LaunchError::Ending.to_string())))
+    }
+
+    fn order(&self, spec: PluginSpec, force: bool, known: &mut Plugins) -> oneshot::Receiver<Reloaded> {
+        let (reply, answer) = oneshot::channel();
+        if !known.by_name.contains_key(&spec.name) {
+            self.common.registry.publish_plugin(&spec.name, "the plugin is starting");
+            self.supervise(spec.clone(), known);
+            // Its first attempt answers.
+            if let Some(plugin) = known.by_name.get(&spec.name) {
+                let _ = plugin.orders.send(Order { spec, force: false, reply, fresh: true });
+            }
+        } else if let Some(plugin) = known.by_name.get_mut(&spec.name) {
+            plugin.spec = spec.clone();
+            let _ = plugin.orders.send(Order { spec, force, reply, fresh: false });
+        }
+        answer
+    }
+
+    /// Names of the plugins, built-in ones included.
+    pub fn plugin_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.plugins().by_name.keys().cloned().collect();
+        names.sort();
+        names
     }
 
     /// Ends the host. Returns when every plugin process has ended or has been left alone, as asked.
@@ -354,6 +436,20 @@ impl Drop for DriverHost {
     }
 }
 
+fn checked_names(plugins: &[PluginSpec]) -> Result<HashSet<String>, StartHostError> {
+    let mut names = HashSet::new();
+    for spec in plugins {
+        let usable = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(usable) {
+            return Err(StartHostError::BadPluginName(spec.name.clone()));
+        }
+        if !names.insert(spec.name.clone()) {
+            return Err(StartHostError::DuplicatePlugin(spec.name.clone()));
+        }
+    }
+    Ok(names)
+}
+
 fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
     let failed = |source| StartHostError::Directory { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -362,7 +458,7 @@ fn prepare(path: &Path) -> Result<std::path::PathBuf, StartHostError> {
 }
 
 /// Sockets of killed plugins and executors stay behind; those that nobody listens on any more are removed.
-fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
+pub(crate) fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(meta) = entry.metadata() else { continue };
         let old = meta.modified().ok().and_then(|at| now.duration_since(at).ok()).is_some_and(|age| age >= DEAD_SOCKET_AGE);
@@ -382,20 +478,36 @@ fn nobody_listens(path: &Path) -> bool {
     SocketAddrUnix::new(path).and_then(|address| connect(&socket, &address)).is_err_and(|error| error == rustix::io::Errno::CONNREFUSED)
 }
 
-/// Ends processes of plugins that are no longer configured.
-async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>) {
-    for plugin in reattach::recorded(&common.state_dir) {
-        if wanted.contains(&plugin) {
+/// Ends processes of plugins that are no longer configured, and plugin processes of former hosts that no record names: their
+/// mark proves whose they are, even when every record is lost.
+async fn end_unwanted(common: Arc<Common>, wanted: HashSet<String>, recorded: Vec<Record>) {
+    let grace = common.timing.stop_grace;
+    let mut kept = HashSet::new();
+    for record in recorded {
+        let process = identify_process(&record);
+        if wanted.contains(&record.plugin) {
+            kept.extend(process.map(|process| process.pid));
             continue;
         }
-        if let Some(record) = reattach::load(&common.state_dir, &plugin)
-            && let Some(process) = identify_process(&record)
-        {
-            tracing::info!(plugin, pid = process.pid, "ending a plugin that is no longer configured");
-            let channel = session::connect(&record.address(), common.timing.stop_grace).await.ok();
-            session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
+        if let Some(process) = process {
+            tracing::info!(plugin = record.plugin, pid = process.pid, "ending a plugin that is no longer configured");
+            let channel = session::connect(&record.address(), grace).await.ok();
+            session::stop(channel.as_ref(), &process, grace).await;
         }
+        reattach::remove(&common.state_dir, &record.plugin);
+    }
+    for plugin in reattach::recorded(&common.state_dir).into_iter().filter(|plugin| !wanted.contains(plugin)) {
         reattach::remove(&common.state_dir, &plugin);
+    }
+    let dir = common.socket_dir.clone();
+    let found = tokio::task::spawn_blocking(move || scope::plugins(&dir)).await.unwrap_or_default();
+    for stray in found.into_iter().filter(|found| found.mark.host != common.id && !kept.contains(&found.pid)) {
+        let Ok(Some(process)) = find(stray.pid, stray.birth, Tail::default()) else { continue };
+        tracing::warn!(plugin = stray.mark.plugin, pid = stray.pid, "ending a plugin process of a former agent that no record names");
+        process.terminate();
+        process.ended_within(grace).await;
+        // Nothing happens when it has ended already, except to what it has left behind.
+        session::stop(None, &process, grace).await;
     }
 }
 

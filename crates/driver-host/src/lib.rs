@@ -16,7 +16,9 @@ mod host;
 mod options;
 mod process;
 mod reattach;
+mod reload;
 mod remote;
+mod scope;
 mod session;
 mod stderr;
 mod supervisor;
@@ -36,6 +38,7 @@ pub use error::{CallError, LaunchError, RemoteError, StartHostError};
 pub use exec::{ExecInput, ExecOutput, ExecSession};
 pub use host::{DriverHost, Ending};
 pub use options::{AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timing, Topology, discover};
+pub use reload::Reloaded;
 pub use remote::{LogsQuery, Remote, RemoteStream};
 pub use types::{
     Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode, NetworkOverride, Started,

@@ -236,6 +236,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_configured_executables_are_run() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let file = |name: &str, mode: u32| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").expect("write");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+        };
+        for (name, mode) in [("used", 0o755), ("windows.exe", 0o755), ("unused", 0o755), ("plain", 0o644)] {
+            file(name, mode);
+        }
+        std::os::unix::fs::symlink(dir.path().join("used"), dir.path().join("link")).expect("link");
+        std::os::unix::fs::symlink("/nonexistent", dir.path().join("dangling")).expect("link");
+        std::fs::create_dir(dir.path().join("directory")).expect("directory");
+        let names = ["used", "windows", "plain", "link", "dangling", "directory", "missing"];
+        let block = |name: &str| PluginBlock { args: vec![name.to_owned()], config: None };
+        let blocks = names.map(|name| (name.to_owned(), block(name))).into();
+        let (specs, notes) = discover(dir.path(), &blocks).expect("readable");
+        let found: Vec<(&str, &str)> = specs.iter().map(|spec| (spec.name.as_str(), spec.args[0].as_str())).collect();
+        assert_eq!(found, [("link", "link"), ("used", "used"), ("windows", "windows")]);
+        let noted = |text: &str| notes.iter().any(|note| note.contains(text));
+        assert!(noted("unused\" is not run") && ["plain", "dangling", "directory", "missing"].iter().all(|name| noted(name)), "{notes:?}");
+        assert!(discover(Path::new("/nonexistent"), &blocks).is_err());
+    }
+
+    #[test]
     fn a_topology_always_has_a_core_and_a_square_matrix() {
         let ragged = Topology { distances: vec![vec![10, 20], vec![20]], ..Topology::default() };
         let square = Topology { distances: vec![vec![10, 20], vec![20, 10]], ..Topology::uniform(4, 2000) };

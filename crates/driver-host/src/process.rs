@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::LaunchError;
 use crate::options::{AgentConfig, PluginSpec};
+use crate::scope::{self, Mark};
 use crate::stderr::{Tail, drain};
 
 /// The longest handshake line: a socket path and a few words.
@@ -37,6 +38,8 @@ pub(crate) struct Process {
     exited: CancellationToken,
     status: Arc<OnceLock<ExitStatus>>,
     pub(crate) stderr: Tail,
+    /// What its offspring is known by.
+    mark: Option<Arc<Mark>>,
 }
 
 impl Process {
@@ -65,10 +68,28 @@ impl Process {
         timeout(limit, self.exited.cancelled()).await.is_ok()
     }
 
-    fn watch(pid: u32, pidfd: OwnedFd, child: Option<Child>, stderr: Tail) -> io::Result<Self> {
+    /// Ends the helpers that the ended process has left behind; executors, workloads and whoever left its group stay.
+    pub(crate) async fn bury(&self) {
+        let (pid, Some(mark)) = (self.pid, self.mark.clone()) else { return };
+        let left = tokio::task::spawn_blocking(move || scope::helpers(pid, &mark)).await.unwrap_or_default();
+        for helper in left {
+            if let Ok(Some(process)) = find(helper.pid, helper.birth, Tail::default()) {
+                tracing::info!(plugin = helper.mark.plugin, pid = helper.pid, "ending a helper process that the plugin left behind");
+                process.kill();
+            }
+        }
+    }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::TERM);
+    }
+
+    fn watch(pid: u32, pidfd: OwnedFd, child: Option<Child>, stderr: Tail, mark: Option<Mark>) -> io::Result<Self> {
         #[expect(deprecated, reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound")]
         let pidfd = Arc::new(AsyncFd::with_interest(pidfd, Interest::READABLE)?);
-        let process = Self { pid, pidfd, exited: CancellationToken::new(), status: Arc::default(), stderr };
+        let mark = mark.map(Arc::new);
+        let process = Self { pid, pidfd, exited: CancellationToken::new(), status: Arc::default(), stderr, mark };
         let watched = process.clone();
         tokio::spawn(async move {
             // A descriptor of a process becomes readable once: at its end.
@@ -129,14 +150,20 @@ pub(crate) struct Birth {
 impl Birth {
     /// `None` when there is no such process, or only its remains.
     pub(crate) fn of(pid: u32) -> Option<Self> {
+        Self::with_group(pid).map(|(birth, _)| birth)
+    }
+
+    /// Also the process group.
+    pub(crate) fn with_group(pid: u32) -> Option<(Self, u32)> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in the second field may hold anything, so fields count from its end.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        if fields.next()? == "Z" {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        if *fields.first()? == "Z" {
             return None;
         }
         let program = std::fs::metadata(format!("/proc/{pid}/exe"));
-        Some(Self { start_ticks: fields.nth(18)?.parse().ok()?, program: program.map(|meta| (meta.dev(), meta.ino())).unwrap_or_default() })
+        let program = program.map(|meta| (meta.dev(), meta.ino())).unwrap_or_default();
+        Some((Self { start_ticks: fields.get(19)?.parse().ok()?, program }, fields.get(2)?.parse().ok()?))
     }
 }
 
@@ -190,16 +217,25 @@ async fn discard(mut from: impl AsyncRead + Unpin) {
     while let Ok(1..) = from.read(&mut buffer).await {}
 }
 
+/// Where a plugin is started, and under which mark.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) agent: &'a AgentConfig,
+    pub(crate) socket_dir: &'a Path,
+    pub(crate) pipes: &'a OutputPipes,
+    pub(crate) mark: &'a Mark,
+}
+
 /// Starts a plugin and reads its handshake; `on_spawn` sees the process before anything else happens. On failure the
 /// process is gone afterwards.
 pub(crate) async fn launch(
     spec: &PluginSpec,
-    agent: &AgentConfig,
-    socket_dir: &Path,
-    pipes: &OutputPipes,
+    place: Place<'_>,
     limit: Duration,
     on_spawn: impl FnOnce(&Process),
 ) -> Result<(Process, Address), LaunchError> {
+    let Place { agent, socket_dir, pipes, mark } = place;
+    let (mark_name, mark_value) = mark.variable();
     let deadline = Instant::now() + limit;
     let cannot = |reason: String| LaunchError::Spawn { command: spec.command.clone(), reason };
     let (stdout, stdout_end) = OutputPipes::create(&pipes.stdout).map_err(|e| cannot(format!("no pipe for its output: {e}")))?;
@@ -217,6 +253,10 @@ pub(crate) async fn launch(
         // Executors inherit these; both must lead to a directory that outlives every task.
         .env(handshake::SOCKET_DIR_KEY, socket_dir)
         .env("TMPDIR", socket_dir)
+        // Whatever it starts can be found.
+        .env(mark_name, mark_value)
+        // What stays in this group when the plugin has ended is a helper of it.
+        .process_group(0)
         // Executors inherit these too and cannot serve what they ask for.
         .env_remove(handshake::CLIENT_CERT_KEY)
         .env_remove(handshake::MULTIPLEX_KEY)
@@ -230,7 +270,7 @@ pub(crate) async fn launch(
     let child = spawned.map_err(|error| cannot(error.to_string()))?;
     let tail = Tail::default();
     let last_words = tokio::spawn(drain(spec.name.clone(), stderr, tail.clone()));
-    let process = adopt_child(child, tail.clone()).map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
+    let process = adopt_child(child, tail.clone(), mark.clone()).map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
 
     let guard = KillOnDrop::new(&process);
     on_spawn(&process);
@@ -263,6 +303,7 @@ pub(crate) async fn launch(
     };
     process.kill();
     process.ended_within(Duration::from_secs(5)).await;
+    process.bury().await;
     let _ = timeout(LAST_WORDS, last_words).await;
     let stderr = tail.text();
     Err(match failure {
@@ -278,12 +319,12 @@ enum Failure {
     Silence,
 }
 
-fn adopt_child(mut child: Child, tail: Tail) -> io::Result<Process> {
+fn adopt_child(mut child: Child, tail: Tail, mark: Mark) -> io::Result<Process> {
     let pid = child.id();
     let opened = pid_of(pid).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
     match opened {
         // Our own child that was not waited for: the number cannot have been given away.
-        Ok(pidfd) => Process::watch(pid, pidfd, Some(child), tail),
+        Ok(pidfd) => Process::watch(pid, pidfd, Some(child), tail, Some(mark)),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -301,7 +342,7 @@ pub(crate) fn find(pid: u32, birth: Birth, tail: Tail) -> io::Result<Option<Proc
     if Birth::of(pid) != Some(birth) {
         return Ok(None);
     }
-    Process::watch(pid, pidfd, None, tail).map(Some)
+    Process::watch(pid, pidfd, None, tail, Mark::of(pid)).map(Some)
 }
 
 fn pid_of(pid: u32) -> io::Result<Pid> {

@@ -45,6 +45,9 @@ pub(crate) struct Session {
     pub(crate) task_schema: Arc<Spec>,
     pub(crate) checked: Arc<Result<Checked, ConfigError>>,
     pub(crate) remote: Option<Description>,
+    pub(crate) address: Address,
+    /// What it was started from.
+    pub(crate) digest: String,
 }
 
 /// Who a plugin says it is.
@@ -54,6 +57,18 @@ pub(crate) struct Identity {
     pub(crate) version: semver::Version,
     /// The API version in the plugin's own spelling, which it wants back.
     pub(crate) api_version: String,
+}
+
+/// A plugin that runs and has said who it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Running {
+    pub(crate) channel: Channel,
+    pub(crate) process: Process,
+    pub(crate) identity: Identity,
+    pub(crate) address: Address,
+    pub(crate) digest: String,
+    /// Just started, so not configured yet.
+    pub(crate) fresh: bool,
 }
 
 impl Session {
@@ -216,14 +231,8 @@ fn lenient_version(text: &str) -> Option<semver::Version> {
 }
 
 /// Hands the operator's and the agent's configuration to a new process.
-pub(crate) async fn configure(
-    channel: &Channel,
-    process: &Process,
-    spec: &PluginSpec,
-    agent: &AgentConfig,
-    identity: &Identity,
-    timing: &Timing,
-) -> Result<(), LaunchError> {
+pub(crate) async fn configure(running: &Running, spec: &PluginSpec, agent: &AgentConfig, timing: &Timing) -> Result<(), LaunchError> {
+    let Running { channel, process, identity, .. } = running;
     let limit = timing.setup_call;
     let mut client = BasePluginClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     let answer = call("ConfigSchema", limit, process, client.config_schema(ConfigSchemaRequest {})).await?;
@@ -265,7 +274,8 @@ fn is_empty(config: &serde_json::Value) -> bool {
 }
 
 /// Asks what the driver offers. `Init` and the remote extension are asked for; not having them is no fault.
-pub(crate) async fn open(channel: Channel, process: Process, identity: Identity, timing: &Timing) -> Result<Session, LaunchError> {
+pub(crate) async fn open(running: &Running, timing: &Timing) -> Result<Session, LaunchError> {
+    let Running { channel, process, identity, address, digest, .. } = running.clone();
     let limit = timing.setup_call;
     let mut client = DriverClient::new(channel.clone()).max_decoding_message_size(HOST_DECODE_LIMIT);
     match call("Init", limit, &process, client.init(InitRequest {})).await? {
@@ -297,6 +307,8 @@ pub(crate) async fn open(channel: Channel, process: Process, identity: Identity,
         checked: Arc::new(config::check(&spec)),
         task_schema: Arc::new(spec),
         remote,
+        address,
+        digest,
     })
 }
 
@@ -312,15 +324,17 @@ pub(crate) async fn stop(channel: Option<&Channel>, process: &Process, grace: Du
         };
         tokio::select! {
             () = orders => {}
-            () = process.exited().cancelled() => return,
+            () = process.exited().cancelled() => {}
         }
-        if process.ended_within(grace).await {
-            return;
+        if !process.ended_within(grace).await {
+            process.kill();
         }
+    } else {
+        process.kill();
     }
-    process.kill();
     // A process in an uninterruptible system call can resist; it is watched on, the host goes on.
     process.ended_within(grace).await;
+    process.bury().await;
 }
 
 #[cfg(test)]

@@ -14,28 +14,30 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use driver_proto::build;
 use driver_proto::driver::fingerprint_response::HealthState;
 use driver_proto::driver::{DriverTaskEvent, FingerprintRequest, FingerprintResponse, TaskEventsRequest};
 use driver_proto::handshake::Address;
 use driver_proto::structs::{Attribute, attribute};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 use crate::backoff::{Backoff, jitter};
 use crate::driver::{Facts, Phase, Shared, broken_connection};
 use crate::error::{LaunchError, bounded};
-use crate::host::{Ending, EndingSignal, Granted, Registry};
+use crate::host::{Ending, EndingSignal, Granted, Registry, sweep_dead_sockets};
 use crate::options::{AgentConfig, PluginSpec, Timing};
-use crate::process::{KillOnDrop, OutputPipes, Process, find, launch};
+use crate::process::{KillOnDrop, OutputPipes, Place, Process, find, launch};
 use crate::reattach::{self, Record};
-use crate::session::{self, Identity, Session};
+use crate::reload::{Order, Reloaded};
+use crate::scope::Mark;
+use crate::session::{self, Running, Session};
 use crate::stderr::Tail;
 use crate::types::{DriverEvent, DriverFingerprint};
 
@@ -52,6 +54,8 @@ const ATTRIBUTE_MAX: usize = 1024;
 /// What all supervisors of a host share.
 #[derive(Debug)]
 pub(crate) struct Common {
+    /// Of this host, and of no other that used the same directories.
+    pub(crate) id: String,
     pub(crate) socket_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) agent: AgentConfig,
@@ -64,22 +68,17 @@ pub(crate) struct Common {
 /// One plugin.
 pub(crate) struct Supervisor {
     pub(crate) common: Arc<Common>,
-    pub(crate) spec: watch::Receiver<PluginSpec>,
+    pub(crate) spec: PluginSpec,
     /// Position in the configuration; the last of equals wins a driver name.
     pub(crate) order: usize,
-    /// Counts orders to look at the files again.
-    pub(crate) reload: watch::Receiver<u64>,
+    /// Orders to look at the files again.
+    pub(crate) orders: mpsc::UnboundedReceiver<Order>,
+    /// Cancelled when the plugin is no longer configured.
+    pub(crate) removed: CancellationToken,
     /// The process that is being started.
     pub(crate) launching: Mutex<Option<Process>>,
-}
-
-/// A plugin that runs, before its calls are published.
-struct Running {
-    channel: Channel,
-    process: Process,
-    identity: Identity,
-    address: Address,
-    fresh: bool,
+    /// Who wants to know how the next attempt goes, and what success means to them.
+    pub(crate) waiting: Vec<(oneshot::Sender<Reloaded>, Reloaded)>,
 }
 
 /// Why a session is over.
@@ -87,11 +86,12 @@ enum Over {
     Died,
     Displaced(LaunchError),
     Reload,
+    Removed,
     Ending(Ending),
 }
 
 impl Supervisor {
-    /// Until the host ends.
+    /// Until the host ends or the plugin is removed.
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
         let mut may_reattach = true;
@@ -99,43 +99,65 @@ impl Supervisor {
             if self.common.ending.token().is_cancelled() {
                 return;
             }
-            let spec = self.spec.borrow_and_update().clone();
-            self.reload.mark_unchanged();
+            while let Ok(order) = self.orders.try_recv() {
+                let success = if order.fresh { Reloaded::Started } else { Reloaded::Recovered };
+                self.accept(order, success);
+            }
+            let spec = self.spec.clone();
             let began = Instant::now();
-            let ending = self.common.ending.token().clone();
+            let (ending, removed) = (self.common.ending.token().clone(), self.removed.clone());
             let attempt = tokio::select! {
                 attempt = self.bring_up(&spec, std::mem::take(&mut may_reattach)) => attempt,
                 // A launch that is cut off leaves a process that no record names, so it is ended by its guard.
                 () = ending.cancelled() => Err(LaunchError::Ending),
+                () = removed.cancelled() => Err(LaunchError::Ending),
             };
+            if let Err(error) = &attempt {
+                self.answer(Some(error));
+            }
             let (failure, driver) = match attempt {
                 Err(LaunchError::Ending) => {
                     // The order to die was given when the attempt was dropped; here it is seen through.
                     let abandoned = self.launching().take();
                     if let Some(process) = abandoned {
                         process.ended_within(self.common.timing.stop_grace).await;
+                        process.bury().await;
                         reattach::remove(&self.common.state_dir, &spec.name);
+                    }
+                    if !ending.is_cancelled() {
+                        self.common.registry.forget(&spec.name);
                     }
                     return;
                 }
-                Err(error) => (error, None),
+                Err(error) => {
+                    // A record that names a process which never came up is of no use.
+                    self.launching().take();
+                    reattach::remove(&self.common.state_dir, &spec.name);
+                    (error, None)
+                }
                 Ok((session, granted)) => {
-                    let (driver, channel) = (session.driver.clone(), session.channel.clone());
+                    let driver = session.driver.clone();
                     let Granted { shared, displaced, .. } = granted;
                     match self.serve(&spec, session.clone(), &shared, &displaced).await {
                         Over::Ending(Ending::LeaveRunning) => return,
                         Over::Ending(Ending::Stop) => {
-                            self.end(&spec, &session, &channel).await;
+                            self.end(&spec, &session).await;
+                            return;
+                        }
+                        Over::Removed => {
+                            self.down(&spec, Some((&driver, &shared)), "it is no longer configured");
+                            self.end(&spec, &session).await;
+                            self.common.registry.forget(&spec.name);
                             return;
                         }
                         Over::Reload => {
                             self.down(&spec, Some((&driver, &shared)), "it is being reloaded");
-                            self.end(&spec, &session, &channel).await;
+                            self.end(&spec, &session).await;
                             failures = 0;
                             continue;
                         }
                         Over::Displaced(error) => {
-                            self.end(&spec, &session, &channel).await;
+                            self.end(&spec, &session).await;
                             (error, None)
                         }
                         Over::Died => {
@@ -148,6 +170,8 @@ impl Supervisor {
                             tracing::warn!(plugin = spec.name, driver, epitaph, last, "plugin process ended, starting it again");
                             let why = format!("the plugin process ended ({epitaph}) and is being started again");
                             self.down(&spec, Some((&driver, &shared)), &why);
+                            session.process.bury().await;
+                            self.remove_socket(&session.address);
                             let delay = self.backoff().delay(failures, jitter());
                             failures += 1;
                             self.pause(Some(delay)).await;
@@ -171,11 +195,24 @@ impl Supervisor {
         }
     }
 
+    /// To whoever asked for this attempt; they may have gone.
+    fn answer(&mut self, failure: Option<&LaunchError>) {
+        for (reply, success) in self.waiting.drain(..) {
+            let _ = reply.send(failure.map_or(success, |error| Reloaded::Failed(error.to_string())));
+        }
+    }
+
+    /// The next attempt is made from this.
+    fn accept(&mut self, order: Order, success: Reloaded) {
+        self.spec = order.spec;
+        self.waiting.push((order.reply, success));
+    }
+
     fn backoff(&self) -> Backoff {
         Backoff { first: self.common.timing.relaunch_first, max: self.common.timing.relaunch_max }
     }
 
-    /// Waits for the delay, a reload, a new configuration or the end; `None` has no delay that passes.
+    /// Waits for the delay, a reload or the end; `None` has no delay that passes.
     async fn pause(&mut self, delay: Option<Duration>) {
         let ending = self.common.ending.token().clone();
         let delay = async {
@@ -184,11 +221,14 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = delay => {}
-            () = changed(&mut self.reload) => {}
-            () = changed(&mut self.spec) => {}
-            () = ending.cancelled() => {}
+        let order = tokio::select! {
+            () = delay => None,
+            order = next(&mut self.orders) => Some(order),
+            () = self.removed.cancelled() => None,
+            () = ending.cancelled() => None,
+        };
+        if let Some(order) = order {
+            self.accept(order, Reloaded::Recovered);
         }
     }
 
@@ -211,10 +251,20 @@ impl Supervisor {
         }
     }
 
-    async fn end(&self, spec: &PluginSpec, session: &Session, channel: &Channel) {
-        session::stop(Some(channel), &session.process, self.common.timing.stop_grace).await;
+    async fn end(&self, spec: &PluginSpec, session: &Session) {
+        session::stop(Some(&session.channel), &session.process, self.common.timing.stop_grace).await;
         reattach::remove(&self.common.state_dir, &spec.name);
         OutputPipes::new(&self.common.state_dir, &spec.name).remove();
+        self.remove_socket(&session.address);
+    }
+
+    /// A killed plugin leaves its socket; one that was announced elsewhere is none of our business.
+    fn remove_socket(&self, address: &Address) {
+        if let Address::Unix(path) = address
+            && Path::new(path).parent() == Some(&self.common.socket_dir)
+        {
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// A process that runs and is configured, known under its driver name.
@@ -224,17 +274,17 @@ impl Supervisor {
         let found = if may_reattach { self.reattach(spec, &digest).await } else { None };
         let running = match found {
             Some(running) => running,
-            None => self.launch(spec, &digest).await?,
+            None => self.launch(spec, &digest, Purpose::Serve).await?,
         };
         // Whatever fails from here on must not leave the process behind.
         let guard = KillOnDrop::new(&running.process);
-        let Running { channel, process, identity, address, fresh } = running;
+        let (channel, process) = (running.channel.clone(), running.process.clone());
         session::drain_stdio(&channel);
         let set_up = async {
-            if fresh {
-                session::configure(&channel, &process, spec, &common.agent, &identity, &common.timing).await?;
+            if running.fresh {
+                session::configure(&running, spec, &common.agent, &common.timing).await?;
             }
-            session::open(channel.clone(), process.clone(), identity, &common.timing).await
+            session::open(&running, &common.timing).await
         };
         let mut session = match set_up.await {
             Ok(session) => session,
@@ -253,7 +303,7 @@ impl Supervisor {
         };
         session.generation = granted.generation;
         self.launching().take();
-        let record = Record::new(&spec.name, &session.process, digest).map(|record| record.ready(&session.driver, &address));
+        let record = Record::new(&spec.name, &session.process, digest).map(|record| record.ready(&session.driver, &session.address));
         self.remember(record);
         guard.release();
         Ok((Arc::new(session), granted))
@@ -273,22 +323,20 @@ impl Supervisor {
         }
     }
 
-    async fn launch(&self, spec: &PluginSpec, digest: &str) -> Result<Running, LaunchError> {
+    async fn launch(&self, spec: &PluginSpec, digest: &str, purpose: Purpose) -> Result<Running, LaunchError> {
         let common = &self.common;
-        let pipes = OutputPipes::new(&common.state_dir, &spec.name);
-        let (process, address) = launch(
-            spec,
-            &common.agent,
-            &common.socket_dir,
-            &pipes,
-            common.timing.handshake,
-            // An agent that dies from here on must be able to find and end the process.
-            |process| {
+        sweep_dead_sockets(&common.socket_dir, SystemTime::now());
+        let mark = Mark::new(spec, &common.id, &common.socket_dir);
+        let pipes = OutputPipes::new(&common.state_dir, &format!("{}{}", spec.name, purpose.suffix()));
+        let place = Place { agent: &common.agent, socket_dir: &common.socket_dir, pipes: &pipes, mark: &mark };
+        // An agent that dies from here on must be able to find and end the process: by its record, and by its mark.
+        let spawned = |process: &Process| {
+            if purpose == Purpose::Serve {
                 *self.launching() = Some(process.clone());
                 self.remember(Record::new(&spec.name, process, digest.to_owned()));
-            },
-        )
-        .await?;
+            }
+        };
+        let (process, address) = launch(spec, place, common.timing.handshake, spawned).await?;
         let guard = KillOnDrop::new(&process);
         let limit = common.timing.setup_call;
         let reached = async {
@@ -299,13 +347,35 @@ impl Supervisor {
         match reached.await {
             Ok((channel, identity)) => {
                 guard.release();
-                Ok(Running { channel, process, identity, address, fresh: true })
+                Ok(Running { channel, process, identity, address, digest: digest.to_owned(), fresh: true })
             }
             Err(error) => {
                 session::stop(None, &process, common.timing.stop_grace).await;
+                self.remove_socket(&address);
                 Err(error)
             }
         }
+    }
+
+    /// Whether a changed plugin comes up and takes its configuration, found out beside the one that runs.
+    async fn probe(&self, spec: &PluginSpec, driver: &str) -> Result<(), LaunchError> {
+        let running = self.launch(spec, "", Purpose::Probe).await?;
+        let guard = KillOnDrop::new(&running.process);
+        session::drain_stdio(&running.channel);
+        let usable = async {
+            session::configure(&running, spec, &self.common.agent, &self.common.timing).await?;
+            if running.identity.driver != driver {
+                let why = format!("it serves driver {:?} now, and tasks of {driver:?} run", running.identity.driver);
+                return Err(LaunchError::Unsuitable(why));
+            }
+            Ok(())
+        };
+        let usable = usable.await;
+        session::stop(Some(&running.channel), &running.process, self.common.timing.stop_grace).await;
+        guard.release();
+        self.remove_socket(&running.address);
+        OutputPipes::new(&self.common.state_dir, &format!("{}{}", spec.name, Purpose::Probe.suffix())).remove();
+        usable
     }
 
     /// The process that served this plugin under an earlier agent, if it is still the very one and still wanted. What
@@ -335,12 +405,13 @@ impl Supervisor {
         {
             OutputPipes::new(&common.state_dir, &spec.name).reopen(&spec.name, &process.stderr);
             tracing::info!(plugin = spec.name, driver = identity.driver, pid = process.pid, "reattached to a running plugin");
-            return Some(Running { channel, process, identity, address, fresh: false });
+            return Some(Running { channel, process, identity, address, digest: digest.to_owned(), fresh: false });
         }
         tracing::info!(plugin = spec.name, pid = process.pid, "the running plugin cannot be kept, starting it anew");
         let channel = session::connect(&address, common.timing.stop_grace).await.ok();
         session::stop(channel.as_ref(), &process, common.timing.stop_grace).await;
         reattach::remove(&common.state_dir, &spec.name);
+        self.remove_socket(&address);
         None
     }
 
@@ -374,25 +445,76 @@ impl Supervisor {
             shared.phase.send_replace(Phase::Ready(session.clone()));
         });
         if !holds {
-            return self.displaced(&session);
+            let over = self.displaced(&session);
+            if let Over::Displaced(error) = &over {
+                self.answer(Some(error));
+            }
+            return over;
         }
+        self.answer(None);
         tracing::info!(
             plugin = spec.name, driver = session.driver, version = %session.version, pid = session.process.pid,
             "driver plugin is up"
         );
-        let streams = async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 };
-        tokio::select! {
-            () = session.process.exited().cancelled() => Over::Died,
-            () = displaced.cancelled() => self.displaced(&session),
-            () = changed(&mut self.reload) => Over::Reload,
-            () = changed(&mut self.spec) => Over::Reload,
-            () = common.ending.token().cancelled() => Over::Ending(common.ending.how()),
-            never = streams => match never {},
-            () = hung(&common, &session) => {
-                tracing::error!(plugin = spec.name, driver = session.driver, "plugin hangs, its process is replaced");
-                session::stop(None, &session.process, common.timing.stop_grace).await;
-                Over::Died
+        let mut streams = pin!(async { tokio::join!(fingerprints(&common, &session), task_events(&common, &session)).0 });
+        let mut hung = pin!(hung(&common, &session));
+        loop {
+            let order = tokio::select! {
+                () = session.process.exited().cancelled() => return Over::Died,
+                () = displaced.cancelled() => return self.displaced(&session),
+                order = next(&mut self.orders) => order,
+                () = self.removed.cancelled() => return Over::Removed,
+                () = common.ending.token().cancelled() => return Over::Ending(common.ending.how()),
+                never = &mut streams => match never {},
+                () = &mut hung => {
+                    tracing::error!(plugin = spec.name, driver = session.driver, "plugin hangs, its process is replaced");
+                    session::stop(None, &session.process, common.timing.stop_grace).await;
+                    return Over::Died;
+                }
+            };
+            if order.fresh {
+                // Its supervisor was faster than its order.
+                let _ = order.reply.send(Reloaded::Started);
+                continue;
             }
+            if !order.force && reattach::digest(&order.spec, &common.agent) == session.digest {
+                let _ = order.reply.send(Reloaded::Unchanged);
+                continue;
+            }
+            // What cannot serve must not cost the driver that does; it goes on serving meanwhile.
+            let usable = tokio::select! {
+                usable = self.probe(&order.spec, &session.driver) => usable,
+                never = &mut streams => match never {},
+                () = session.process.exited().cancelled() => Ok(()),
+                () = common.ending.token().cancelled() => Err(LaunchError::Ending),
+            };
+            match usable {
+                Ok(()) => {
+                    self.accept(order, Reloaded::Replaced);
+                    return Over::Reload;
+                }
+                Err(error) => {
+                    tracing::error!(plugin = spec.name, %error, "the changed plugin cannot be used, the former process goes on");
+                    let _ = order.reply.send(Reloaded::Kept(error.to_string()));
+                }
+            }
+        }
+    }
+}
+
+/// What a process is started for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Serve,
+    /// To see whether it could serve; it has pipes of its own and no record.
+    Probe,
+}
+
+impl Purpose {
+    fn suffix(self) -> &'static str {
+        match self {
+            Purpose::Serve => "",
+            Purpose::Probe => ".probe",
         }
     }
 }
@@ -404,10 +526,11 @@ impl Supervisor {
     }
 }
 
-/// Resolves at the next change; never when there can be none.
-async fn changed<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        std::future::pending::<()>().await;
+/// The next order; never when there can be none.
+async fn next(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
+    match orders.recv().await {
+        Some(order) => order,
+        None => std::future::pending().await,
     }
 }
 

@@ -42,8 +42,8 @@ pub const AUTHORITY: &str = "http://localhost";
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Stop signal that means: let the remote task go on, only stop managing it.
 pub const DETACH_SIGNAL: &str = "DETACH";
-/// Decode limit of a host.
-pub const HOST_DECODE_LIMIT: usize = i32::MAX as usize;
+/// Decode limit of a host: far above any answer, and little enough that a plugin which lies about sizes cannot take the node's memory.
+pub const HOST_DECODE_LIMIT: usize = 64 << 20;
 /// Decode limit of a plugin built with our SDK.
 pub const PLUGIN_DECODE_LIMIT: usize = 64 << 20;
 

@@ -27,6 +27,7 @@ pub use ::executor::contain::{retire, signal_number};
 pub use ::executor::error::Error;
 pub use ::executor::isolate::supported as isolation_supported;
 pub use ::executor::log::{Chunk, RotatedLog};
+pub use ::executor::process::ProcessStat;
 pub use ::executor::program::{find_program, make_executable};
 pub use ::executor::rotate::Segment;
 pub use ::executor::{capabilities, seccomp};

@@ -269,3 +269,42 @@ pub struct Event {
     /// The object under the name of its kind.
     pub payload: serde_json::Value,
 }
+
+/// `PUT /v1/client/drivers/reload`: what became of each plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DriverReload {
+    /// By the plugin's file name, or the name of a built-in driver.
+    pub plugins: BTreeMap<String, PluginReload>,
+}
+
+/// One plugin of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct PluginReload {
+    /// What was done.
+    pub outcome: ReloadOutcome,
+    /// Why, where something could not be done.
+    pub description: String,
+}
+
+/// What a reload did to a plugin. Tasks are never touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReloadOutcome {
+    /// Nothing has changed, nothing was done.
+    #[default]
+    Unchanged,
+    /// A new process serves the driver.
+    Replaced,
+    /// It is new and runs.
+    Started,
+    /// It is no longer configured and was ended.
+    Ended,
+    /// It did not run and does now.
+    Recovered,
+    /// What is configured now cannot be used; the former process goes on.
+    Kept,
+    /// It does not run.
+    Failed,
+}

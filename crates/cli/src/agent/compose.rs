@@ -20,11 +20,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{forward, settings::Settings};
+use super::{forward, reload::Reloader, settings::Settings};
 use crate::output;
 
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
-pub(crate) async fn run(mut settings: Settings) -> Result<ExitCode> {
+pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Result<ExitCode> {
     // The address is known before anything is told to others; connections wait in the listener's queue meanwhile.
     let listener = TcpListener::bind(settings.http)
         .await
@@ -62,22 +62,36 @@ pub(crate) async fn run(mut settings: Settings) -> Result<ExitCode> {
     let (mut interrupt, mut terminate, mut hangup) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let mut code = ExitCode::SUCCESS;
-    loop {
+    let leaves = loop {
         tokio::select! {
-            _ = interrupt.recv() => tracing::info!("interrupted"),
-            _ = terminate.recv() => tracing::info!("asked to end"),
-            // Nothing is reloaded in this release: saying so is better than ending, which is what the signal does by default.
-            _ = hangup.recv() => {
-                tracing::warn!("SIGHUP reloads nothing in this release; restart the agent, its tasks run on");
-                continue;
+            _ = interrupt.recv() => {
+                tracing::info!("interrupted");
+                break settings.leave.on_interrupt;
             }
+            _ = terminate.recv() => {
+                tracing::info!("asked to end");
+                break settings.leave.on_terminate;
+            }
+            _ = hangup.recv() => reloader.reload(client.as_ref().map(Client::handle).as_ref()).await,
             reason = failed(server.as_ref()) => {
                 tracing::error!(reason, "the store cannot be trusted any more, the agent ends");
                 eprintln!("drover agent: {reason}");
                 code = ExitCode::FAILURE;
+                break false;
             }
         }
-        break;
+    };
+    if let Some(client) = client.as_ref().filter(|_| leaves) {
+        tracing::info!("draining this node before the agent ends; another signal ends it at once");
+        let api = format!("http://{}", reachable(http));
+        tokio::select! {
+            drained = settings.leave.drain(&api, client.handle().node_id()) => match drained {
+                Ok(()) => tracing::info!("everything has moved off this node"),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "the node was not drained, its tasks run on"),
+            },
+            _ = interrupt.recv() => tracing::warn!("interrupted again, tasks that have not moved run on"),
+            _ = terminate.recv() => tracing::warn!("asked to end again, tasks that have not moved run on"),
+        }
     }
     // The node first: it can still tell the servers what its tasks do.
     if let Some(client) = client {

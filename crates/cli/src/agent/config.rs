@@ -46,6 +46,10 @@ pub(crate) struct AgentFile {
     pub(crate) limits: Limits,
     /// Headers put on every HTTP answer.
     pub(crate) http_api_response_headers: BTreeMap<String, String>,
+    /// SIGINT means `client.drain_on_shutdown`.
+    pub(crate) leave_on_interrupt: Option<bool>,
+    /// SIGTERM means `client.drain_on_shutdown`.
+    pub(crate) leave_on_terminate: Option<bool>,
     /// Accepted and without effect: Drover never looks for updates.
     pub(crate) disable_update_check: Option<bool>,
     /// Accepted and without effect: Drover sends no signature anywhere.
@@ -150,6 +154,20 @@ pub(crate) struct Client {
     pub(crate) host_volume: BTreeMap<String, HostVolume>,
     /// Networks of the host, by which jobs choose addresses.
     pub(crate) host_network: BTreeMap<String, HostNetwork>,
+    /// Move everything off the node before its agent ends.
+    pub(crate) drain_on_shutdown: Option<DrainOnShutdown>,
+}
+
+/// How a node drains itself.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DrainOnShutdown {
+    /// After this long the rest is stopped; one hour.
+    pub(crate) deadline: Option<String>,
+    /// Stop everything at once.
+    pub(crate) force: Option<bool>,
+    /// Leave system jobs where they are.
+    pub(crate) ignore_system_jobs: Option<bool>,
 }
 
 /// A network of the host.
@@ -245,8 +263,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("syslog_facility", "logs go to standard error; let the service manager keep them"),
     ("enable_syslog", "logs go to standard error; let the service manager keep them"),
     ("enable_debug", "profiling endpoints are not part of this release"),
-    ("leave_on_terminate", "a node that ends leaves its tasks running; drain it first to move them"),
-    ("leave_on_interrupt", "a node that ends leaves its tasks running; drain it first to move them"),
     ("ports.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
     ("addresses.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
     ("advertise.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
@@ -266,7 +282,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("client.cni_path", "bridge and CNI networks are not part of this release"),
     ("client.cni_config_dir", "bridge and CNI networks are not part of this release"),
     ("client.bridge_network_name", "bridge and CNI networks are not part of this release"),
-    ("client.drain_on_shutdown", "a node that ends leaves its tasks running; drain it first to move them"),
     ("client.reserved.cores", "reserved cores are not part of this release"),
 ];
 

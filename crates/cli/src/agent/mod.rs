@@ -4,6 +4,8 @@ mod compose;
 mod config;
 mod file;
 mod forward;
+mod leave;
+mod reload;
 mod settings;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -78,14 +80,15 @@ const BLOCKING_THREADS: usize = 32;
 /// When the configuration is wrong or a part cannot start.
 pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     let tree = file::load(&args.config)?;
-    let file = config::typed(tree).map_err(refuse)?;
+    let file = config::typed(tree.clone()).map_err(refuse)?;
     // The directory of a dev agent goes when this value goes.
     let dev_dir = args.dev.then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir()).transpose()?;
     let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
     init_log(&settings.log_level, settings.log_json);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
-    let result = runtime.block_on(compose::run(settings));
+    let reloader = reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree);
+    let result = runtime.block_on(compose::run(settings, reloader));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     result

@@ -15,6 +15,7 @@ use server::ServerConfig;
 use super::{
     AgentArgs,
     config::{AgentFile, Mistake},
+    leave::Leave,
 };
 use crate::commands::driver::BUILT_IN;
 
@@ -46,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) log_json: bool,
     /// Name of the agent.
     pub(crate) name: String,
+    /// Whether the node drains itself before its agent ends.
+    pub(crate) leave: Leave,
     /// A dev agent: its directory is temporary and goes with it.
     pub(crate) dev: bool,
 }
@@ -139,6 +142,7 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
     let server =
         is_server.then(|| server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref()));
     let client = is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
+    let leave = leave(&mut r, &file);
     if file.disable_update_check == Some(false) || file.disable_anonymous_signature == Some(false) {
         r.wrong("disable_update_check and disable_anonymous_signature cannot be false: Drover never calls home".into());
     }
@@ -156,8 +160,31 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
         log_level,
         log_json: args.log_json || file.log_json.unwrap_or(false),
         name,
+        leave,
         dev,
     })
+}
+
+fn leave(r: &mut Reader, file: &AgentFile) -> Leave {
+    let (on_interrupt, on_terminate) = (file.leave_on_interrupt == Some(true), file.leave_on_terminate == Some(true));
+    let Some(drain) = &file.client.drain_on_shutdown else {
+        if on_interrupt || on_terminate {
+            r.wrong(
+                "leave_on_interrupt and leave_on_terminate mean client.drain_on_shutdown here: without that block an agent that ends leaves its tasks running"
+                    .into(),
+            );
+        }
+        return Leave::default();
+    };
+    if !on_interrupt && !on_terminate {
+        r.wrong("client.drain_on_shutdown needs leave_on_interrupt or leave_on_terminate: they say which signal means it".into());
+    }
+    let force = drain.force == Some(true);
+    if force && drain.deadline.is_some() {
+        r.wrong("client.drain_on_shutdown: force stops everything at once, so it takes no deadline".into());
+    }
+    let deadline = r.duration("client.drain_on_shutdown.deadline", drain.deadline.as_deref(), Duration::from_secs(3600));
+    Leave { on_interrupt, on_terminate, deadline: (!force).then_some(deadline), ignore_system_jobs: drain.ignore_system_jobs == Some(true) }
 }
 
 #[allow(clippy::too_many_arguments, reason = "one caller, and every argument is a different thing")]
@@ -379,6 +406,32 @@ mod tests {
         let s = check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a", "b:5"]}})).expect("fine");
         assert_eq!(s.client.expect("client").servers, ["a:4647", "b:5"]);
         assert!(s.server.is_none());
+    }
+
+    #[test]
+    fn a_node_drains_itself_only_when_a_signal_means_it() {
+        let with = |top: serde_json::Value, drain: serde_json::Value| {
+            let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+            tree.as_object_mut().expect("object").extend(top.as_object().expect("object").clone());
+            if !drain.is_null() {
+                tree["client"]["drain_on_shutdown"] = drain;
+            }
+            check(tree).map(|s| s.leave)
+        };
+        let leave = with(json!({"leave_on_terminate": true}), json!({"deadline": "5m", "ignore_system_jobs": true})).expect("fine");
+        assert!(leave.on_terminate && !leave.on_interrupt && leave.ignore_system_jobs);
+        assert_eq!(leave.deadline, Some(std::time::Duration::from_secs(300)));
+        let forced = with(json!({"leave_on_interrupt": true}), json!({"force": true})).expect("fine");
+        assert_eq!((forced.on_interrupt, forced.deadline), (true, None));
+        assert_eq!(with(json!({"leave_on_terminate": false}), json!(null)).expect("off"), super::Leave::default());
+        for (top, drain, part) in [
+            (json!({"leave_on_terminate": true}), json!(null), "client.drain_on_shutdown"),
+            (json!({}), json!({}), "needs leave_on_interrupt or leave_on_terminate"),
+            (json!({"leave_on_terminate": true}), json!({"force": true, "deadline": "1m"}), "takes no deadline"),
+            (json!({"leave_on_terminate": true}), json!({"deadline": "soon"}), "drain_on_shutdown.deadline"),
+        ] {
+            assert!(with(top, drain).expect_err("a mistake").contains(part), "{part}");
+        }
     }
 
     #[test]

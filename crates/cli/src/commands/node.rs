@@ -1,14 +1,15 @@
-//! `drover node status|drain|eligibility`.
+//! `drover node status|drain|eligibility|drivers`.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use api::shapes::{DriverReload, PluginReload, ReloadOutcome};
 use model::{Allocation, Eligibility, GoDuration, Node, NodeStatus};
 use serde_json::{Value, json};
 
 use super::{ApiArgs, Shape, alloc, eval::lower, find_by_prefix};
 use crate::{
-    conn::Conn,
+    conn::{Conn, encode},
     output::{self, Table},
     when,
 };
@@ -18,6 +19,9 @@ use crate::{
 pub(crate) enum Command {
     /// Move everything off a node, or stop doing so
     Drain(Drain),
+    /// The driver plugins of a node
+    #[command(subcommand)]
+    Drivers(Drivers),
     /// Let the scheduler place on a node, or not
     Eligibility(EligibilityArgs),
     /// List nodes, or show one
@@ -66,6 +70,28 @@ pub(crate) struct Drain {
     id: Option<String>,
 }
 
+/// Verbs of `node drivers`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Drivers {
+    /// Take changed plugin files over; tasks are not touched
+    Reload(Reload),
+}
+
+/// Arguments of `node drivers reload`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// Only this driver or plugin, and whether it has changed or not
+    #[arg(long, value_name = "NAME")]
+    driver: Option<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// The node; the one that this agent is without it
+    id: Option<String>,
+}
+
 /// Arguments of `node eligibility`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EligibilityArgs {
@@ -111,9 +137,34 @@ pub(crate) struct Status {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Drain(args) => drain(args).await,
+        Command::Drivers(Drivers::Reload(args)) => reload(args).await,
         Command::Eligibility(args) => eligibility(args).await,
         Command::Status(args) => status(args).await,
     }
+}
+
+async fn reload(args: Reload) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    let mut query = vec![];
+    if let Some(id) = &args.id {
+        query.push(format!("node_id={}", find(&conn, Some(id), false).await?.id));
+    }
+    if let Some(driver) = &args.driver {
+        query.push(format!("driver={}", encode(driver)));
+    }
+    let path = format!("/v1/client/drivers/reload?{}", query.join("&"));
+    let done: DriverReload = conn.put(&path, &json!({})).await?;
+    if args.json {
+        output::json(&serde_json::to_value(&done)?)?;
+    } else {
+        let mut table = Table::new(["Plugin", "Outcome", "Message"]);
+        for (name, plugin) in &done.plugins {
+            table.row([name.clone(), lower(&plugin.outcome), plugin.description.clone()]);
+        }
+        table.print();
+    }
+    let bad = |p: &PluginReload| matches!(p.outcome, ReloadOutcome::Kept | ReloadOutcome::Failed);
+    Ok(if done.plugins.values().any(bad) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The node that begins with a prefix, or the agent's own.

@@ -1,15 +1,16 @@
 //! What the machine asks for, carried out: thin, each a future that ends in one event. All of them may be repeated after a crash.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use driver_host::{CallError, Driver, TaskHandle, handle_from_bytes, handle_to_bytes};
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
 use model::{Allocation, GoDuration, Job, Task};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 
 use super::{
     machine::{Exit, StartFailure},
+    run::AllocCommand,
     task_config,
 };
 use crate::{
@@ -19,10 +20,8 @@ use crate::{
     store::Write,
 };
 
-/// How long a start waits for a driver whose plugin is coming up.
-const DRIVER_PATIENCE: Duration = Duration::from_secs(20);
-/// Pauses between attempts to stop a task.
-const STOP_PAUSES: [u64; 5] = [5, 20, 80, 120, 120];
+/// Attempts to free a run before its driver owes that.
+const FREE_ATTEMPTS: u32 = 4;
 
 /// An allocation and its task, for effects.
 #[derive(Clone)]
@@ -31,9 +30,42 @@ pub(crate) struct Subject {
     pub(crate) alloc: Arc<Allocation>,
     pub(crate) job: Arc<Job>,
     pub(crate) task: Arc<str>,
+    /// To the allocation's loop: what people should read among the task's events.
+    pub(crate) notes: mpsc::UnboundedSender<AllocCommand>,
 }
 
 impl Subject {
+    /// Tells people. The loop may have ended.
+    fn note(&self, message: String) {
+        tracing::warn!(alloc = %self.alloc.id, task = %self.task, message, "told on the task");
+        let _ = self.notes.send(AllocCommand::DriverSaid { task: self.task.clone(), message, annotations: BTreeMap::new() });
+    }
+
+    fn patience(&self) -> Duration {
+        self.ctx.config.patience.driver
+    }
+
+    /// The driver, when its plugin takes calls now or within the patience that this node has; else why it does not.
+    async fn driver_in_time(&self) -> Result<Driver, String> {
+        let driver = self.ctx.drivers.get(&self.driver_name(), self.patience()).await?;
+        self.ready(&driver, 0).await.map(|()| driver)
+    }
+
+    /// Waits for a process of the plugin that is newer than `generation`; says why, when none comes in time.
+    async fn ready(&self, driver: &Driver, generation: u64) -> Result<(), String> {
+        let ready = tokio::time::timeout(self.patience(), driver.wait_ready(generation)).await;
+        let why = || driver.unavailable().unwrap_or_else(|| "its plugin does not come up".into());
+        ready.map(drop).map_err(|_| format!("driver {:?} is not available: {}", driver.name(), why()))
+    }
+
+    /// As [`Subject::ready`] without an end; people are told once.
+    async fn ready_for_ever(&self, driver: &Driver, generation: u64) {
+        if let Err(why) = self.ready(driver, generation).await {
+            self.note(format!("{why}; the task runs on unattended until the plugin is back"));
+            driver.wait_ready(generation).await;
+        }
+    }
+
     fn task(&self) -> Option<&Task> {
         self.job.group(&self.alloc.task_group)?.task(&self.task)
     }
@@ -82,10 +114,7 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
         return Err(setup(why));
     }
     let driver_failed = |why: String, recoverable| StartFailure::Driver { why, recoverable };
-    let driver = ctx.drivers.get(&task.driver, DRIVER_PATIENCE).await.map_err(|why| driver_failed(why, true))?;
-    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
-        return Err(driver_failed(format!("driver {:?} has not become ready within {DRIVER_PATIENCE:?}", task.driver), true));
-    }
+    let driver = subject.driver_in_time().await.map_err(|why| driver_failed(why, true))?;
     let begin = std::time::Instant::now();
     let capabilities = driver.capabilities().unwrap_or_default();
     let cgroup = subject.cgroup();
@@ -123,10 +152,11 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
             Err(e) if (e.is_plugin_gone() || matches!(e, CallError::Timeout { .. })) && attempts < 3 => {
                 tracing::warn!(run, error = %e, "start was cut off, cleaning up before the next attempt");
                 if e.is_plugin_gone() {
-                    driver.wait_ready(generation).await;
+                    subject.ready(&driver, generation).await.map_err(|why| driver_failed(why, true))?;
                 }
                 let _ = driver.destroy_task(run, true).await;
-                kill_members(subject).await;
+                // It may have come as far as a workload that no process of the driver knows.
+                contain(subject).await.map_err(|why| driver_failed(why, false))?;
             }
             Err(e) => return Err(driver_failed(e.to_string(), e.recoverable())),
         }
@@ -219,9 +249,7 @@ pub(crate) async fn recover(subject: &Subject, handle: &[u8]) -> Result<(), Stri
         let generation = driver.generation();
         match driver.recover_task(handle.clone()).await {
             Ok(()) => return Ok(()),
-            Err(e) if e.is_plugin_gone() => {
-                driver.wait_ready(generation).await;
-            }
+            Err(e) if e.is_plugin_gone() => subject.ready_for_ever(&driver, generation).await,
             Err(e) => return Err(e.to_string()),
         }
     }
@@ -233,7 +261,7 @@ fn decode(handle: &[u8]) -> Result<TaskHandle, String> {
 
 /// Waits for the end of a run over any number of plugin processes.
 pub(crate) async fn wait(subject: &Subject, run: &str, handle: &[u8]) -> Exit {
-    let lost = |message: String| Exit { code: -1, message, ..Exit::default() };
+    let lost = |message: String| Exit { code: -1, message, lost: true, ..Exit::default() };
     let handle = match decode(handle) {
         Ok(handle) => handle,
         Err(why) => return lost(why),
@@ -249,11 +277,10 @@ pub(crate) async fn wait(subject: &Subject, run: &str, handle: &[u8]) -> Exit {
                     signal: exit.signal,
                     oom_killed: exit.oom_killed,
                     message: exit.error.unwrap_or_default(),
+                    lost: false,
                 };
             }
-            Err(e) if e.is_plugin_gone() => {
-                driver.wait_ready(generation).await;
-            }
+            Err(e) if e.is_plugin_gone() => subject.ready_for_ever(&driver, generation).await,
             // A new process of the plugin may have come up between two calls.
             Err(e) if e.is_task_not_found() && !tried_again => tried_again = true,
             Err(e) => return lost(e.to_string()),
@@ -263,98 +290,187 @@ pub(crate) async fn wait(subject: &Subject, run: &str, handle: &[u8]) -> Exit {
         let generation = driver.generation();
         match driver.recover_task(handle.clone()).await {
             Ok(()) => {}
-            Err(e) if e.is_plugin_gone() => {
-                driver.wait_ready(generation).await;
-            }
+            Err(e) if e.is_plugin_gone() => subject.ready_for_ever(&driver, generation).await,
             Err(e) => return lost(format!("the task was lost with its driver's process: {e}")),
         }
     }
 }
 
-/// Stops a run; the end itself is seen by [`wait`]. `over` ends the attempts.
-pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: GoDuration, over: CancellationToken) -> Option<String> {
-    let attempts = async {
-        let mut last = String::new();
-        for pause in [0].into_iter().chain(STOP_PAUSES) {
-            tokio::time::sleep(Duration::from_secs(pause)).await;
-            let driver = subject.driver_for_ever().await;
-            let generation = driver.generation();
-            match driver.stop_task(run, signal, timeout.to_std()).await {
-                Ok(()) => return None,
-                Err(e) if e.is_task_not_found() => return None,
-                Err(e) if e.is_plugin_gone() => {
-                    // Not the task's fault: at once again, when the new process has had time to recover it.
-                    driver.wait_ready(generation).await;
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    match driver.stop_task(run, signal, timeout.to_std()).await {
-                        Ok(()) => return None,
-                        Err(e) => last = e.to_string(),
-                    }
-                }
-                Err(e) => last = e.to_string(),
-            }
-            tracing::warn!(run, error = last, "the driver could not stop the task, will try again");
-        }
-        let driver = subject.driver_for_ever().await;
-        let _ = driver.destroy_task(run, true).await;
-        kill_members(subject).await;
-        Some(last)
-    };
-    tokio::select! {
-        failed = attempts => failed,
-        () = over.cancelled() => None,
-    }
+/// What became of a stop.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// The end is seen by [`wait`].
+    ByDriver,
+    /// The driver has destroyed it after it could not stop it; the end is seen by [`wait`].
+    Refused(String),
+    /// Its driver was not there: this node has ended its processes by itself, and nobody else sees the end.
+    Contained(Exit),
 }
 
-/// Frees an ended run at its driver and ends whatever it has left.
-pub(crate) async fn free(subject: &Subject, run: &str, handle: Option<&[u8]>, mut known: bool) {
-    for attempt in 0..4_u32 {
-        let driver = subject.driver_for_ever().await;
+/// Stops a run. Cancelled when its end is known.
+pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: GoDuration) -> Stopped {
+    let mut last = String::new();
+    let mut signal = signal;
+    for pause in [Duration::ZERO].iter().chain(&subject.ctx.config.patience.stop) {
+        tokio::time::sleep(*pause).await;
+        let driver = match subject.driver_in_time().await {
+            Ok(driver) => driver,
+            Err(why) => match without_driver(subject, &why).await {
+                Some(exit) => return Stopped::Contained(exit),
+                None => subject.driver_for_ever().await,
+            },
+        };
         let generation = driver.generation();
-        if !known && let Some(handle) = handle.and_then(|h| decode(h).ok()) {
-            // Without this a fresh driver process has nothing to destroy. A failure means that there is nothing to find.
-            if let Err(e) = driver.recover_task(handle).await
-                && e.is_plugin_gone()
-            {
-                driver.wait_ready(generation).await;
-                continue;
+        let mut answer = driver.stop_task(run, signal, timeout.to_std()).await;
+        if let Err(e) = &answer {
+            if e.is_plugin_gone() && subject.ready(&driver, generation).await.is_ok() {
+                // Not the task's fault: at once again, when the new process has had time to recover it.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                answer = driver.stop_task(run, signal, timeout.to_std()).await;
+            } else if !e.is_plugin_gone() && !e.is_task_not_found() && !signal.is_empty() && !crate::fingerprint::is_signal(signal) {
+                subject
+                    .note(format!("The driver refuses kill_signal {signal:?}, which is no signal of this node ({e}); its default is sent"));
+                signal = "";
+                answer = driver.stop_task(run, signal, timeout.to_std()).await;
             }
         }
-        match driver.destroy_task(run, true).await {
-            Ok(()) => break,
-            Err(e) if e.is_plugin_gone() => {
-                known = false;
-                driver.wait_ready(generation).await;
-            }
-            Err(e) => {
-                tracing::warn!(run, error = %e, attempt, "the driver could not free the task");
-                tokio::time::sleep(Duration::from_millis(200 << attempt)).await;
-            }
+        match answer {
+            Ok(()) => return Stopped::ByDriver,
+            Err(e) if e.is_task_not_found() => return Stopped::ByDriver,
+            Err(e) => last = e.to_string(),
         }
+        tracing::warn!(run, error = last, "the driver could not stop the task, will try again");
     }
-    kill_members(subject).await;
-    // A start that was never confirmed may have got as far as a workload that no driver process knows.
-    if handle.is_none() {
-        let task_dir = subject.dirs().task(&subject.task).root;
-        crate::leftovers::end_own_executors(&task_dir, None).await;
-        crate::leftovers::end_executors_below(&task_dir).await;
+    subject.note(format!("The driver could not stop the task: {last}. It is destroyed"));
+    let driver = subject.driver_for_ever().await;
+    if let Err(error) = driver.destroy_task(run, true).await {
+        tracing::warn!(run, %error, "the driver could not destroy what it could not stop");
+    }
+    if let Err(why) = contain(subject).await {
+        subject.note(why);
+    }
+    Stopped::Refused(last)
+}
+
+/// Ends a run that its driver has not recovered: with the driver as soon as that is there (then nothing is to be done here), else without it.
+pub(crate) async fn end_unattended(subject: &Subject) -> Option<Exit> {
+    let why = subject.driver_in_time().await.err()?;
+    without_driver(subject, &why).await
+}
+
+/// Ends the processes of a task whose driver is not there. `None` when there were none: it may live where this node cannot look.
+async fn without_driver(subject: &Subject, why: &str) -> Option<Exit> {
+    match contain(subject).await {
+        Ok(0) => {
+            subject.note(format!("{why}. No process of the task was found on this node; it is stopped as soon as its driver is back"));
+            None
+        }
+        Ok(killed) => {
+            let message = format!("{why}; {killed} processes of the task were killed by the node, the exit code is not known");
+            Some(Exit { code: 137, signal: 9, message, ..Exit::default() })
+        }
+        Err(resisting) => {
+            subject.note(format!("{why}; {resisting}"));
+            None
+        }
     }
 }
 
-/// Ends what a driver has left in the cgroups that were made for the task.
-async fn kill_members(subject: &Subject) {
-    let Some(cgroup) = subject.cgroup() else {
-        return;
-    };
-    match tokio::task::spawn_blocking(move || cgroup.kill_members()).await {
-        Ok(Ok(0)) | Err(_) => {}
-        Ok(Ok(count)) => {
-            tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, count, "processes left behind by the driver were killed")
+/// Frees an ended run at its driver and ends whatever it has left. True when the driver still owes that.
+pub(crate) async fn free(subject: &Subject, run: &str, handle: Option<&[u8]>, known: bool, mut lost: bool) -> bool {
+    let mut known = known;
+    for attempt in 1.. {
+        let Err(why) = destroy_at_driver(subject, run, handle, &mut known).await else {
+            break;
+        };
+        tracing::warn!(run, why, attempt, "the driver could not free the task");
+        match contain(subject).await {
+            // What was lost has been found.
+            Ok(1..) => lost = false,
+            Ok(0) => {}
+            Err(resisting) => {
+                lost = true;
+                subject.note(resisting);
+            }
         }
-        Ok(Err(error)) => {
-            tracing::error!(alloc = %subject.alloc.id, task = %subject.task, %error, "processes left behind by the driver resist")
+        if attempt >= FREE_ATTEMPTS && !lost {
+            subject.note(format!("The driver could not free what it holds for the task: {why}. The node goes on trying"));
+            return true;
         }
+        if attempt == FREE_ATTEMPTS {
+            let held = "and nobody knows whether the task still runs, so it is not started again before";
+            subject.note(format!("The driver could not free what it holds for the task: {why}. The node goes on trying, {held}"));
+        }
+        tokio::time::sleep(Duration::from_millis(200 << (attempt - 1).min(7))).await;
     }
+    while let Err(resisting) = contain(subject).await {
+        // A successor beside what resists would be a duplicate.
+        subject.note(resisting);
+        tokio::time::sleep(subject.ctx.config.patience.owed.0).await;
+    }
+    false
+}
+
+/// Frees a run that its driver could not free before.
+pub(crate) async fn settle(subject: &Subject, run: &str, handle: Option<&[u8]>) {
+    let (mut pause, longest) = subject.ctx.config.patience.owed;
+    let mut known = false;
+    while let Err(why) = destroy_at_driver(subject, run, handle, &mut known).await {
+        tracing::debug!(run, why, "the driver still cannot free the task");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+    tracing::info!(run, "the driver has freed the task at last");
+}
+
+/// One attempt. A process of the driver that does not know the run is told of it first: without that it would have nothing to destroy.
+async fn destroy_at_driver(subject: &Subject, run: &str, handle: Option<&[u8]>, known: &mut bool) -> Result<(), String> {
+    // Whatever comes up meanwhile is a new process.
+    *known &= subject.ctx.drivers.now(&subject.driver_name()).is_some_and(|driver| driver.is_ready());
+    let driver = subject.driver_in_time().await?;
+    let handle = handle.and_then(|h| decode(h).ok());
+    let tell = async || match handle.clone() {
+        // Another failure means that there is nothing to find, or that it can only be destroyed.
+        Some(handle) => driver.recover_task(handle).await.or_else(|e| if e.is_plugin_gone() { Err(e.to_string()) } else { Ok(()) }),
+        None => Ok(()),
+    };
+    if !*known {
+        tell().await?;
+    }
+    let mut destroyed = driver.destroy_task(run, true).await;
+    if matches!(destroyed, Ok(false)) && *known {
+        // Not the process that has seen the end.
+        tell().await?;
+        destroyed = driver.destroy_task(run, true).await;
+    }
+    *known = !destroyed.as_ref().is_err_and(driver_host::CallError::is_plugin_gone);
+    destroyed.map(drop).map_err(|e| e.to_string())
+}
+
+/// Ends whatever a driver has left of a task: in the cgroups made for it, under its executors, by environment and directory. Answers how many
+/// processes there were; people are told.
+async fn contain(subject: &Subject) -> Result<usize, String> {
+    let task_dir = subject.dirs().task(&subject.task).root;
+    crate::leftovers::end_own_executors(&task_dir).await;
+    // Drivers that come with the agent leave nothing but executors of our own.
+    if subject.ctx.drivers.is_builtin(&subject.driver_name()) {
+        return Ok(0);
+    }
+    let mut killed = 0;
+    // Both ways, because each finds what the other one misses; executors first, which might start something anew.
+    let ended = crate::leftovers::end_task(&subject.ctx.places, subject.alloc.id, &subject.task).await;
+    killed += ended.killed;
+    if !ended.resisting.is_empty() {
+        return Err(format!("processes {:?} of the task resist SIGKILL", ended.resisting));
+    }
+    if let Some(cgroup) = subject.cgroup() {
+        let cleared = tokio::task::spawn_blocking(move || cgroup.clear()).await.map_err(|e| e.to_string())?;
+        killed += cleared.map_err(|e| format!("the task's cgroups could not be emptied: {e}"))?;
+    }
+    if killed > 0 {
+        subject.note(format!("{killed} processes that the driver left behind were killed"));
+    }
+    Ok(killed)
 }
 
 /// The task is dead: collector and cgroups go.
@@ -398,7 +514,7 @@ pub(crate) async fn end_collector(state_dir: &Path) -> Result<(), String> {
 /// Directories of the allocation go.
 pub(crate) async fn destroy(subject: &Subject) {
     let dirs = subject.dirs();
-    crate::leftovers::end_all(&dirs.root).await;
+    crate::leftovers::end_alloc(&subject.ctx.places, subject.alloc.id).await;
     match tokio::task::spawn_blocking(move || dirs.destroy()).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => {
@@ -409,6 +525,6 @@ pub(crate) async fn destroy(subject: &Subject) {
 
 /// Sends a signal to a run.
 pub(crate) async fn signal(subject: &Subject, run: &str, signal: &str) -> Result<(), String> {
-    let driver = subject.ctx.drivers.get(&subject.driver_name(), DRIVER_PATIENCE).await?;
+    let driver = subject.ctx.drivers.get(&subject.driver_name(), subject.patience()).await?;
     driver.signal_task(run, signal).await.map_err(|e| e.to_string())
 }

@@ -33,6 +33,8 @@ pub(crate) struct Exit {
     pub(crate) signal: i32,
     pub(crate) oom_killed: bool,
     pub(crate) message: String,
+    /// Nobody has seen the end: the driver does not know the run any more.
+    pub(crate) lost: bool,
 }
 
 impl Exit {
@@ -88,8 +90,14 @@ pub(crate) enum Event {
         run: String,
         why: String,
     },
-    /// The driver has let the run go.
+    /// The driver has let the run go; or it could not (`owed`), and nothing of the run is left that this node can see.
     Freed {
+        task: Arc<str>,
+        run: String,
+        owed: bool,
+    },
+    /// The driver has let go a run that it owed.
+    Settled {
         task: Arc<str>,
         run: String,
     },
@@ -174,12 +182,24 @@ pub(crate) enum Effect {
         signal: String,
         timeout: GoDuration,
     },
+    /// End a run whose driver has not recovered it, without the driver if that does not come back.
+    EndUnattended {
+        task: Arc<str>,
+        run: String,
+    },
     /// Free a run that has ended at the driver; `known` = this driver process knows it already. Kills what is left of it.
     Free {
         task: Arc<str>,
         run: String,
         handle: Option<Vec<u8>>,
         known: bool,
+        lost: bool,
+    },
+    /// Free a run that its driver could not free before, however long that takes.
+    Settle {
+        task: Arc<str>,
+        run: String,
+        handle: Option<Vec<u8>>,
     },
     /// The task is dead: its collector and cgroups go.
     TaskOver {
@@ -400,7 +420,12 @@ impl Machine {
                     kill.error = why;
                 }
             }
-            Event::Freed { task, run } => self.freed(&task, &run, &mut out),
+            Event::Freed { task, run, owed } => self.freed(&task, &run, owed, &mut out),
+            Event::Settled { task, run } => {
+                if let Some(slot) = self.slots.get_mut(&task) {
+                    slot.record.owed.retain(|owed| owed.id != run);
+                }
+            }
             Event::Due(timer) => self.due(timer, &mut out),
             Event::RestartAsked { tasks, also_dead } => {
                 for task in tasks {
@@ -442,10 +467,13 @@ impl Machine {
             if slot.remote {
                 continue;
             }
+            for Run { id, handle, .. } in slot.record.owed.clone() {
+                out.push(Effect::Settle { task: name.clone(), run: id, handle });
+            }
             match slot.record.run.clone() {
-                Some(Run { id, handle, ended: true }) => {
+                Some(Run { id, handle, ended: true, lost }) => {
                     slot.phase = Phase::Freeing;
-                    out.push(Effect::Free { task: name.clone(), run: id, handle, known: false });
+                    out.push(Effect::Free { task: name.clone(), run: id, handle, known: false, lost });
                 }
                 Some(Run { id, handle: Some(handle), .. }) => {
                     slot.phase = Phase::Recovering;
@@ -454,7 +482,7 @@ impl Machine {
                 // The start was announced and never confirmed: whatever it has left is ended before anything else.
                 Some(Run { id, handle: None, .. }) => {
                     slot.phase = Phase::Freeing;
-                    out.push(Effect::Free { task: name.clone(), run: id, handle: None, known: false });
+                    out.push(Effect::Free { task: name.clone(), run: id, handle: None, known: false, lost: false });
                 }
                 None if slot.record.state.state == TaskRunState::Dead => out.push(Effect::TaskOver { task: name.clone() }),
                 None if slot.record.restart_at != 0 => {

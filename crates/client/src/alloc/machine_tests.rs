@@ -64,6 +64,8 @@ fn short(effects: &[Effect]) -> Vec<String> {
             Effect::Free { task, known, .. } => {
                 format!("free {task}{}", if *known { "" } else { " anew" })
             }
+            Effect::Settle { task, .. } => format!("settle {task}"),
+            Effect::EndUnattended { task, .. } => format!("end unattended {task}"),
             Effect::TaskOver { task } => format!("over {task}"),
             Effect::Wake { at, timer } => match timer {
                 Timer::Restart { task } => format!("restart {task} at {}", at / S),
@@ -120,7 +122,7 @@ impl Play {
 
     fn freed(&mut self, task: &str, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(Event::Freed { task, run }, at)
+        self.apply(Event::Freed { task, run, owed: false }, at)
     }
 
     fn state(&self, task: &str) -> TaskRunState {
@@ -245,7 +247,7 @@ fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
 
 #[test]
 fn restored_runs_by_how_far_they_had_come() {
-    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended });
+    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended, lost: false });
     for (record, expected) in [
         (task_record(run(Some(b"h"), false), TaskRunState::Running), "recover t"),
         (task_record(run(Some(b"h"), true), TaskRunState::Dead), "free t anew"),
@@ -260,7 +262,7 @@ fn restored_runs_by_how_far_they_had_come() {
 
 #[test]
 fn nothing_is_started_again_before_the_servers_have_been_heard() {
-    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ended: false }), TaskRunState::Running);
+    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }), TaskRunState::Running);
     let (mut p, _) = Play::begin(restored(record), S);
     let (task, run) = p.run("t");
     assert_eq!(p.apply(Event::Recovered { task, run, result: Err("gone".into()) }, 2 * S), ["free t"]);
@@ -270,13 +272,44 @@ fn nothing_is_started_again_before_the_servers_have_been_heard() {
 }
 
 #[test]
+fn a_run_that_its_driver_could_not_free_is_owed_and_holds_nothing_up() {
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    p.started("t", S);
+    p.exited("t", 1, 2 * S);
+    let (task, run) = p.run("t");
+    let owed = Event::Freed { task: task.clone(), run: run.clone(), owed: true };
+    assert_eq!(p.apply(owed, 2 * S), ["settle t", "restart t at 3"]);
+    // The record keeps it over a restart of the agent, until the driver has answered.
+    let kept = p.machine.tasks().next().expect("one").1.clone();
+    assert_eq!(kept.owed.len(), 1);
+    let (mut again, effects) = Play::begin(restored(kept), 3 * S);
+    assert_eq!(effects, ["settle t", "restart t at 3"]);
+    assert_eq!(again.apply(Event::Settled { task, run }, 4 * S), Vec::<String>::new());
+    assert!(again.machine.tasks().next().expect("one").1.owed.is_empty());
+}
+
+#[test]
+fn a_task_that_nobody_has_recovered_can_be_stopped() {
+    let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }), TaskRunState::Running);
+    let (mut p, _) = Play::begin(restored(record), S);
+    assert_eq!(p.apply(Event::Removed, 2 * S), ["end unattended t"]);
+    let mut second = Play { machine: p.machine.clone(), runs: p.runs.clone() };
+    // It was found and killed without its driver …
+    assert_eq!(p.exited("t", -1, 3 * S), ["free t"]);
+    assert_eq!(p.state("t"), TaskRunState::Dead);
+    // … or its driver has come back after all.
+    let (task, run) = second.run("t");
+    assert_eq!(second.apply(Event::Recovered { task, run, result: Ok(()) }, 3 * S), ["wait t", "stop t"]);
+}
+
+#[test]
 fn what_comes_late_changes_nothing() {
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);
     let old = Event::Exited { task: "t".into(), run: "a/t/other".into(), exit: Exit::default() };
     let before = p.machine.update();
     assert_eq!(p.apply(old, 2 * S), Vec::<String>::new());
-    assert_eq!(p.apply(Event::Freed { task: "t".into(), run: p.runs["t"].clone() }, 2 * S), Vec::<String>::new());
+    assert_eq!(p.apply(Event::Freed { task: "t".into(), run: p.runs["t"].clone(), owed: false }, 2 * S), Vec::<String>::new());
     assert_eq!(p.machine.update(), before);
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct TaskRecord {
     pub(crate) run: Option<Run>,
     /// When the next start is due; 0 = not waiting.
     pub(crate) restart_at: TimestampNs,
+    /// Runs that have ended and that their driver could not free yet.
+    pub(crate) owed: Vec<Run>,
 }
 
 /// One start of a task.
@@ -44,6 +46,8 @@ pub(crate) struct Run {
     pub(crate) handle: Option<Vec<u8>>,
     /// It has ended and was counted; only freeing it at the driver is left.
     pub(crate) ended: bool,
+    /// Nobody has seen its end: it may still run where this node cannot look.
+    pub(crate) lost: bool,
 }
 
 impl TaskRecord {

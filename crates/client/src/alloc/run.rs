@@ -300,7 +300,13 @@ impl AllocLoop {
 
     fn subject(&self, task: &Arc<str>) -> Subject {
         let view = self.view.borrow();
-        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone() }
+        let notes = self.handle.commands.clone();
+        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes }
+    }
+
+    /// Cancelled when the end of the run is known.
+    fn over(&mut self, run: &str) -> CancellationToken {
+        self.exits.entry(run.to_owned()).or_default().clone()
     }
 
     async fn perform(&mut self, effect: Effect) {
@@ -314,32 +320,51 @@ impl AllocLoop {
             }
             Effect::Recover { task, run, handle } => {
                 let subject = self.subject(&task);
+                let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let result = effects::recover(&subject, &handle).await;
+                    let result = over.run_until_cancelled(effects::recover(&subject, &handle)).await?;
                     Some(Event::Recovered { task, run, result })
                 });
             }
             Effect::Wait { task, run, handle } => {
                 let subject = self.subject(&task);
-                self.exits.insert(run.clone(), CancellationToken::new());
+                let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let exit = effects::wait(&subject, &run, &handle).await;
+                    let exit = over.run_until_cancelled(effects::wait(&subject, &run, &handle)).await?;
                     Some(Event::Exited { task, run, exit })
                 });
             }
             Effect::Stop { task, run, signal, timeout } => {
                 let subject = self.subject(&task);
-                let over = self.exits.get(&run).cloned().unwrap_or_default();
+                let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let why = effects::stop(&subject, &run, &signal, timeout, over).await?;
-                    Some(Event::StopFailed { task, run, why })
+                    match over.run_until_cancelled(effects::stop(&subject, &run, &signal, timeout)).await? {
+                        effects::Stopped::ByDriver => None,
+                        effects::Stopped::Refused(why) => Some(Event::StopFailed { task, run, why }),
+                        effects::Stopped::Contained(exit) => Some(Event::Exited { task, run, exit }),
+                    }
                 });
             }
-            Effect::Free { task, run, handle, known } => {
+            Effect::EndUnattended { task, run } => {
+                let subject = self.subject(&task);
+                let over = self.over(&run);
+                self.effects.spawn(async move {
+                    let exit = over.run_until_cancelled(effects::end_unattended(&subject)).await??;
+                    Some(Event::Exited { task, run, exit })
+                });
+            }
+            Effect::Free { task, run, handle, known, lost } => {
                 let subject = self.subject(&task);
                 self.effects.spawn(async move {
-                    effects::free(&subject, &run, handle.as_deref(), known).await;
-                    Some(Event::Freed { task, run })
+                    let owed = effects::free(&subject, &run, handle.as_deref(), known, lost).await;
+                    Some(Event::Freed { task, run, owed })
+                });
+            }
+            Effect::Settle { task, run, handle } => {
+                let subject = self.subject(&task);
+                self.effects.spawn(async move {
+                    effects::settle(&subject, &run, handle.as_deref()).await;
+                    Some(Event::Settled { task, run })
                 });
             }
             Effect::TaskOver { task } => {

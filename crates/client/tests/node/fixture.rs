@@ -377,7 +377,7 @@ pub(crate) async fn nothing_left(rig: &Rig) {
 }
 
 /// The plugin program, built as an example of this crate.
-fn plugin() -> PathBuf {
+pub(crate) fn plugin() -> PathBuf {
     let me = std::env::current_exe().expect("own path");
     let dir = me.parent().and_then(Path::parent).expect("target directory");
     let path = dir.join("examples/test_plugin");

@@ -3,6 +3,7 @@
 mod faults;
 mod fixture;
 mod http;
+mod leaks;
 mod order;
 mod processes;
 mod remote;

@@ -153,6 +153,7 @@ async fn without_a_lease_nothing_is_created() {
     rig.server.heartbeat(std::time::Duration::from_secs(600));
     let node = rig.node().await;
     rig.driver_ready("remote_exec").await;
+    eventually("the lease", || node.handle().lease_held()).await;
     eventually("the lease to end", || !node.handle().lease_held()).await;
     let (a, job, order) = remote_alloc();
     let slot = order.slot.to_string();

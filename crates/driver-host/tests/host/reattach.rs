@@ -72,13 +72,6 @@ async fn a_changed_plugin_replaces_the_running_one() {
     assert!(second != before && !alive(before));
     assert_eq!(driver.capabilities().expect("has run").fs_isolation, driver_host::FsIsolation::Image);
 
-    // The same while the host runs: by a new configuration, and by an order to look again.
-    assert!(fixture.host.reconfigure(changed.clone()) && fixture.host.reconfigure(plugin()));
-    assert_eq!(soon(driver.wait_ready(1)).await, 2);
-    fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await;
-    assert_eq!(driver.capabilities().expect("has run").fs_isolation, driver_host::FsIsolation::None);
-    assert!(fixture.host.reload(Some("mock")) && !fixture.host.reload(Some("other")));
-    assert_eq!(soon(driver.wait_ready(2)).await, 3);
     fixture.finish().await;
 }
 
@@ -109,10 +102,8 @@ async fn strangers_and_damaged_records_are_left_alone() {
         let fixture = restart(fixture, vec![plugin()], change).await;
         fixture.driver("mock").await;
         assert_ne!(fixture.fingerprint("mock", |f| f.healthy).await.pid, Some(before));
-        // Nobody may kill what the record does not prove; the test does, it knows.
-        assert!(alive(before));
-        signal(before, Signal::KILL);
-        until("it ends", || !alive(before)).await;
+        // No record proves it, its own environment does.
+        until("the former process ends", || !alive(before)).await;
         fixture.finish().await;
     }
     assert!(stranger.try_wait().expect("asked").is_none(), "the stranger was killed");

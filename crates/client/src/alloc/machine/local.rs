@@ -30,7 +30,7 @@ impl Machine {
         let salt = task.bytes().fold(now.seed, |h, b| lifecycle::restart::mix(h ^ u64::from(b)));
         #[allow(clippy::cast_possible_truncation, reason = "eight hexadecimal digits are wanted")]
         let run = format!("{id}/{task}/{:08x}", salt as u32);
-        slot.record.run = Some(Run { id: run.clone(), handle: None, ended: false });
+        slot.record.run = Some(Run { id: run.clone(), ..Run::default() });
         slot.phase = Phase::Starting;
         out.push(Effect::Start { task: task.clone(), run });
         true
@@ -88,7 +88,7 @@ impl Machine {
             }
             Err(why) => {
                 events::push(&mut slot.record.state, events::restore_failed(now.time, &why));
-                let exit = Exit { code: -1, message: format!("the task could not be found again: {why}"), ..Exit::default() };
+                let exit = Exit { code: -1, message: format!("the task could not be found again: {why}"), lost: true, ..Exit::default() };
                 self.exited(task, run, &exit, now, out);
             }
         }
@@ -99,6 +99,9 @@ impl Machine {
             return;
         };
         events::push(&mut slot.record.state, events::terminated(now.time, exit.code, exit.signal, exit.oom_killed, &exit.message));
+        if let Some(run) = &mut slot.record.run {
+            run.lost = exit.lost;
+        }
         self.ended(task, End::Exited { successful: exit.successful() }, now);
         self.free(task, true, out);
     }
@@ -157,15 +160,18 @@ impl Machine {
         };
         slot.phase = Phase::Freeing;
         if let Some(run) = &slot.record.run {
-            out.push(Effect::Free { task: task.clone(), run: run.id.clone(), handle: run.handle.clone(), known });
+            out.push(Effect::Free { task: task.clone(), run: run.id.clone(), handle: run.handle.clone(), known, lost: run.lost });
         }
     }
 
-    pub(super) fn freed(&mut self, task: &Arc<str>, run: &str, out: &mut Vec<Effect>) {
+    pub(super) fn freed(&mut self, task: &Arc<str>, run: &str, owed: bool, out: &mut Vec<Effect>) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Freeing) else {
             return;
         };
-        slot.record.run = None;
+        if let Some(run) = slot.record.run.take().filter(|_| owed) {
+            out.push(Effect::Settle { task: task.clone(), run: run.id.clone(), handle: run.handle.clone() });
+            slot.record.owed.push(run);
+        }
         slot.phase = Phase::Idle;
         if slot.record.state.state == TaskRunState::Dead {
             slot.record.restart_at = 0;
@@ -245,8 +251,11 @@ impl Machine {
                 if let Some(why) = why {
                     events::push(&mut slot.record.state, why);
                 }
-                if slot.phase == Phase::Running {
-                    self.begin_stop(task, now, out);
+                match (slot.phase, &slot.record.run) {
+                    (Phase::Running, _) => self.begin_stop(task, now, out),
+                    // Its driver may never come back, and then nobody else would end it.
+                    (Phase::Recovering, Some(run)) => out.push(Effect::EndUnattended { task: task.clone(), run: run.id.clone() }),
+                    _ => {}
                 }
                 // Its state changes when it has ended.
                 false

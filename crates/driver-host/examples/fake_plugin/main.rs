@@ -2,33 +2,29 @@
 //!
 //! The first argument names the behaviour, see `main`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use driver_host::proto::base::base_plugin_server::{BasePlugin, BasePluginServer};
-use driver_host::proto::base::*;
-use driver_host::proto::driver::driver_server::{Driver as WireDriver, DriverServer};
-use driver_host::proto::driver::*;
 use driver_host::proto::handshake::{self, Address};
-use driver_host::proto::structs::{Attribute, attribute};
 use driver_sdk::{
     Description, Driver, Ensure, Ensured, Error, Instance, InstanceState, LogChunk, LogsQuery, Observation, Page, PluginInfo, RemoteDriver,
-    RemoteError, RemoteHandle, Started, StopTask, TaskExit, schema,
+    RemoteError, RemoteHandle, Started, StopTask, TaskConfig, TaskExit, TaskHandle, schema,
 };
-use tokio::net::UnixListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status, Streaming};
+
+mod raw;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let argument = args.get(1).cloned().unwrap_or_default();
     // Tests check that nothing stays behind; TMPDIR is the host's socket directory.
     let _ = std::fs::write(std::env::temp_dir().join(format!("pid.{}", std::process::id())), "");
+    // And what it was started with.
+    let environment: String = std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let _ = std::fs::write(std::env::temp_dir().join("environment"), environment);
     match args.first().map(String::as_str).unwrap_or_default() {
         "mock" => driver_sdk::block_on(mock::serve()),
         "remote" => driver_sdk::block_on(driver_sdk::serve_remote(Remote::default())),
@@ -54,7 +50,20 @@ fn main() -> ExitCode {
             noise();
             driver_sdk::block_on(mock::serve())
         }
-        "raw" => driver_sdk::block_on(raw(argument)),
+        "helpers" => {
+            helpers();
+            driver_sdk::block_on(mock::serve())
+        }
+        "helpers-then-exit" => {
+            helpers();
+            ExitCode::from(3)
+        }
+        "executor" => wait_for_ever(),
+        "flood" => {
+            flood();
+            driver_sdk::block_on(mock::serve())
+        }
+        "raw" => driver_sdk::block_on(raw::serve(argument)),
         other => {
             let _ = writeln!(std::io::stderr(), "no behaviour is called {other:?}");
             ExitCode::FAILURE
@@ -72,6 +81,51 @@ fn wait_for_ever() -> ExitCode {
     loop {
         std::thread::park();
     }
+}
+
+/// Starts what plugins start: a helper, an executor, a workload, and a process that has made itself independent.
+fn helpers() {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    let me = std::env::current_exe().expect("own path");
+    let mut workload = Command::new("sleep");
+    workload.arg("600").env("NOMAD_ALLOC_ID", "a");
+    let mut helper = Command::new("sleep");
+    helper.arg("600");
+    let mut executor = Command::new(me);
+    executor.args(["executor", r#"{"LogFile":"/x/executor.out"}"#]);
+    let mut independent = Command::new("sleep");
+    independent.arg("600").process_group(0);
+    let pids = [helper, executor, workload, independent].map(|mut command| {
+        let child = command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        child.spawn().expect("starts").id().to_string()
+    });
+    let _ = std::fs::write(std::env::temp_dir().join("helpers"), pids.join(" "));
+}
+
+/// Hundreds of MiB on both standard streams as soon as the handshake is over.
+fn flood() {
+    const MIB: usize = 1 << 20;
+    let stdout = rustix::io::dup(rustix::stdio::stdout()).expect("dup");
+    let write = |descriptor: rustix::fd::OwnedFd, block: Vec<u8>, mib: usize, done: &'static str| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            let mut file = std::fs::File::from(descriptor);
+            for _ in 0..mib {
+                if file.write_all(&block).is_err() {
+                    return;
+                }
+            }
+            let _ = std::fs::write(std::env::temp_dir().join(done), "");
+        });
+    };
+    write(stdout, vec![b'z'; MIB], 512, "stdout.done");
+    let stderr = rustix::io::dup(rustix::stdio::stderr()).expect("dup");
+    // Short lines, and one that never ends.
+    let lines = "[INFO] a line of a plugin that has too much to say\n".repeat(MIB / 2 / 50);
+    let mut block = lines.into_bytes();
+    block.resize(MIB, b'y');
+    write(stderr, block, 128, "stderr.done");
 }
 
 /// Log lines that have crashed hosts, and a flood of standard output that starts after the handshake.
@@ -267,142 +321,5 @@ impl RemoteDriver for Remote {
             sink.closed().await;
         }
         Ok(())
-    }
-}
-
-/// Answers by hand, without most services, and as badly as the argument says.
-async fn raw(kind: String) -> ExitCode {
-    let path = std::env::temp_dir().join(format!("plugin{}", std::process::id()));
-    let Ok(listener) = UnixListener::bind(&path) else {
-        return ExitCode::FAILURE;
-    };
-    say(&handshake::line(&Address::Unix(path.to_string_lossy().into_owned()), false));
-    let served = tonic::transport::Server::builder()
-        .add_service(BasePluginServer::new(RawBase(kind.clone())))
-        .add_service(DriverServer::new(RawDriver { kind, fingerprints: AtomicI64::new(0) }))
-        .serve_with_incoming(UnixListenerStream::new(listener))
-        .await;
-    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-struct RawBase(String);
-
-#[tonic::async_trait]
-impl BasePlugin for RawBase {
-    async fn plugin_info(&self, _: Request<PluginInfoRequest>) -> Result<Response<PluginInfoResponse>, Status> {
-        let kind = self.0.as_str();
-        if kind == "hang" {
-            std::future::pending::<()>().await;
-        }
-        Ok(Response::new(PluginInfoResponse {
-            r#type: if kind == "device" { PluginType::Device } else { PluginType::Driver } as i32,
-            plugin_api_versions: match kind {
-                "no-api" => vec![],
-                "api-9" => vec!["v9.9.9".into()],
-                _ => vec!["v0.1.0".into()],
-            },
-            plugin_version: if kind == "bad-version" { "latest" } else { "0.1.0" }.into(),
-            name: "raw".into(),
-        }))
-    }
-    async fn config_schema(&self, _: Request<ConfigSchemaRequest>) -> Result<Response<ConfigSchemaResponse>, Status> {
-        Ok(Response::new(ConfigSchemaResponse::default()))
-    }
-    async fn set_config(&self, request: Request<SetConfigRequest>) -> Result<Response<SetConfigResponse>, Status> {
-        if self.0 == "bad-config" {
-            return Err(Status::unknown("the region is not set"));
-        }
-        let driver = request.into_inner().nomad_config.and_then(|config| config.driver);
-        let topology = driver.and_then(|driver| driver.topology).unwrap_or_default();
-        if topology.cores.is_empty() {
-            return Err(Status::unknown("no cores"));
-        }
-        Ok(Response::new(SetConfigResponse {}))
-    }
-}
-
-struct RawDriver {
-    kind: String,
-    fingerprints: AtomicI64,
-}
-
-type Stream<T> = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
-
-fn absent<T>() -> Result<Response<T>, Status> {
-    Err(Status::unimplemented("not here"))
-}
-
-#[tonic::async_trait]
-impl WireDriver for RawDriver {
-    async fn init(&self, _: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
-        absent()
-    }
-    async fn task_config_schema(&self, _: Request<TaskConfigSchemaRequest>) -> Result<Response<TaskConfigSchemaResponse>, Status> {
-        let spec = (self.kind != "no-task-schema").then(|| schema::object::<&str>([]).into_parts().0);
-        Ok(Response::new(TaskConfigSchemaResponse { spec, ..Default::default() }))
-    }
-    async fn capabilities(&self, _: Request<CapabilitiesRequest>) -> Result<Response<CapabilitiesResponse>, Status> {
-        let capabilities = Some(DriverCapabilities { fs_isolation: 99, mount_configs: 99, ..Default::default() });
-        Ok(Response::new(CapabilitiesResponse { capabilities }))
-    }
-    type FingerprintStream = Stream<FingerprintResponse>;
-    async fn fingerprint(&self, _: Request<FingerprintRequest>) -> Result<Response<Self::FingerprintStream>, Status> {
-        let calls = self.fingerprints.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.kind == "fingerprint-fails" {
-            return Err(Status::unknown("the runtime is on fire"));
-        }
-        let calls = Attribute { value: Some(attribute::Value::IntVal(calls)), unit: String::new() };
-        let health = if self.kind == "wrong-enum" { 42 } else { 2 };
-        let one = FingerprintResponse { attributes: BTreeMap::from([("calls".into(), calls)]), health, ..Default::default() };
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(one)]))))
-    }
-    async fn recover_task(&self, _: Request<RecoverTaskRequest>) -> Result<Response<RecoverTaskResponse>, Status> {
-        absent()
-    }
-    async fn start_task(&self, _: Request<StartTaskRequest>) -> Result<Response<StartTaskResponse>, Status> {
-        Ok(Response::new(StartTaskResponse::default()))
-    }
-    async fn wait_task(&self, request: Request<WaitTaskRequest>) -> Result<Response<WaitTaskResponse>, Status> {
-        let err = if request.get_ref().task_id == "closed" { "channel closed" } else { "" };
-        Ok(Response::new(WaitTaskResponse { result: None, err: err.into() }))
-    }
-    async fn stop_task(&self, _: Request<StopTaskRequest>) -> Result<Response<StopTaskResponse>, Status> {
-        absent()
-    }
-    async fn destroy_task(&self, _: Request<DestroyTaskRequest>) -> Result<Response<DestroyTaskResponse>, Status> {
-        Err(Status::unknown("rpc error: task not found for given id"))
-    }
-    async fn inspect_task(&self, _: Request<InspectTaskRequest>) -> Result<Response<InspectTaskResponse>, Status> {
-        Ok(Response::new(InspectTaskResponse::default()))
-    }
-    type TaskStatsStream = Stream<TaskStatsResponse>;
-    async fn task_stats(&self, _: Request<TaskStatsRequest>) -> Result<Response<Self::TaskStatsStream>, Status> {
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(TaskStatsResponse { stats: None })]))))
-    }
-    type TaskEventsStream = Stream<DriverTaskEvent>;
-    async fn task_events(&self, _: Request<TaskEventsRequest>) -> Result<Response<Self::TaskEventsStream>, Status> {
-        absent()
-    }
-    async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<ShutdownResponse>, Status> {
-        absent()
-    }
-    async fn signal_task(&self, _: Request<SignalTaskRequest>) -> Result<Response<SignalTaskResponse>, Status> {
-        absent()
-    }
-    async fn exec_task(&self, _: Request<ExecTaskRequest>) -> Result<Response<ExecTaskResponse>, Status> {
-        Ok(Response::new(ExecTaskResponse::default()))
-    }
-    type ExecTaskStreamingStream = Stream<ExecTaskStreamingResponse>;
-    async fn exec_task_streaming(
-        &self,
-        _: Request<Streaming<ExecTaskStreamingRequest>>,
-    ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
-        Ok(Response::new(Box::pin(tokio_stream::iter([]))))
-    }
-    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> Result<Response<CreateNetworkResponse>, Status> {
-        absent()
-    }
-    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> Result<Response<DestroyNetworkResponse>, Status> {
-        absent()
     }
 }

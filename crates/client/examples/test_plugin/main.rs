@@ -2,11 +2,15 @@
 
 use std::process::ExitCode;
 
+mod go_like;
+
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("mock") => driver_sdk::block_on(mock::serve()),
         Some("raw_exec") => driver_sdk::block_on(raw_exec::serve()),
         Some("remote_exec") => driver_sdk::block_on(remote_exec::serve()),
+        Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),
+        Some("executor") => go_like::executor(),
         _ => ExitCode::from(2),
     }
 }

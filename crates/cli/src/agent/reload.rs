@@ -1,0 +1,107 @@
+//! What a running agent takes over of its changed configuration files: the driver plugins. Everything else is named and waits for a restart.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::Result;
+use client::{ClientHandle, ConfiguredPlugins};
+use serde_json::Value;
+
+use super::{AgentArgs, config, file, refuse, settings};
+
+/// Names that are taken over without a restart.
+const RELOADED: &[&str] = &["plugin", "plugin_dir"];
+
+/// Reads the configuration again whenever it is asked.
+pub(crate) struct Reloader {
+    args: AgentArgs,
+    /// The directory of a dev agent.
+    dev_dir: Option<std::path::PathBuf>,
+    /// As it is in force.
+    tree: Value,
+}
+
+impl Reloader {
+    pub(crate) fn new(args: AgentArgs, dev_dir: Option<&Path>, tree: Value) -> Self {
+        Self { args, dev_dir: dev_dir.map(Path::to_owned), tree }
+    }
+
+    /// Reads and checks the files; a mistake anywhere changes nothing.
+    fn read(&mut self) -> Result<(Option<ConfiguredPlugins>, Vec<String>)> {
+        let tree = file::load(&self.args.config)?;
+        let settings =
+            settings::settings(config::typed(tree.clone()).map_err(refuse)?, &self.args, self.dev_dir.as_deref()).map_err(refuse)?;
+        let others = changed(&self.tree, &tree);
+        for name in RELOADED {
+            match tree.get(name) {
+                Some(value) => drop(self.tree.as_object_mut().map(|t| t.insert((*name).to_owned(), value.clone()))),
+                None => drop(self.tree.as_object_mut().map(|t| t.remove(*name))),
+            }
+        }
+        Ok((settings.client.map(|c| ConfiguredPlugins { dir: c.plugin_dir, blocks: c.plugins }), others))
+    }
+
+    /// Takes over what can be taken over, and logs what was done and what was not.
+    pub(crate) async fn reload(&mut self, node: Option<&ClientHandle>) {
+        let (plugins, others) = match self.read() {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "the configuration cannot be used, nothing is reloaded");
+                return;
+            }
+        };
+        for name in others {
+            tracing::warn!(name, "this setting has changed and is not reloaded; restart the agent, its tasks run on");
+        }
+        let (Some(node), Some(plugins)) = (node, plugins) else {
+            tracing::info!("this agent is no node, it has no drivers to reload");
+            return;
+        };
+        match node.reload_drivers(Some(plugins)).await {
+            Ok(done) => {
+                for (plugin, done) in done.plugins {
+                    let (outcome, why) = (done.outcome, done.description);
+                    tracing::info!(plugin, ?outcome, why, "driver plugin reloaded");
+                }
+            }
+            Err(error) => tracing::error!(%error, "the drivers cannot be reloaded, nothing has changed"),
+        }
+    }
+}
+
+/// Names whose values differ and that are not reloaded, blocks by their settings.
+fn changed(old: &Value, new: &Value) -> Vec<String> {
+    let empty = serde_json::Map::new();
+    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).filter(|name| !RELOADED.contains(&name.as_str())).collect();
+    let mut found = Vec::new();
+    for name in names {
+        let (before, after) = (old.get(name), new.get(name));
+        if before == after {
+            continue;
+        }
+        let (before, after) = (before.and_then(Value::as_object), after.and_then(Value::as_object));
+        if before.is_none() && after.is_none() {
+            found.push(name.clone());
+            continue;
+        }
+        let (before, after) = (before.unwrap_or(&empty), after.unwrap_or(&empty));
+        let inner: BTreeSet<&String> = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)).collect();
+        found.extend(inner.into_iter().map(|key| format!("{name}.{key}")));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::changed;
+
+    #[test]
+    fn what_is_not_reloaded_is_named() {
+        let old = json!({"region": "eu", "client": {"enabled": true, "node_class": "a"}, "plugin": {"x": {}}, "plugin_dir": "/p"});
+        assert_eq!(changed(&old, &old), Vec::<String>::new());
+        let new = json!({"region": "us", "client": {"enabled": true, "meta": {"k": "v"}}, "plugin": {"y": {}}, "log_level": "debug"});
+        assert_eq!(changed(&old, &new), ["client.meta", "client.node_class", "log_level", "region"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! Which processes belong to which plugin. A plugin starts others: executors that must outlive it, and helpers that must
+//! not. Nothing but their environment tells whose they are, so every plugin gets a variable that its offspring inherits.
+//!
+//! ```text
+//! DROVER_PLUGIN = <digest of command line>.<launch>.<host>.<plugin>@<socket directory>
+//! ```
+//!
+//! The digest tells the plugin itself from its offspring, which runs other commands. Only processes whose *initial*
+//! environment names our own socket directory are ever looked at; no other agent uses that directory.
+
+use std::path::{Path, PathBuf};
+
+use crate::backoff::random;
+use crate::options::PluginSpec;
+use crate::process::Birth;
+
+/// The variable.
+const VARIABLE: &str = "DROVER_PLUGIN";
+/// First arguments by which programs built on Nomad's libraries become helpers that outlive the driver on purpose: they hold
+/// workloads or collect their output, and the driver finds them again by its own records.
+const SURVIVORS: [&[u8]; 4] = [b"executor", b"logmon", b"docker_logger", b"libcontainer-shim"];
+/// What every workload has in its environment.
+const WORKLOAD: &[u8] = b"NOMAD_ALLOC_ID=";
+
+/// One launch of one plugin by one host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    command: String,
+    launch: String,
+    pub(crate) host: String,
+    pub(crate) plugin: String,
+    socket_dir: PathBuf,
+}
+
+impl Mark {
+    /// For the next launch. `host` is the same for all launches of one host.
+    pub(crate) fn new(spec: &PluginSpec, host: &str, socket_dir: &Path) -> Self {
+        let words = std::iter::once(spec.command.as_os_str().as_encoded_bytes()).chain(spec.args.iter().map(String::as_bytes));
+        Self {
+            command: format!("{:016x}", digest(words)),
+            launch: random(),
+            host: host.to_owned(),
+            plugin: spec.name.clone(),
+            socket_dir: socket_dir.to_owned(),
+        }
+    }
+
+    /// Name and value of the variable.
+    pub(crate) fn variable(&self) -> (&'static str, String) {
+        let Self { command, launch, host, plugin, socket_dir } = self;
+        (VARIABLE, format!("{command}.{launch}.{host}.{plugin}@{}", socket_dir.display()))
+    }
+
+    fn parse(value: &[u8]) -> Option<Self> {
+        let (names, dir) = std::str::from_utf8(value).ok()?.split_once('@')?;
+        let mut parts = names.splitn(4, '.').map(str::to_owned);
+        let (command, launch, host, plugin) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        Some(Self { command, launch, host, plugin, socket_dir: dir.into() })
+    }
+
+    /// Of a process, by its environment at its start.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        in_environment(&std::fs::read(format!("/proc/{pid}/environ")).ok()?)
+    }
+
+    /// Whether a command line is that of the plugin itself: the words, perhaps after those of an interpreter.
+    fn is_plugin(&self, command_line: &[&[u8]]) -> bool {
+        (0..command_line.len()).any(|from| format!("{:016x}", digest(command_line[from..].iter().copied())) == self.command)
+    }
+}
+
+/// FNV-1a over words with their ends: agents of other releases must find the same number.
+fn digest<'a>(words: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let bytes = words.flat_map(|word| word.iter().copied().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn in_environment(environment: &[u8]) -> Option<Mark> {
+    let prefix = const { VARIABLE.as_bytes() };
+    let value = environment.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(prefix)?.strip_prefix(b"="))?;
+    Mark::parse(value)
+}
+
+fn words(command_line: &[u8]) -> Vec<&[u8]> {
+    command_line.strip_suffix(&[0]).unwrap_or(command_line).split(|b| *b == 0).collect()
+}
+
+/// A process that carries a mark.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) pid: u32,
+    pub(crate) birth: Birth,
+    pub(crate) mark: Mark,
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Plugin processes of this socket directory, whichever agent started them. Blocking; reads all of `/proc`.
+pub(crate) fn plugins(socket_dir: &Path) -> Vec<Member> {
+    let look = |pid: u32| {
+        let birth = Birth::of(pid)?;
+        let mark = Mark::of(pid).filter(|mark| mark.socket_dir == socket_dir)?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        mark.is_plugin(&words(&line)).then_some(Member { pid, birth, mark })
+    };
+    processes().filter_map(look).collect()
+}
+
+/// What a plugin process that has ended left in its process group and what serves no task. Whoever wants to outlive a plugin
+/// leaves its group (executors make sessions of their own), runs a workload, or is a known survivor. Blocking.
+pub(crate) fn helpers(plugin_pid: u32, mark: &Mark) -> Vec<Member> {
+    let look = |pid: u32| {
+        let (birth, group) = Birth::with_group(pid)?;
+        if group != plugin_pid || pid == plugin_pid {
+            return None;
+        }
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        // The group's number may have been given away; the mark of this very launch has not.
+        let ours = in_environment(&environment).is_some_and(|found| found == *mark);
+        (ours && !serves_a_task(&environment, &words(&line))).then(|| Member { pid, birth, mark: mark.clone() })
+    };
+    processes().filter_map(look).collect()
+}
+
+fn serves_a_task(environment: &[u8], command_line: &[&[u8]]) -> bool {
+    environment.split(|b| *b == 0).any(|entry| entry.starts_with(WORKLOAD))
+        || command_line.get(1).is_some_and(|word| SURVIVORS.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(args: &[&str]) -> PluginSpec {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        PluginSpec { name: "a.b-c".into(), command: "/p/driver".into(), args, ..PluginSpec::default() }
+    }
+
+    #[test]
+    fn a_mark_survives_its_way_through_the_environment() {
+        let mark = Mark::new(&spec(&["x"]), "0123", Path::new("/r/p@1.2"));
+        let (name, value) = mark.variable();
+        let environment = format!("A=1\0{name}={value}\0B=2\0");
+        assert_eq!(in_environment(environment.as_bytes()), Some(mark.clone()));
+        assert_ne!(Mark::new(&spec(&["x"]), "0123", Path::new("/r/p@1.2")), mark, "each launch has its own");
+        for junk in ["", "DROVER_PLUGIN", "DROVER_PLUGIN=", "DROVER_PLUGIN=a.b@c", "XDROVER_PLUGIN=a.b.c.d@e", "DROVER_PLUGIN=\u{fffd}"] {
+            assert_eq!(in_environment(junk.as_bytes()), None, "{junk}");
+        }
+    }
+
+    #[test]
+    fn the_plugin_is_told_from_its_offspring() {
+        let mark = Mark::new(&spec(&["driver", "x"]), "0", Path::new("/r"));
+        let cases: &[(&[&str], bool)] = &[
+            (&["/p/driver", "driver", "x"], true),
+            (&["/bin/sh", "/p/driver", "driver", "x"], true),
+            (&["/p/driver", "executor", "{}"], false),
+            (&["/p/driver", "driver", "x", "y"], false),
+            (&["/p/driver", "driverx"], false),
+            (&["/p/driver"], false),
+            (&[], false),
+        ];
+        for (line, expected) in cases {
+            let line: Vec<&[u8]> = line.iter().map(|word| word.as_bytes()).collect();
+            assert_eq!(mark.is_plugin(&line), *expected, "{line:?}");
+        }
+        assert_eq!(words(b"a\0b c\0"), [b"a".as_slice(), b"b c"]);
+    }
+
+    #[test]
+    fn executors_and_workloads_are_no_helpers() {
+        let cases: &[(&str, &[&str], bool)] = &[
+            ("A=1\0", &["/p/driver", "executor", "{}"], true),
+            ("A=1\0", &["/p/driver", "docker_logger"], true),
+            ("A=1\0NOMAD_ALLOC_ID=x\0", &["sleep", "1"], true),
+            ("A=1\0XNOMAD_ALLOC_ID=x\0", &["sleep", "executor-not"], false),
+            ("", &["helper"], false),
+        ];
+        for (environment, line, expected) in cases {
+            let line: Vec<&[u8]> = line.iter().map(|word| word.as_bytes()).collect();
+            assert_eq!(serves_a_task(environment.as_bytes(), &line), *expected, "{line:?}");
+        }
+    }
+}
