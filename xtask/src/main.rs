@@ -24,7 +24,8 @@ usage: cargo xtask COMMAND
   lint                 rustfmt, clippy with warnings as errors, cargo-deny (installs it when it is missing)
   interop [NAME …]     tests against real peers; installs what they need; fails when CI=true and something could not run
   bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad in the same run
-  peer nomad OUT       builds a stock Nomad agent from the Go module registry
+  peer nomad OUT [1.9 | newest]
+                       builds a stock Nomad agent from the Go module registry
   peer raw_exec OUT    builds Nomad's own raw_exec as an external Go plugin
 ";
 
@@ -35,7 +36,8 @@ fn main() -> Result<()> {
         ["lint"] => workspace::lint(),
         ["interop", names @ ..] => interop::run(names),
         ["bench", names @ ..] => bench::run(names),
-        ["peer", "nomad", out] => peer::nomad(std::path::Path::new(out)),
+        ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),
+        ["peer", "nomad", out, name] => peer::nomad(peer::release(name)?, std::path::Path::new(out)),
         ["peer", "raw_exec", out] => peer::raw_exec(std::path::Path::new(out)),
         ["help" | "-h" | "--help"] | [] => {
             eprint!("{HELP}");

@@ -8,10 +8,46 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{process::Run, workspace};
+use crate::{local, process::Run, workspace};
 
-/// The release that we are compatible with, and the api module of the same commit: the published module leaves its nested api module out.
-const NOMAD: (&str, &str) = ("v1.9.4", "v0.0.0-20241218080744-e3ac00f30eec");
+/// A release of Nomad that builds from the Go module registry alone.
+///
+/// The published module leaves its nested api module out, which is laid into place: it is one of the same commit or nearest to it. The registry that
+/// continuous integration uses does not list versions and does not serve all: 1.9.7, 1.10 and 2.x tags lack one half of the pair or both.
+pub(crate) struct Release {
+    /// What `cargo xtask peer nomad` and the checks call it.
+    pub(crate) name: &'static str,
+    /// Version of the module `github.com/hashicorp/nomad`.
+    module: &'static str,
+    /// Version of its module `api`.
+    api: &'static str,
+    /// Build tags, those of the release's own makefile.
+    tags: &'static str,
+    /// Whether a plugin may claim `remote_tasks`: 1.10 has removed it.
+    pub(crate) remote_tasks: bool,
+}
+
+/// The release that we are compatible with.
+pub(crate) const NOMAD_1_9: Release =
+    Release { name: "1.9", module: "v1.9.4", api: "v0.0.0-20241218080744-e3ac00f30eec", tags: "", remote_tasks: true };
+
+/// The newest that the registry serves: 2.0.5-dev, between 2.0.4 and 2.0.5. Tags of major version 2 cannot be required under this module path, so
+/// it has the version of a commit.
+pub(crate) const NOMAD_NEWEST: Release = Release {
+    name: "newest",
+    module: "v0.0.0-20260724112153-37c73b2918bd",
+    api: "v0.0.0-20260724112153-37c73b2918bd",
+    tags: "hashicorpmetrics",
+    remote_tasks: false,
+};
+
+/// The release of this name.
+pub(crate) fn release(name: &str) -> Result<&'static Release> {
+    match [&NOMAD_1_9, &NOMAD_NEWEST].into_iter().find(|r| r.name == name) {
+        Some(release) => Ok(release),
+        None => bail!("no release of Nomad is called {name:?} here; there are 1.9 and newest"),
+    }
+}
 
 /// Directory of a downloaded module.
 fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
@@ -29,12 +65,10 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Lays Nomad's source out in `work` so that it builds, and returns its directory.
-fn nomad_source(work: &Path) -> Result<PathBuf> {
-    let version = std::env::var("NOMAD_VERSION").unwrap_or_else(|_| NOMAD.0.to_owned());
-    let api = std::env::var("NOMAD_API").unwrap_or_else(|_| NOMAD.1.to_owned());
+fn nomad_source(release: &Release, work: &Path) -> Result<PathBuf> {
     fs::write(work.join("go.mod"), "module peer\n\ngo 1.23\n")?;
-    let nomad = module_dir(work, &format!("github.com/hashicorp/nomad@{version}"))?;
-    let nested = module_dir(work, &format!("github.com/hashicorp/nomad/api@{api}"))?;
+    let nomad = module_dir(work, &format!("github.com/hashicorp/nomad@{}", release.module))?;
+    let nested = module_dir(work, &format!("github.com/hashicorp/nomad/api@{}", release.api))?;
     let source = work.join("nomad");
     copy_tree(&nomad, &source)?;
     let place = source.join("api");
@@ -71,12 +105,29 @@ fn absolute(out: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Builds a stock Nomad agent to `out`. About five minutes cold on two cores.
-pub(crate) fn nomad(out: &Path) -> Result<()> {
+/// Builds a stock Nomad agent to `out`. About five minutes cold on two cores, without its web pages.
+pub(crate) fn nomad(release: &Release, out: &Path) -> Result<()> {
     let out = absolute(out)?;
-    let scratch = Scratch::new("nomad")?;
-    let source = nomad_source(&scratch.0)?;
-    Run::new("go", ["build".as_ref(), "-o".as_ref(), out.as_os_str(), ".".as_ref()]).dir(source).run()
+    let scratch = Scratch::new(&format!("nomad-{}", release.name))?;
+    let source = nomad_source(release, &scratch.0)?;
+    let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-tags", release.tags, "-o"];
+    Run::new("go", flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
+}
+
+/// A stock Nomad agent, built once per target directory and version.
+pub(crate) fn nomad_cached(release: &Release) -> Result<PathBuf> {
+    let file = local::target_dir().join("interop").join(format!("nomad-{}", release.module));
+    cached(&file, |out| nomad(release, out))
+}
+
+/// Builds `file` unless it is there; a build that fails or is interrupted leaves nothing under that name.
+pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    if !file.exists() {
+        let unfinished = file.with_extension(format!("{}.new", std::process::id()));
+        build(&unfinished)?;
+        fs::rename(&unfinished, file).with_context(|| format!("could not put {} in place", file.display()))?;
+    }
+    Ok(file.to_owned())
 }
 
 /// Builds Nomad's raw_exec as an external plugin to `out`: its driver package from the registry, served by the small main in

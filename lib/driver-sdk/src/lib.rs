@@ -37,6 +37,7 @@ mod error;
 pub mod exec;
 pub mod handle;
 mod log;
+mod log_copy;
 mod plain_remote;
 mod plain_service;
 pub mod reference;
@@ -44,6 +45,7 @@ mod remote;
 mod remote_service;
 pub mod schema;
 mod serve;
+mod task_log;
 pub mod tasks;
 pub mod testing;
 mod types;
@@ -64,6 +66,7 @@ pub use remote::{
     ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
 pub use serve::{block_on, serve, serve_remote};
+pub use task_log::log_policy;
 pub use tasks::Tasks;
 pub use types::{
     AgentConfig, Capabilities, CpuUsage, ExecOutput, Fingerprint, FsIsolation, Health, Inspection, MemoryUsage, NetworkMode,

@@ -12,22 +12,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::exec::ExecIo;
+use crate::log_copy::{LogCopy, Place};
 use crate::remote::{Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteHandle};
 use crate::schema::Spec;
 use crate::types::{
     AgentConfig, Capabilities, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
 };
-use crate::{Context, DETACH_SIGNAL, Driver, DriverState, Error, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle};
+use crate::{
+    Context, DETACH_SIGNAL, Driver, DriverState, Error, LogChunk, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle, log_policy,
+};
 
 /// Hosts of the plain protocol have no cluster identity to offer.
 const OWNER: &str = "plain-driver-protocol";
 const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// How long the rest of the log is read after the task's end.
+const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// What RecoverTask needs.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,8 +57,12 @@ struct Managed {
     epoch: u64,
     /// The instance goes on without us.
     detached: CancellationToken,
+    /// The task has ended: what is left of its logs is read.
+    over: CancellationToken,
     /// The host has forgotten the task.
     destroyed: CancellationToken,
+    /// Who copies its logs.
+    copying: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// The adapter.
@@ -103,7 +112,7 @@ impl PlainRemote {
         self.tasks().get(id).cloned().ok_or(Error::TaskNotFound)
     }
 
-    fn manage(&self, task: &TaskConfig, key: String, handle: RemoteHandle, epoch: u64, from_end: bool) {
+    fn manage(&self, task: &TaskConfig, key: String, handle: RemoteHandle, epoch: u64, logs: Logs) -> Result<(), Error> {
         let managed = Arc::new(Managed {
             id: task.id.clone(),
             name: task.name.clone(),
@@ -111,16 +120,22 @@ impl PlainRemote {
             handle,
             epoch: epoch.max(1),
             detached: CancellationToken::new(),
+            over: CancellationToken::new(),
             destroyed: CancellationToken::new(),
+            copying: Mutex::default(),
         });
         self.tasks().insert(task.id.clone(), managed.clone());
-        if self.remote.describe().logs {
-            for (stream, path) in [(LogStream::Stdout, &task.stdout_path), (LogStream::Stderr, &task.stderr_path)] {
-                if !path.is_empty() && path != "/dev/null" {
-                    tokio::spawn(copy_log(self.remote.clone(), managed.clone(), stream, path.clone(), from_end));
-                }
+        if self.remote.describe().logs
+            && let Some(policy) = log_policy(task)?
+        {
+            for (stream, name) in [(LogStream::Stdout, policy.stdout_name), (LogStream::Stderr, policy.stderr_name)] {
+                let (max_files, max_file_bytes) = (policy.max_files, policy.max_file_size_bytes.max(1));
+                let place = Place { dir: policy.dir.clone().into(), name, max_files, max_file_bytes };
+                let copying = tokio::spawn(copy_log(self.remote.clone(), managed.clone(), stream, place, logs));
+                managed.copying.lock().unwrap_or_else(PoisonError::into_inner).push(copying);
             }
         }
+        Ok(())
     }
 
     async fn observe(&self, task: &Managed) -> Result<Observation, RemoteError> {
@@ -160,43 +175,93 @@ impl PlainRemote {
     }
 }
 
-/// Follows one log into the file that the host reads.
-async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: LogStream, path: String, from_end: bool) {
-    // Opening a fifo waits for its reader; tokio does that on its blocking threads.
-    let mut options = tokio::fs::OpenOptions::new();
-    let opened = options.append(true).open(&path);
-    let mut file = tokio::select! {
-        file = opened => match file {
-            Ok(file) => file,
-            Err(error) => return tracing::warn!(path, %error, "cannot open the task's log"),
-        },
-        () = task.detached.cancelled() => return,
-        () = task.destroyed.cancelled() => return,
-    };
-    let (mut offset, mut from_end) = (0, from_end);
-    let copy = async {
+/// Where the copy of a log begins when none was begun on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Logs {
+    /// A new task.
+    FromStart,
+    /// One that was taken over: what it has said until now was said elsewhere.
+    FromNow,
+}
+
+/// Does to the disk what may take time.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + Send + 'static) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+}
+
+async fn open_copy(place: &Place, key: &str, logs: Logs) -> std::io::Result<Option<LogCopy>> {
+    let (place, key) = (place.clone(), key.to_owned());
+    on_disk(move || match (place.clone().resume(&key)?, logs) {
+        (None, Logs::FromStart) => place.begin(&key, 0).map(Some),
+        (found, _) => Ok(found),
+    })
+    .await
+}
+
+async fn append(copy: Option<LogCopy>, place: &Place, key: &str, chunk: LogChunk) -> std::io::Result<LogCopy> {
+    let (place, key) = (place.clone(), key.to_owned());
+    on_disk(move || {
+        let mut copy = match copy {
+            Some(copy) => copy,
+            None => place.begin(&key, chunk.offset)?,
+        };
+        copy.append(chunk.offset, &chunk.data)?;
+        Ok(copy)
+    })
+    .await
+}
+
+/// Copies one log into the node's files, until the end of the task is read or the task is let go. The provider keeps the log, so whatever goes wrong here
+/// is tried again and nothing is lost.
+async fn copy_log(remote: Arc<dyn RemoteDriver>, task: Arc<Managed>, stream: LogStream, place: Place, logs: Logs) {
+    loop {
+        match copy_log_once(&*remote, &task, stream, &place, logs).await {
+            Ok(()) => return,
+            Err(why) => tracing::warn!(task = task.id, name = place.name, why, "the log is not copied at the moment, trying again"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY_AFTER) => {}
+            () = task.detached.cancelled() => return,
+            () = task.destroyed.cancelled() => return,
+        }
+    }
+}
+
+async fn copy_log_once(remote: &dyn RemoteDriver, task: &Managed, stream: LogStream, place: &Place, logs: Logs) -> Result<(), String> {
+    loop {
+        let last = task.over.is_cancelled();
+        let mut copy = open_copy(place, &task.key, logs).await.map_err(|e| e.to_string())?;
+        let (sink, mut chunks) = mpsc::channel(16);
+        let query = LogsQuery { stream, offset: copy.as_ref().map_or(0, LogCopy::position), follow: !last, from_end: copy.is_none() };
+        let reading = remote.logs(&task.handle, query, sink);
+        let mut reading = std::pin::pin!(reading);
+        let mut outcome = None;
         loop {
-            let (sink, mut chunks) = mpsc::channel(16);
-            let query = LogsQuery { stream, offset, follow: true, from_end };
-            let reading = remote.logs(&task.handle, query, sink);
-            let writing = async {
-                while let Some(chunk) = chunks.recv().await {
-                    (offset, from_end) = (chunk.offset + chunk.data.len() as u64, false);
-                    file.write_all(&chunk.data).await?;
-                    file.flush().await?;
-                }
-                std::io::Result::Ok(())
-            };
-            match tokio::join!(reading, writing) {
-                (Err(RemoteError::CouldNotAsk(_)), Ok(())) => tokio::time::sleep(RETRY_AFTER).await,
-                _ => return,
+            tokio::select! {
+                biased;
+                () = task.detached.cancelled() => return Ok(()),
+                () = task.destroyed.cancelled() => return Ok(()),
+                // From here on what there is, without waiting for more.
+                () = task.over.cancelled(), if !last => break,
+                result = &mut reading, if outcome.is_none() => outcome = Some(result),
+                chunk = chunks.recv() => match chunk {
+                    Some(chunk) => copy = Some(append(copy.take(), place, &task.key, chunk).await.map_err(|e| e.to_string())?),
+                    None => break,
+                },
             }
         }
-    };
-    tokio::select! {
-        () = copy => {}
-        () = task.detached.cancelled() => {}
-        () = task.destroyed.cancelled() => {}
+        match outcome {
+            Some(Err(RemoteError::CouldNotAsk(why))) => return Err(why),
+            Some(Err(_)) => return Ok(()),
+            Some(Ok(())) if last => return Ok(()),
+            // It has ended although it should have gone on: once more after a pause.
+            Some(Ok(())) => tokio::select! {
+                () = tokio::time::sleep(RETRY_AFTER) => {}
+                () = task.over.cancelled() => {}
+                () = task.detached.cancelled() => return Ok(()),
+            },
+            None => {}
+        }
     }
 }
 
@@ -227,7 +292,8 @@ impl Driver for PlainRemote {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { remote_tasks: true, ..self.remote.capabilities() }
+        // The logs are copied into files: a fifo would lose its only writer with this process.
+        Capabilities { remote_tasks: true, disable_log_collection: true, ..self.remote.capabilities() }
     }
 
     async fn fingerprint(&self) -> Fingerprint {
@@ -253,7 +319,7 @@ impl Driver for PlainRemote {
         let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
         let started = state.started()?;
         let network = network(&ensured.observed);
-        self.manage(&task, key, ensured.handle, ensured.observed.epoch, false);
+        self.manage(&task, key, ensured.handle, ensured.observed.epoch, Logs::FromStart)?;
         Ok(Started { network, ..started })
     }
 
@@ -267,10 +333,7 @@ impl Driver for PlainRemote {
         let seen = self.remote.observe(std::slice::from_ref(&handle)).await.map_err(error)?;
         match seen.into_iter().next() {
             Some(seen) if seen.state == InstanceState::Gone => Err(Error::failed("the provider says that the instance is gone")),
-            Some(seen) => {
-                self.manage(&config, state.key, handle, seen.epoch, true);
-                Ok(())
-            }
+            Some(seen) => self.manage(&config, state.key, handle, seen.epoch, Logs::FromNow),
             None => Err(Error::recoverable("the driver answered without an observation")),
         }
     }
@@ -309,6 +372,12 @@ impl Driver for PlainRemote {
             if !over {
                 let now = StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO };
                 self.stop_task(id, now).await?;
+            }
+            // The provider may forget the log with the instance.
+            task.over.cancel();
+            let copying = std::mem::take(&mut *task.copying.lock().unwrap_or_else(PoisonError::into_inner));
+            if tokio::time::timeout(LAST_LINES, futures::future::join_all(copying)).await.is_err() {
+                tracing::warn!(task = task.id, "the last lines of the task's log could not be read in time");
             }
             match self.remote.acknowledge(&task.handle, task.epoch).await {
                 Ok(()) | Err(RemoteError::Gone(_)) => {}

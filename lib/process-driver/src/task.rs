@@ -9,10 +9,6 @@ use executor_client::{CgroupPolicy, LogPolicy, User, find_user};
 
 use crate::denied::DeniedIds;
 
-/// What hosts rotate by when they do not say.
-const DEFAULT_FILES: u32 = 10;
-const DEFAULT_FILE_BYTES: u64 = 10 << 20;
-
 /// The task's own directory.
 pub fn task_dir(task: &TaskConfig) -> PathBuf {
     Path::new(&task.alloc_dir).join(&task.name)
@@ -46,33 +42,15 @@ pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Resul
     }
 }
 
-/// Rotated files as the host wants them; a host that does not say names fifos from which the rest follows.
+/// Rotated files as the host wants them.
 pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
-    if let Some(wanted) = &task.drover_log {
-        return Ok((!wanted.disabled).then(|| LogPolicy {
-            dir: wanted.dir.clone().into(),
-            stdout_name: wanted.stdout_name.clone(),
-            stderr_name: wanted.stderr_name.clone(),
-            max_files: wanted.max_files,
-            max_file_bytes: wanted.max_file_size_bytes,
-        }));
-    }
-    if task.stdout_path.is_empty() || task.stdout_path == "/dev/null" {
-        return Ok(None);
-    }
-    let name = |path: &str| {
-        let file = Path::new(path).file_name().and_then(|f| f.to_str()).unwrap_or_default();
-        file.trim_start_matches('.').trim_end_matches(".fifo").to_owned()
-    };
-    let dir = Path::new(&task.stdout_path).parent().filter(|d| d.is_absolute());
-    let dir = dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
-    let (stdout_name, stderr_name) = (name(&task.stdout_path), name(&task.stderr_path));
-    Ok(Some(LogPolicy {
-        dir: dir.to_owned(),
-        stderr_name: if stderr_name.is_empty() { format!("{}.stderr", task.name) } else { stderr_name },
-        stdout_name,
-        max_files: DEFAULT_FILES,
-        max_file_bytes: DEFAULT_FILE_BYTES,
+    let wanted = driver_sdk::log_policy(task)?;
+    Ok(wanted.map(|wanted| LogPolicy {
+        dir: wanted.dir.into(),
+        stdout_name: wanted.stdout_name,
+        stderr_name: wanted.stderr_name,
+        max_files: wanted.max_files,
+        max_file_bytes: wanted.max_file_size_bytes,
     }))
 }
 

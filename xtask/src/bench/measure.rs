@@ -57,7 +57,7 @@ fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value 
 }
 
 /// Sum of a field of smaps_rollup in KiB.
-fn pss_kib(pid: u32) -> u64 {
+pub(super) fn pss_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     text.lines().find_map(|l| l.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
 }

@@ -3,6 +3,7 @@
 //! Both are driven by the same requests over the same HTTP API. Figures are medians with their spread; nothing here is asserted: the table is the result.
 
 mod agent;
+mod drivers;
 mod measure;
 mod table;
 
@@ -21,6 +22,7 @@ const BENCHES: &[Bench] = &[
     ("batch", measure::batch),
     ("logs", measure::logs),
     ("reattach", measure::reattach),
+    ("drivers", drivers::idle),
 ];
 
 /// Runs the benches of these names, or all of them.

@@ -1,21 +1,28 @@
-//! A Drover agent (server and node in one) for a check: its own directory, free ports, everything ended afterwards.
+//! An agent for a check – Drover (server and node in one) or a stock Nomad: its own directory, free ports, everything ended afterwards.
 
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::local::{self, free_ports, processes_of};
+use crate::local::{self, free_ports, processes_of, until};
+
+/// How long an agent may take to end in an orderly way.
+const ORDERLY_END: Duration = Duration::from_secs(60);
 
 /// A running agent.
 pub(crate) struct Agent {
+    program: PathBuf,
     dir: PathBuf,
     port: u16,
+    rpc: u16,
     child: Child,
 }
 
@@ -27,36 +34,91 @@ pub(crate) fn program() -> PathBuf {
 impl Agent {
     /// Starts an agent with a directory of plugins and further configuration.
     pub(crate) fn start(name: &str, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("drover-interop-{name}-{}", std::process::id()));
-        drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(dir.join("plugins"))?;
-        for (file, from) in plugins {
-            fs::copy(from, dir.join("plugins").join(file)).with_context(|| format!("no plugin at {}", from.display()))?;
-        }
+        let dir = prepare(name, plugins)?;
         let [port, rpc] = free_ports()?;
         let config = format!(
             "data_dir = {:?}\nplugin_dir = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\nclient {{\n  enabled = true\n}}\n{more}\n",
             dir.join("data"),
             dir.join("plugins"),
         );
+        Self::launch(program(), dir, [port, rpc], &config)
+    }
+
+    /// Starts a stock Nomad: a client of the server with this RPC port, or server and client in one.
+    pub(crate) fn start_stock(program: &Path, name: &str, plugins: &[(&str, &Path)], server: Option<u16>, more: &str) -> Result<Self> {
+        let dir = prepare(name, plugins)?;
+        // Everything that plugins put into the temporary folder is then found, and is theirs.
+        fs::create_dir_all(dir.join("tmp"))?;
+        let [port, rpc, serf] = free_ports()?;
+        let own_server = match server {
+            Some(_) => "",
+            // A node that is killed is missed soon.
+            None => "server {\n enabled = true\n bootstrap_expect = 1\n heartbeat_grace = \"5s\"\n min_heartbeat_ttl = \"5s\"\n}\n",
+        };
+        let server = server.unwrap_or(rpc);
+        let config = format!(
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"DEBUG\"\ndisable_update_check = true\n\
+             telemetry {{\n publish_allocation_metrics = true\n}}\n\
+             ports {{\n http = {port}\n rpc = {rpc}\n serf = {serf}\n}}\n\
+             advertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n serf = \"127.0.0.1\"\n}}\n{own_server}\
+             client {{\n enabled = true\n network_interface = \"lo\"\n gc_disk_usage_threshold = 100\n gc_inode_usage_threshold = 100\n servers = [\"127.0.0.1:{server}\"]\n options = {{\n\
+             \"driver.denylist\" = \"docker,java,qemu,exec\"\n\
+             \"fingerprint.denylist\" = \"env_aws,env_azure,env_digitalocean,env_gce,consul,vault,cni,bridge\"\n }}\n}}\n{more}\n",
+            dir.join("data"),
+            dir.join("plugins"),
+        );
+        Self::launch(program.to_owned(), dir, [port, rpc], &config)
+    }
+
+    fn launch(program: PathBuf, dir: PathBuf, [port, rpc]: [u16; 2], config: &str) -> Result<Self> {
         fs::write(dir.join("agent.hcl"), config)?;
-        let child = spawn(&dir)?;
-        Ok(Self { dir, port, child })
+        let child = spawn(&program, &dir)?;
+        Ok(Self { program, dir, port, rpc, child })
     }
 
     /// SIGKILL for the agent alone, then a new one on the same directory.
     pub(crate) fn crash_and_restart(&mut self) -> Result<()> {
+        self.crash()?;
+        self.restart()
+    }
+    /// SIGKILL for the agent alone.
+    pub(crate) fn crash(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
-        self.child = spawn(&self.dir)?;
         Ok(())
     }
-
+    /// Ends the agent as an operator does.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no process id")?;
+        kill_process(pid, Signal::INT)?;
+        until("the agent's orderly end", ORDERLY_END, || Ok(self.child.try_wait()?)).map(drop)
+    }
+    /// A new agent on the same directory; the one before has ended.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.child = spawn(&self.program, &self.dir)?;
+        Ok(())
+    }
+    /// Whether the process that was started last is still there.
+    pub(crate) fn is_alive(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    /// Its directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// The port of its node RPC.
+    pub(crate) fn rpc_port(&self) -> u16 {
+        self.rpc
+    }
     /// Address of its API.
     pub(crate) fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
-
+    /// Where an endpoint of its HTTP API is.
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.address())
     }
@@ -86,10 +148,15 @@ impl Agent {
     pub(crate) fn processes(&self) -> BTreeMap<u32, String> {
         processes_of(&self.dir)
     }
+    /// The agent's log.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join("agent.log")).unwrap_or_default()).into_owned()
+    }
     /// The end of the agent's log.
     pub(crate) fn log_tail(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
+        let text = self.log();
+        // Nomad reports each request to its HTTP API.
+        let lines: Vec<&str> = text.lines().filter(|l| !l.contains("http: request complete")).collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 }
@@ -102,11 +169,26 @@ impl Drop for Agent {
     }
 }
 
-fn spawn(dir: &Path) -> Result<Child> {
+/// A fresh directory with these files in its `plugins`.
+fn prepare(name: &str, plugins: &[(&str, &Path)]) -> Result<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("drover-interop-{name}-{}", std::process::id()));
+    drop(fs::remove_dir_all(&dir));
+    fs::create_dir_all(dir.join("plugins"))?;
+    for (file, from) in plugins {
+        fs::copy(from, dir.join("plugins").join(file)).with_context(|| format!("no plugin at {}", from.display()))?;
+    }
+    Ok(dir)
+}
+
+fn spawn(program: &Path, dir: &Path) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
-    Command::new(program())
-        .args(["agent", "-config"])
-        .arg(dir.join("agent.hcl"))
+    let mut command = Command::new(program);
+    command.args(["agent", "-config"]).arg(dir.join("agent.hcl"));
+    let temporary = dir.join("tmp");
+    if temporary.is_dir() {
+        command.env("TMPDIR", temporary);
+    }
+    command
         .env("DROVER_INTEROP_DIR", dir)
         // Some Go drivers drop files into the directory that their host was started in.
         .current_dir(dir)
@@ -114,5 +196,5 @@ fn spawn(dir: &Path) -> Result<Child> {
         .stdout(log.try_clone()?)
         .stderr(log)
         .spawn()
-        .with_context(|| format!("could not start {}", program().display()))
+        .with_context(|| format!("could not start {}", program.display()))
 }

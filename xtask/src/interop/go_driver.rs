@@ -22,14 +22,11 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// Builds a Go program once per target directory.
 fn built(name: &str, build: fn(&Path) -> Result<()>) -> Result<PathBuf> {
-    let file = target_dir().join("interop").join(name);
-    if !file.exists() {
-        build(&file)?;
-    }
-    Ok(file)
+    peer::cached(&target_dir().join("interop").join(name), build)
 }
 
-fn no_go() -> Option<Verdict> {
+/// The reason why nothing of Go can be built here, if so.
+pub(super) fn no_go() -> Option<Verdict> {
     let missing = !Run::new("go", ["version"]).succeeds();
     missing.then(|| Verdict::Skipped("there is no Go toolchain to build the program with".into()))
 }

@@ -4,6 +4,8 @@ mod cluster;
 mod disk_full;
 mod driver_template;
 mod go_driver;
+mod stock_cli;
+mod stock_nomad;
 
 use std::time::Instant;
 
@@ -30,6 +32,9 @@ const CHECKS: &[Check] = &[
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
+    ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
+    ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),
+    ("stock-nomad-newest", "our drivers run jobs under the newest Nomad that the registry serves", stock_nomad::newest),
 ];
 
 /// Runs the checks of these names, or all.

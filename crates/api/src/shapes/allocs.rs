@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Namespace, NodeId,
-    StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Namespace, Network,
+    NodeId, Resources, StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +122,12 @@ pub type AllocDetail = With<Arc<Allocation>, AllocExtra>;
 pub struct AllocExtra {
     /// The job in the version that it runs.
     pub job: Option<Arc<Job>>,
+    /// The sum of what it got, in the form before `AllocatedResources`: stock clients still print, and trip over, these three.
+    pub resources: Resources,
+    /// What the group as a whole got, in that form.
+    pub shared_resources: Resources,
+    /// What each task got, in that form.
+    pub task_resources: BTreeMap<Arc<str>, Resources>,
     /// Displaced for it.
     pub preempted_allocations: Vec<AllocId>,
     /// Displaced by.
@@ -129,6 +135,39 @@ pub struct AllocExtra {
     /// The records of its remote tasks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remote_tasks: Vec<RemoteTaskView>,
+}
+
+impl AllocExtra {
+    /// What is added to this allocation.
+    #[must_use]
+    pub fn new(a: &Allocation, remote_tasks: Vec<RemoteTaskView>) -> Self {
+        let plain = |cpu: i64, memory_mb: i64, disk_mb: i64, networks: &[Network]| Resources {
+            cpu: Some(cpu),
+            cores: Some(0),
+            memory_mb: Some(memory_mb),
+            memory_max_mb: Some(0),
+            disk_mb: Some(disk_mb),
+            iops: Some(0),
+            networks: networks.to_vec(),
+            secrets_mb: Some(0),
+            ..Resources::default()
+        };
+        let given = &a.resources;
+        let (usage, shared) = (given.usage(), &given.shared);
+        Self {
+            job: a.job.clone(),
+            resources: plain(usage.cpu, usage.memory_mb, usage.disk_mb, &shared.networks),
+            shared_resources: plain(0, 0, shared.disk_mb, &shared.networks),
+            task_resources: given
+                .tasks
+                .iter()
+                .map(|(name, t)| (name.clone(), plain(t.cpu.cpu_shares, t.memory.memory_mb, 0, &t.networks)))
+                .collect(),
+            preempted_allocations: Vec::new(),
+            preempted_by_allocation: AllocId::NIL,
+            remote_tasks,
+        }
+    }
 }
 
 /// The answer to stopping an allocation.

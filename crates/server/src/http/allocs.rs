@@ -7,7 +7,7 @@ use api::{
     paging::page,
     shapes::{AllocDetail, AllocExtra, AllocListStub, AllocStopResponse},
 };
-use model::{AllocId, Allocation, RemoteTask};
+use model::{Allocation, RemoteTask};
 use state::{State, Table};
 
 use super::{
@@ -51,9 +51,7 @@ pub(super) fn detail(state: &State, alloc: &Arc<Allocation>) -> AllocDetail {
         .filter(mine)
         .map(|r| remote::view(state, r))
         .collect();
-    let extra =
-        AllocExtra { job: alloc.job.clone(), preempted_allocations: Vec::new(), preempted_by_allocation: AllocId::NIL, remote_tasks };
-    With::new(alloc.clone(), extra)
+    With::new(alloc.clone(), AllocExtra::new(alloc, remote_tasks))
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {

@@ -1,0 +1,305 @@
+//! A stock agent with our plugins, and what one asks it.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::super::{cluster::Agent, stock_cli::Cli};
+use crate::{
+    local::{self, kill, processes_of, target_dir},
+    peer::Release,
+};
+
+/// A restart of a stock agent takes seconds, on a busy machine many.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Asks until the answer is there, without flooding the agent's log with requests.
+pub(super) fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    local::until(what, BOUND, || {
+        let answer = ask();
+        if !matches!(answer, Ok(Some(_))) {
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        answer
+    })
+}
+
+/// Files of `plugin_dir` and the binaries that they are. The name of a file is that of its `plugin` block.
+const PLUGINS: [(&str, &str); 3] =
+    [("raw_exec", "drover-driver-raw-exec"), ("mock", "drover-driver-mock"), ("remote_exec", "drover-driver-remote-exec")];
+
+/// What the agent writes when it dies of a plugin.
+const DEATH_CRIES: [&str; 4] = ["panic: ", "fatal error: ", "nil pointer dereference", "[signal SIG"];
+
+/// The agent and what the stories share.
+pub(super) struct Stock {
+    pub(super) release: &'static Release,
+    pub(super) agent: Agent,
+    program: PathBuf,
+    /// Allocations that were seen.
+    allocs: BTreeSet<String>,
+    /// Plugin processes that were killed: they cannot remove their sockets.
+    killed: usize,
+}
+
+/// Starts an agent with our plugins.
+pub(super) fn agent(program: &Path, name: &str, server: Option<u16>, remote_root: &Path) -> Result<Agent> {
+    let binaries = PLUGINS.map(|(file, binary)| (file, target_dir().join("debug").join(binary)));
+    let plugins: Vec<(&str, &Path)> = binaries.iter().map(|(file, from)| (*file, from.as_path())).collect();
+    let more = format!(
+        "plugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\nplugin \"mock\" {{\n}}\n\
+         plugin \"remote_exec\" {{\n config {{\n root = {remote_root:?}\n }}\n}}\n"
+    );
+    Agent::start_stock(program, name, &plugins, server, &more)
+}
+
+impl Stock {
+    /// Starts server and node.
+    pub(super) fn start(release: &'static Release, program: PathBuf) -> Result<Self> {
+        let name = format!("nomad-{}", release.name);
+        // Outside every node's own directory, and yet found with it.
+        let root = std::env::temp_dir().join(format!("drover-interop-{name}-{}/remote", std::process::id()));
+        let agent = agent(&program, &name, None, &root)?;
+        Ok(Self { release, agent, program, allocs: BTreeSet::new(), killed: 0 })
+    }
+
+    /// Another node of the same cluster, with the same remote runtime.
+    pub(super) fn second_node(&self) -> Result<Agent> {
+        agent(&self.program, &format!("nomad-{}-second", self.release.name), Some(self.agent.rpc_port()), &self.remote_root())
+    }
+    /// The directory of the remote runtime.
+    pub(super) fn remote_root(&self) -> PathBuf {
+        self.agent.dir().join("remote")
+    }
+
+    /// Registers a job of one group and one task.
+    pub(super) fn run(&self, job: &Value) -> Result<()> {
+        self.agent.put("/v1/jobs", job).with_context(|| format!("registering {}", job["Job"]["ID"]))?;
+        Ok(())
+    }
+    /// The newest allocation of a job, when it has this status.
+    pub(super) fn alloc(&mut self, job: &str, status: &str) -> Result<String> {
+        let id = until(&format!("an allocation of {job} that is {status}"), || {
+            let allocs = self.agent.get(&format!("/v1/job/{job}/allocations"))?;
+            let newest = allocs.as_array().into_iter().flatten().max_by_key(|a| a["CreateIndex"].as_u64());
+            let Some(newest) = newest else { return Ok(None) };
+            if newest["ClientStatus"] != status {
+                bail!("it is {}: {}", newest["ClientStatus"], newest["TaskStates"]["t"]["Events"]);
+            }
+            Ok(newest["ID"].as_str().map(str::to_owned))
+        })?;
+        self.allocs.insert(id.clone());
+        Ok(id)
+    }
+    /// Runs a job and waits until its allocation has this status.
+    pub(super) fn run_until(&mut self, job: &Value, status: &str) -> Result<String> {
+        self.run(job)?;
+        self.alloc(job["Job"]["ID"].as_str().unwrap_or_default(), status)
+    }
+    /// The state of an allocation's task.
+    pub(super) fn task_state(&self, alloc: &str) -> Result<Value> {
+        Ok(self.agent.get(&format!("/v1/allocation/{alloc}"))?["TaskStates"]["t"].take())
+    }
+    /// Waits for an event of an allocation's task.
+    pub(super) fn event(&self, alloc: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        until(&format!("{what} among the events"), || {
+            let state = self.task_state(alloc)?;
+            let events = state["Events"].as_array().cloned().unwrap_or_default();
+            match events.iter().find(|e| wanted(e)) {
+                Some(event) => Ok(Some(event.clone())),
+                None => bail!("there are {events:?}"),
+            }
+        })
+    }
+    /// Waits until a log says what is wanted.
+    pub(super) fn log(&self, alloc: &str, stream: &str, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
+        until(&format!("{what} on {stream}"), || {
+            let text = self.agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))?;
+            if wanted(&text) { Ok(Some(text)) } else { bail!("it reads {text:?}") }
+        })
+    }
+    /// A sample of an allocation's task.
+    pub(super) fn stats(&self, alloc: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        until("a sample of resource use", || {
+            let task = self.agent.get(&format!("/v1/client/allocation/{alloc}/stats"))?["Tasks"]["t"].take();
+            if !task.is_null() && wanted(&task) { Ok(Some(task)) } else { bail!("the last one was {task}") }
+        })
+    }
+    /// Stops a job and waits for the end of its allocation.
+    pub(super) fn stop(&mut self, job: &str) -> Result<()> {
+        self.agent.delete(&format!("/v1/job/{job}"))?;
+        until(&format!("the end of {job}"), || {
+            let allocs = self.agent.get(&format!("/v1/job/{job}/allocations"))?;
+            let over = |a: &Value| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed" | "lost"));
+            Ok(allocs.as_array().is_some_and(|all| all.iter().all(over)).then_some(()))
+        })
+    }
+
+    /// The process of a plugin.
+    pub(super) fn plugin(&self, agent: &Agent, file: &str) -> Option<u32> {
+        let path = agent.dir().join("plugins").join(file);
+        agent.processes().into_iter().find(|(_, command)| Path::new(command.trim()) == path).map(|(pid, _)| pid)
+    }
+    /// SIGKILL for a plugin; returns when another one serves.
+    pub(super) fn kill_plugin(&mut self, file: &str) -> Result<()> {
+        let before = self.plugin(&self.agent, file).context("the plugin does not run")?;
+        self.killed += 1;
+        kill(before)?;
+        until(&format!("another process of {file}"), || Ok(self.plugin(&self.agent, file).filter(|p| *p != before))).map(drop)
+    }
+    /// Takes note that a plugin process was or will be killed otherwise.
+    pub(super) fn note_killed_plugins(&mut self, count: usize) {
+        self.killed += count;
+    }
+    /// Processes of workloads whose command line ends with `what`.
+    pub(super) fn workloads(&self, what: &str) -> Vec<u32> {
+        let all = self.agent.processes();
+        let like: Vec<u32> = all.into_iter().filter(|(_, command)| command.trim_end().ends_with(what)).map(|(pid, _)| pid).collect();
+        // A shell's child looks like the shell until it has become its command.
+        like.iter().copied().filter(|pid| !like.contains(&parent(*pid))).collect()
+    }
+    /// The one workload like this.
+    pub(super) fn workload(&self, what: &str) -> Result<u32> {
+        until(&format!("one process like {what:?}"), || match self.workloads(what).as_slice() {
+            [one] => Ok(Some(*one)),
+            other => bail!("there are {other:?}"),
+        })
+    }
+    /// Waits until no workload is like this.
+    pub(super) fn no_workload(&self, what: &str) -> Result<()> {
+        until(&format!("no process like {what:?}"), || Ok(self.workloads(what).is_empty().then_some(())))
+    }
+
+    /// Waits until the node is ready and the drivers healthy.
+    pub(super) fn ready(&self) -> Result<()> {
+        until("a ready node with our drivers", || {
+            let nodes = self.agent.get("/v1/nodes")?;
+            let here = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == format!("nomad-{}", self.release.name));
+            let Some(here) = here else { return Ok(None) };
+            let healthy = PLUGINS.iter().all(|(file, _)| here["Drivers"][*file]["Healthy"] == true);
+            Ok((here["Status"] == "ready" && healthy).then_some(()))
+        })
+    }
+    /// The node's id.
+    pub(super) fn node_id(&self, name: &str) -> Result<String> {
+        until(&format!("a ready node {name}"), || {
+            let nodes = self.agent.get("/v1/nodes")?;
+            let node = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name && n["Status"] == "ready");
+            Ok(node.and_then(|n| n["ID"].as_str().map(str::to_owned)))
+        })
+    }
+
+    /// The stock command line, asking this agent.
+    pub(super) fn cli(&self) -> Cli {
+        Cli { program: self.program.clone(), address: self.agent.address() }
+    }
+
+    /// The agent has not ended by itself, and nothing in its log is a crash.
+    pub(super) fn is_well(&mut self) -> Result<()> {
+        ensure!(self.agent.is_alive()?, "the agent has ended by itself");
+        let log = self.agent.log();
+        // Lines of plugins are theirs: one of the drivers panics where the job asks for it.
+        let cry = log.lines().find(|l| !l.contains("plugin") && !l.contains("driver=") && DEATH_CRIES.iter().any(|c| l.contains(c)));
+        ensure!(cry.is_none(), "the agent's log has a crash: {}", cry.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Stops and forgets all jobs; then only the agent and its plugins are left.
+    pub(super) fn nothing_is_left(&mut self) -> Result<()> {
+        let jobs = self.agent.get("/v1/jobs")?;
+        for job in jobs.as_array().into_iter().flatten().filter_map(|j| j["ID"].as_str()) {
+            self.agent.delete(&format!("/v1/job/{job}?purge=true"))?;
+        }
+        until("only plugins and executors' files left", || {
+            // Its answer has no body.
+            self.agent.put_text("/v1/system/gc", &json!({}))?;
+            let ours: Vec<String> = self
+                .agent
+                .processes()
+                .into_iter()
+                .filter(|(pid, command)| {
+                    *pid != self.agent.pid() && !PLUGINS.iter().any(|(f, _)| command.ends_with(&format!("plugins/{f}")))
+                })
+                .map(|(pid, command)| format!("process {pid}: {command}"))
+                .chain(self.mounts())
+                .chain(self.alloc_dirs())
+                .chain(self.cgroups())
+                .collect();
+            if ours.is_empty() { Ok(Some(())) } else { bail!("there are {ours:?}") }
+        })?;
+        let executors = self.agent.processes().values().filter(|c| c.contains("drover-executor")).count();
+        ensure!(executors == 0, "{executors} executors are left");
+        self.agent.stop()?;
+        until("the end of the plugins", || {
+            let left = processes_of(self.agent.dir());
+            if left.is_empty() { Ok(Some(())) } else { bail!("there are {left:?}") }
+        })?;
+        let sockets: Vec<_> = fs::read_dir(self.agent.dir().join("tmp"))?.flatten().map(|e| e.file_name()).collect();
+        ensure!(sockets.len() <= self.killed, "{} plugins were killed, yet there are {sockets:?}", self.killed);
+        let own = self.remote_root().join("instances");
+        let instances = fs::read_dir(&own).map(|d| d.count()).unwrap_or_default();
+        eprintln!("  nothing is left ({instances} acknowledged remote instances keep their mark)");
+        Ok(())
+    }
+    fn mounts(&self) -> Vec<String> {
+        let dir = self.agent.dir().to_string_lossy().into_owned();
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        mounts.lines().filter(|l| l.contains(&dir)).map(|l| format!("mount {l}")).collect()
+    }
+    fn alloc_dirs(&self) -> Vec<String> {
+        let dirs = fs::read_dir(self.agent.dir().join("data/alloc")).into_iter().flatten().flatten();
+        // The executors' program lies beside the allocations, once per release.
+        dirs.map(|d| d.file_name().to_string_lossy().into_owned())
+            .filter(|n| n != ".executors")
+            .map(|n| format!("allocation {n}"))
+            .collect()
+    }
+    fn cgroups(&self) -> Vec<String> {
+        fn walk(dir: &Path, allocs: &BTreeSet<String>, found: &mut Vec<String>) {
+            for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if allocs.iter().any(|a| name.contains(a.as_str())) {
+                    found.push(format!("cgroup {}", entry.path().display()));
+                }
+                walk(&entry.path(), allocs, found);
+            }
+        }
+        let mut found = Vec::new();
+        walk(Path::new("/sys/fs/cgroup"), &self.allocs, &mut found);
+        found
+    }
+}
+
+fn parent(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|l| l.strip_prefix("PPid:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// A job of one group with one task, tried once.
+pub(super) fn job(id: &str, kind: &str, driver: &str, config: &Value) -> Value {
+    json!({"Job": {
+        "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
+        "TaskGroups": [{
+            "Name": "g", "Count": 1,
+            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
+            "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+            "Update": if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null },
+            "EphemeralDisk": {"SizeMB": 20},
+            "Tasks": [{
+                "Name": "t", "Driver": driver, "Config": config, "KillTimeout": 5_000_000_000_i64,
+                "Resources": {"CPU": 50, "MemoryMB": 64}, "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 2}
+            }]
+        }]
+    }})
+}
+
+/// A job that runs a script of the shell.
+pub(super) fn script(id: &str, kind: &str, driver: &str, text: &str) -> Value {
+    job(id, kind, driver, &json!({"command": "/bin/sh", "args": ["-c", text]}))
+}
