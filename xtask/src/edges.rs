@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("executor-client", &["executor", "executor-proto"]),
     ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
+    ("docker", &["driver-sdk"]),
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
@@ -29,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("driver-host", &["driver-proto", "hcl-lang"]),
     ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
     ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
-    ("cli", &["api", "client", "driver-sdk", "exec", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
+    ("cli", &["api", "client", "docker", "driver-sdk", "exec", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
     ("xtask", &[]),
 ];
 

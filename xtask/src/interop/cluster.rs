@@ -19,11 +19,22 @@ const ORDERLY_END: Duration = Duration::from_secs(60);
 
 /// A running agent.
 pub(crate) struct Agent {
+    name: String,
     program: PathBuf,
     dir: PathBuf,
     port: u16,
     rpc: u16,
     child: Child,
+}
+
+/// What an agent is.
+pub(crate) enum Role<'a> {
+    /// Server and node.
+    Both,
+    /// Server alone.
+    Server,
+    /// Node of that server.
+    Node(&'a Agent),
 }
 
 /// The debug build of `drover`.
@@ -34,14 +45,24 @@ pub(crate) fn program() -> PathBuf {
 impl Agent {
     /// Starts an agent with a directory of plugins and further configuration.
     pub(crate) fn start(name: &str, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
+        Self::start_as(name, Role::Both, plugins, more)
+    }
+
+    /// Starts an agent in a role.
+    pub(crate) fn start_as(name: &str, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
         let dir = prepare(name, plugins)?;
         let [port, rpc] = free_ports()?;
+        let parts = match role {
+            Role::Both => "server {\n  enabled = true\n}\nclient {\n  enabled = true\n}".to_owned(),
+            Role::Server => "server {\n  enabled = true\n}".to_owned(),
+            Role::Node(server) => format!("client {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}", server.rpc),
+        };
         let config = format!(
-            "data_dir = {:?}\nplugin_dir = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\nserver {{\n  enabled = true\n}}\nclient {{\n  enabled = true\n}}\n{more}\n",
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n{more}\n",
             dir.join("data"),
             dir.join("plugins"),
         );
-        Self::launch(program(), dir, [port, rpc], &config)
+        Self::launch(name, program(), dir, [port, rpc], &config)
     }
 
     /// Starts a stock Nomad: a client of the server with this RPC port, or server and client in one.
@@ -67,13 +88,18 @@ impl Agent {
             dir.join("data"),
             dir.join("plugins"),
         );
-        Self::launch(program.to_owned(), dir, [port, rpc], &config)
+        Self::launch(name, program.to_owned(), dir, [port, rpc], &config)
     }
 
-    fn launch(program: PathBuf, dir: PathBuf, [port, rpc]: [u16; 2], config: &str) -> Result<Self> {
+    fn launch(name: &str, program: PathBuf, dir: PathBuf, [port, rpc]: [u16; 2], config: &str) -> Result<Self> {
         fs::write(dir.join("agent.hcl"), config)?;
         let child = spawn(&program, &dir)?;
-        Ok(Self { program, dir, port, rpc, child })
+        Ok(Self { name: name.to_owned(), program, dir, port, rpc, child })
+    }
+
+    /// Its name, which a node has as well.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// SIGKILL for the agent alone, then a new one on the same directory.

@@ -2,6 +2,9 @@
 
 mod cluster;
 mod disk_full;
+mod docker;
+mod docker_remote;
+mod dockerd;
 mod driver_template;
 mod go_driver;
 mod stock_cli;
@@ -31,6 +34,12 @@ const CHECKS: &[Check] = &[
     ),
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
+    ("docker", "a real engine runs a job: logs, exec, stats, out of memory; plugin, agent and engine are killed in turn", docker::check),
+    (
+        "docker-remote",
+        "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same container",
+        docker_remote::check,
+    ),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),

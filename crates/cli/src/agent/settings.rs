@@ -20,9 +20,9 @@ use super::{
 use crate::commands::driver::BUILT_IN;
 
 /// Drivers that every node offers; `mock` only when asked for, since it runs nothing.
-const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
+const ALWAYS: &[&str] = &["docker", "exec", "raw_exec", "remote_exec"];
 /// Drivers that do nothing without a configuration, not even on a dev agent.
-const CONFIGURED: &[&str] = &["mock_remote"];
+const CONFIGURED: &[&str] = &["docker_remote", "mock_remote"];
 
 /// Everything an agent is told.
 #[derive(Debug)]

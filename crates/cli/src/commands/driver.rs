@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 /// Drivers that ship in this binary.
-pub(crate) const BUILT_IN: &[&str] = &["exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
+pub(crate) const BUILT_IN: &[&str] = &["docker", "docker_remote", "exec", "mock", "mock_remote", "raw_exec", "remote_exec"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => {}
     }
     Ok(match args.name.as_deref().unwrap_or_default() {
+        "docker" => driver_sdk::block_on(docker::serve()),
+        "docker_remote" => driver_sdk::block_on(docker::serve_remote()),
         "exec" => driver_sdk::block_on(exec::serve()),
         "mock" => driver_sdk::block_on(mock::serve()),
         "mock_remote" => driver_sdk::block_on(mock::serve_remote()),

@@ -22,6 +22,9 @@ use crate::{
 
 /// Attempts to free a run before its driver owes that.
 const FREE_ATTEMPTS: u32 = 4;
+/// How often and how long to wait for a driver that does not know a task yet.
+const UNKNOWN_TRIES: u32 = 30;
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(100);
 
 /// An allocation and its task, for effects.
 #[derive(Clone)]
@@ -333,6 +336,14 @@ pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: Go
                 signal = "";
                 answer = driver.stop_task(run, signal, timeout.to_std()).await;
             }
+        }
+        // A process that has just been started may not have recovered the task yet; whether it is over is for the wait to say, and that ends this call.
+        for _ in 0..UNKNOWN_TRIES {
+            if !matches!(&answer, Err(e) if e.is_task_not_found()) {
+                break;
+            }
+            tokio::time::sleep(UNKNOWN_PAUSE).await;
+            answer = driver.stop_task(run, signal, timeout.to_std()).await;
         }
         match answer {
             Ok(()) => return Stopped::ByDriver,

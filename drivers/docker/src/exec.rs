@@ -1,0 +1,189 @@
+//! Commands beside a container's own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver_sdk::exec::{ExecInput, ExecIo};
+use driver_sdk::{ExecOutput, TaskExit};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::create::Place;
+use crate::engine::types::{Created, ExecState};
+use crate::engine::{Demux, Engine, EngineError, Stream, encode};
+
+/// Output of a command that is taken as a whole.
+const OUTPUT_MAX: usize = 16 << 20;
+/// The engine tells the exit code a moment after the output has ended.
+const CODE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A command that is under way; ended when dropped before it has ended by itself.
+struct Running {
+    engine: Arc<Engine>,
+    id: String,
+    place: Place,
+    over: bool,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Engines have no call for it. On this machine its process can be ended; elsewhere it has lost its input and its terminal with the connection.
+        if self.over || self.place == Place::Remote {
+            return;
+        }
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        tokio::spawn(async move {
+            if let Ok(state) = state(&engine, &id).await
+                && state.running
+                && let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw)
+            {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+    }
+}
+
+async fn state(engine: &Engine, id: &str) -> Result<ExecState, EngineError> {
+    engine.get("look at the command", &format!("/exec/{}/json", encode(id))).await
+}
+
+async fn create(
+    engine: &Arc<Engine>,
+    container: &str,
+    command: &[String],
+    tty: bool,
+    stdin: bool,
+    place: Place,
+) -> Result<Running, EngineError> {
+    let body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
+    let made: Created = engine.post("make the command", &format!("/containers/{}/exec", encode(container)), &body).await?;
+    Ok(Running { engine: engine.clone(), id: made.id, place, over: false })
+}
+
+impl Running {
+    async fn pipe(&self, tty: bool) -> Result<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + use<>, EngineError> {
+        let body = json!({"Detach": false, "Tty": tty});
+        self.engine.hijack("start the command", &format!("/exec/{}/start", encode(&self.id)), &body).await
+    }
+
+    async fn exit(mut self) -> Result<TaskExit, EngineError> {
+        let begun = tokio::time::Instant::now();
+        loop {
+            let state = state(&self.engine, &self.id).await?;
+            if !state.running {
+                self.over = true;
+                let code = state.exit_code.and_then(|c| i32::try_from(c).ok());
+                return Ok(match code {
+                    Some(code) => TaskExit::code(code),
+                    None => TaskExit {
+                        exit_code: -1,
+                        error: Some("the engine does not know how the command ended".into()),
+                        ..TaskExit::default()
+                    },
+                });
+            }
+            if begun.elapsed() > CODE_WITHIN {
+                // It has closed its output and goes on.
+                return Ok(TaskExit {
+                    exit_code: -1,
+                    error: Some("the command goes on without output and was ended".into()),
+                    ..TaskExit::default()
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Runs a command to its end and takes its output.
+pub(crate) async fn collect(engine: &Arc<Engine>, container: &str, command: &[String], place: Place) -> Result<ExecOutput, EngineError> {
+    let running = create(engine, container, command, false, false, place).await?;
+    let mut pipe = running.pipe(false).await?;
+    let (mut demux, mut output) = (Demux::default(), ExecOutput::default());
+    let mut buffer = vec![0; 32 << 10];
+    loop {
+        let read = pipe.read(&mut buffer).await.map_err(|e| engine.away("read the command's output", e))?;
+        if read == 0 {
+            break;
+        }
+        demux.feed(&buffer[..read]);
+        while let Some(piece) = demux.next().map_err(|e| engine.garbage("read the command's output", e))? {
+            let out = if piece.stream == Stream::Stdout { &mut output.stdout } else { &mut output.stderr };
+            let room = OUTPUT_MAX.saturating_sub(out.len());
+            out.extend_from_slice(&piece.data[..piece.data.len().min(room)]);
+        }
+    }
+    output.exit = running.exit().await?;
+    Ok(output)
+}
+
+/// Runs an interactive command until it ends or the client goes.
+pub(crate) async fn stream(
+    engine: &Arc<Engine>,
+    container: &str,
+    command: &[String],
+    tty: bool,
+    io: ExecIo,
+    place: Place,
+) -> Result<TaskExit, EngineError> {
+    let ExecIo { mut input, output } = io;
+    let running = create(engine, container, command, tty, true, place).await?;
+    let pipe = running.pipe(tty).await?;
+    let (mut from, mut to) = tokio::io::split(pipe);
+    let doing = "carry the command's input and output";
+
+    let reading = async {
+        let mut demux = Demux::default();
+        let mut buffer = vec![0; 32 << 10];
+        loop {
+            let read = match from.read(&mut buffer).await {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(e) => return Err(engine.away(doing, e)),
+            };
+            // An error means that the client has gone; this call is dropped then.
+            if tty {
+                let _ = output.stdout(buffer[..read].to_vec()).await;
+                continue;
+            }
+            demux.feed(&buffer[..read]);
+            while let Some(piece) = demux.next().map_err(|e| engine.garbage(doing, e))? {
+                let _ = match piece.stream {
+                    Stream::Stdout => output.stdout(piece.data.to_vec()).await,
+                    Stream::Stderr => output.stderr(piece.data.to_vec()).await,
+                };
+            }
+        }
+        let _ = output.stdout_closed().await;
+        if !tty {
+            let _ = output.stderr_closed().await;
+        }
+        Ok(())
+    };
+    let writing = async {
+        while let Some(message) = input.recv().await {
+            let done = match message {
+                ExecInput::Stdin(bytes) => to.write_all(&bytes).await,
+                ExecInput::StdinClosed => to.shutdown().await,
+                ExecInput::Resize { width, height } => {
+                    let path = format!("/exec/{}/resize?w={width}&h={height}", encode(&running.id));
+                    if let Err(error) = engine.act("resize the terminal", &path).await {
+                        tracing::debug!(%error, "the terminal keeps its size");
+                    }
+                    Ok(())
+                }
+            };
+            // The command does not read any more; its output may go on.
+            if done.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        read = reading => read?,
+        () = writing => {}
+    }
+    running.exit().await
+}

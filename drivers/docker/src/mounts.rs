@@ -1,0 +1,283 @@
+//! What of the file system a container shares: directories of the task, host paths, volumes.
+
+use std::path::{Component, Path, PathBuf};
+
+use driver_sdk::{Error, TaskConfig};
+use serde_json::{Value, json};
+
+use crate::config::PluginConfig;
+use crate::create::Place;
+use crate::options::{MountOption, TaskOptions};
+
+/// `Binds` and `Mounts` of a container.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Mounts {
+    pub(crate) binds: Vec<String>,
+    pub(crate) mounts: Vec<Value>,
+}
+
+fn invalid<T>(text: String) -> Result<T, Error> {
+    Err(Error::Invalid(text))
+}
+
+/// The task's own directory.
+pub(crate) fn task_dir(task: &TaskConfig) -> PathBuf {
+    Path::new(&task.alloc_dir).join(&task.name)
+}
+
+/// A path without `.` and `..`, as text only; `None` when it leaves the root.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                if !out.pop() {
+                    return None;
+                }
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    Some(out)
+}
+
+/// A path on the engine's machine that a job names: relative ones lie below the task's directory.
+fn host_path(source: &str, task: &TaskConfig, plugin: &PluginConfig, place: Place, option: &str) -> Result<String, Error> {
+    let path = Path::new(source);
+    if place == Place::Remote {
+        if !path.is_absolute() {
+            return invalid(format!(
+                "config.{option}: {source:?} is relative to the task's directory on this node, which the engine elsewhere does not have; files \
+                 reach it through the task's bundle below /local"
+            ));
+        }
+        if !plugin.volumes.enabled {
+            return invalid(format!(
+                "config.{option}: paths of the engine's machine such as {source:?} are not allowed; the operator allows them with \
+                 volumes {{ enabled = true }}"
+            ));
+        }
+        return Ok(source.to_owned());
+    }
+    let joined = if path.is_absolute() { path.to_owned() } else { task_dir(task).join(path) };
+    let Some(path) = normal(&joined) else {
+        return invalid(format!("config.{option}: {source:?} leads out of the file system"));
+    };
+    if !plugin.volumes.enabled && !path.starts_with(&task.alloc_dir) {
+        return invalid(format!(
+            "config.{option}: {source:?} lies outside of the allocation's directory; the operator allows that with volumes {{ enabled = true }}"
+        ));
+    }
+    Ok(path.display().to_string())
+}
+
+/// One entry of `Binds`.
+fn bind(source: &str, target: &str, mode: &str, plugin: &PluginConfig) -> Result<String, Error> {
+    if source.contains(':') || target.contains(':') {
+        return invalid(format!("a bind of {source:?} to {target:?} cannot be expressed because of the colon; use a `mount` block"));
+    }
+    let label = plugin.volumes.selinuxlabel.as_str();
+    let modes: Vec<&str> = mode.split(',').chain([label]).filter(|m| !m.is_empty()).collect();
+    Ok(match modes.is_empty() {
+        true => format!("{source}:{target}"),
+        false => format!("{source}:{target}:{}", modes.join(",")),
+    })
+}
+
+/// All that the task's container sees besides its image.
+pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig, place: Place) -> Result<Mounts, Error> {
+    let mut out = Mounts::default();
+    match place {
+        Place::Local => {
+            let dir = task_dir(task);
+            for (source, target) in
+                [(Path::new(&task.alloc_dir).join("alloc"), "/alloc"), (dir.join("local"), "/local"), (dir.join("secrets"), "/secrets")]
+            {
+                out.binds.push(bind(&source.display().to_string(), target, "", plugin)?);
+            }
+        }
+        // Volumes without a name live and go with the container, and take files before it starts even when its root cannot be written.
+        Place::Remote => {
+            out.mounts.extend(["/alloc", "/local", "/secrets"].map(|target| json!({"Type": "volume", "Target": target})));
+        }
+    }
+    for volume in &options.volumes {
+        let parts: Vec<&str> = volume.split(':').collect();
+        let (source, target, mode) = match parts.as_slice() {
+            [source, target] => (*source, *target, ""),
+            [source, target, mode] => (*source, *target, *mode),
+            _ => return invalid(format!("config.volumes: {volume:?} is not of the form host:container or host:container:mode")),
+        };
+        if source.is_empty() || !target.starts_with('/') {
+            return invalid(format!("config.volumes: {volume:?} needs a source and an absolute path in the container"));
+        }
+        let source = match options.volume_driver.as_str() {
+            "" => host_path(source, task, plugin, place, "volumes")?,
+            // With a volume driver the source is the name of a volume.
+            driver if !plugin.volumes.enabled => {
+                return invalid(format!(
+                    "config.volume_driver = {driver:?} is not allowed; the operator allows it with volumes {{ enabled = true }}"
+                ));
+            }
+            _ => source.to_owned(),
+        };
+        out.binds.push(bind(&source, target, mode, plugin)?);
+    }
+    for mount in options.mounts.iter().chain(&options.mount) {
+        out.mounts.push(mount_value(mount, task, plugin, place)?);
+    }
+    if place == Place::Remote && !task.mounts.is_empty() {
+        return invalid(
+            "volume_mount names a volume of this node, which the engine elsewhere does not have; use a `mount` block of type volume".into(),
+        );
+    }
+    for mount in &task.mounts {
+        let propagation = match mount.propagation_mode.as_str() {
+            "" | "private" => "rprivate",
+            "host-to-task" => "rslave",
+            "bidirectional" => "rshared",
+            other => other,
+        };
+        out.mounts.push(json!({
+            "Type": "bind", "Source": mount.host_path, "Target": mount.task_path, "ReadOnly": mount.readonly,
+            "BindOptions": {"Propagation": propagation},
+        }));
+    }
+    Ok(out)
+}
+
+fn mount_value(mount: &MountOption, task: &TaskConfig, plugin: &PluginConfig, place: Place) -> Result<Value, Error> {
+    if mount.target.is_empty() {
+        return invalid("config.mount has no target".into());
+    }
+    let mut value = json!({"Target": mount.target, "ReadOnly": mount.readonly});
+    match mount.kind.as_str() {
+        "bind" => {
+            value["Type"] = "bind".into();
+            value["Source"] = host_path(&mount.source, task, plugin, place, "mount")?.into();
+            if !mount.bind_options.propagation.is_empty() {
+                value["BindOptions"] = json!({"Propagation": mount.bind_options.propagation});
+            }
+        }
+        "" | "volume" => {
+            let driver = &mount.volume_options.driver_config;
+            // The engine's own driver binds any path by its options.
+            if !plugin.volumes.enabled && (!driver.name.is_empty() || !driver.options.is_empty()) {
+                return invalid(
+                    "config.mount: volume_options.driver_config is not allowed; the operator allows it with volumes { enabled = true }"
+                        .into(),
+                );
+            }
+            value["Type"] = "volume".into();
+            value["Source"] = mount.source.clone().into();
+            value["VolumeOptions"] = json!({"NoCopy": mount.volume_options.no_copy, "Labels": mount.volume_options.labels});
+            if !driver.name.is_empty() || !driver.options.is_empty() {
+                value["VolumeOptions"]["DriverConfig"] = json!({"Name": driver.name, "Options": driver.options});
+            }
+        }
+        "tmpfs" => {
+            if !mount.source.is_empty() {
+                return invalid(format!("config.mount: a tmpfs has no source, {:?} is given", mount.source));
+            }
+            value["Type"] = "tmpfs".into();
+            value["TmpfsOptions"] = json!({"SizeBytes": mount.tmpfs_options.size, "Mode": mount.tmpfs_options.mode});
+        }
+        other => return invalid(format!("config.mount: {other:?} is no kind of mount; there are bind, volume and tmpfs")),
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use driver_sdk::proto::driver::Mount;
+
+    use super::*;
+
+    fn task() -> TaskConfig {
+        TaskConfig { name: "web".into(), alloc_dir: "/a/0a1b".into(), ..TaskConfig::default() }
+    }
+
+    fn plugin(enabled: bool, label: &str) -> PluginConfig {
+        let volumes = crate::config::VolumePolicy { enabled, selinuxlabel: label.into() };
+        PluginConfig { volumes, ..PluginConfig::default() }
+    }
+
+    fn with_volumes(volumes: &[&str], driver: &str) -> TaskOptions {
+        let volumes = volumes.iter().map(|v| (*v).to_owned()).collect();
+        TaskOptions { volumes, volume_driver: driver.into(), ..TaskOptions::default() }
+    }
+
+    #[test]
+    fn a_task_sees_its_directories_under_the_usual_names() {
+        let found = mounts(&task(), &TaskOptions::default(), &plugin(false, "z"), Place::Local).expect("fine");
+        assert_eq!(found.binds, ["/a/0a1b/alloc:/alloc:z", "/a/0a1b/web/local:/local:z", "/a/0a1b/web/secrets:/secrets:z"]);
+        let remote = mounts(&task(), &TaskOptions::default(), &plugin(false, ""), Place::Remote).expect("fine");
+        assert!(remote.binds.is_empty() && remote.mounts.len() == 3 && remote.mounts[1]["Target"] == "/local", "{remote:?}");
+    }
+
+    #[test]
+    fn host_paths_need_the_operators_leave() {
+        for (volume, driver, enabled, wanted) in [
+            ("data:/d", "", false, Some("/a/0a1b/web/data:/d")),
+            ("./local/x:/d:ro", "", false, Some("/a/0a1b/web/local/x:/d:ro")),
+            ("../alloc/data:/d", "", false, Some("/a/0a1b/alloc/data:/d")),
+            ("../../other:/d", "", false, None),
+            ("/etc:/d", "", false, None),
+            ("/etc:/d:ro", "", true, Some("/etc:/d:ro")),
+            ("name:/d", "pxd", false, None),
+            ("name:/d", "pxd", true, Some("name:/d")),
+            ("/etc", "", true, None),
+            ("a:b:c:d", "", true, None),
+            ("a:relative", "", true, None),
+        ] {
+            let found = mounts(&task(), &with_volumes(&[volume], driver), &plugin(enabled, ""), Place::Local);
+            assert_eq!(found.ok().and_then(|m| m.binds.last().cloned()).as_deref(), wanted, "{volume} {enabled}");
+        }
+        assert!(mounts(&task(), &with_volumes(&["data:/d"], ""), &plugin(true, ""), Place::Remote).is_err(), "no node, no task directory");
+        let far = mounts(&task(), &with_volumes(&["/srv:/d"], ""), &plugin(true, ""), Place::Remote).expect("fine");
+        assert_eq!(far.binds, ["/srv:/d"]);
+    }
+
+    #[test]
+    fn mount_blocks_become_mounts() {
+        let mount = |kind: &str, source: &str| MountOption {
+            kind: kind.into(),
+            source: source.into(),
+            target: "/t".into(),
+            ..MountOption::default()
+        };
+        let of = |m: MountOption, enabled| {
+            let options = TaskOptions { mount: vec![m], ..TaskOptions::default() };
+            mounts(&task(), &options, &plugin(enabled, ""), Place::Local).map(|m| m.mounts[0].clone())
+        };
+        assert_eq!(of(mount("bind", "local"), false).expect("fine")["Source"], "/a/0a1b/web/local");
+        assert!(of(mount("bind", "/etc"), false).is_err());
+        assert_eq!(of(mount("", "vol"), false).expect("fine")["Type"], "volume");
+        assert_eq!(of(mount("tmpfs", ""), false).expect("fine")["TmpfsOptions"]["SizeBytes"], 0);
+        assert!(of(mount("tmpfs", "x"), false).is_err());
+        assert!(of(mount("nfs", "x"), true).is_err());
+        let mut driven = mount("volume", "v");
+        driven.volume_options.driver_config.options.insert("device".into(), "/etc".into());
+        assert!(of(driven.clone(), false).is_err(), "a bind by the back door");
+        assert_eq!(of(driven, true).expect("fine")["VolumeOptions"]["DriverConfig"]["Options"]["device"], "/etc");
+    }
+
+    #[test]
+    fn volumes_of_the_node_are_bound() {
+        let mut task = task();
+        let mount = Mount {
+            task_path: "/v".into(),
+            host_path: "/srv/v".into(),
+            readonly: true,
+            propagation_mode: "host-to-task".into(),
+            ..Mount::default()
+        };
+        task.mounts.push(mount);
+        let found = mounts(&task, &TaskOptions::default(), &plugin(false, ""), Place::Local).expect("fine");
+        let wanted =
+            json!({"Type": "bind", "Source": "/srv/v", "Target": "/v", "ReadOnly": true, "BindOptions": {"Propagation": "rslave"}});
+        assert_eq!(found.mounts, [wanted]);
+        assert!(mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! The driver `docker` against a real engine: everything of it, and every process killed in the middle.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    Verdict,
+    cluster::{Agent, program},
+    dockerd::{Daemon, IMAGE, install},
+};
+use crate::local::{kill, until};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// Counts for ever, twenty lines a second, and says who asks for it.
+pub(crate) const COUNTER: &str = "trap 'echo got-usr1' USR1; i=0; while true; do i=$((i+1)); echo line-$i; busybox usleep 50000; done";
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    if let Some(why) = install(&[("dockerd", "docker.io"), ("busybox", "busybox-static"), ("ip", "iproute2")]) {
+        return Ok(Verdict::Skipped(why));
+    }
+    let mut daemon = Daemon::new(7)?;
+    let config = format!("plugin \"docker\" {{\n  config {{\n    endpoint = {:?}\n  }}\n}}", daemon.url());
+    let mut agent = Agent::start("docker", &[], &config)?;
+    story(&mut agent, &mut daemon).with_context(|| format!("the end of the agent's log:\n{}\n{}", agent.log_tail(), daemon.log_tail()))?;
+    drop(agent);
+    daemon.end()?;
+    Ok(Verdict::Passed)
+}
+
+fn health(agent: &Agent) -> Result<Value> {
+    Ok(agent.get("/v1/nodes")?[0]["Drivers"]["docker"].clone())
+}
+
+fn story(agent: &mut Agent, daemon: &mut Daemon) -> Result<()> {
+    until("the reason why there is no engine", BOUND, || {
+        let seen = health(agent)?;
+        let why = seen["HealthDescription"].as_str().unwrap_or_default();
+        Ok((seen["Healthy"] == false && why.contains("cannot be reached")).then_some(()))
+    })?;
+    daemon.up()?;
+    daemon.import_image()?;
+    until("a healthy driver", BOUND, || Ok((health(agent)?["Healthy"] == true).then_some(())))?;
+
+    one_run(agent)?;
+    refused(agent)?;
+    out_of_memory(agent)?;
+    let (alloc, container) = service(agent, daemon)?;
+    killed_in_turn(agent, daemon, &alloc, &container)?;
+    cut_off_starts(agent, daemon)?;
+    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+}
+
+/// Exit code, both streams, environment, directories, user.
+fn one_run(agent: &Agent) -> Result<()> {
+    let script = "echo to-stdout; echo to-stderr >&2; id -u; echo $NOMAD_TASK_DIR $NOMAD_META_color; echo shared > /alloc/data/f; cat /local/given; exit 7";
+    let mut job = job("ends", "batch", json!({"command": "/bin/sh", "args": ["-c", script], "work_dir": "/tmp"}));
+    let task = &mut job["Job"]["TaskGroups"][0]["Tasks"][0];
+    task["Meta"] = json!({"color": "red"});
+    task["User"] = "guest".into();
+    task["Config"]["volumes"] = json!(["../alloc/data:/again"]);
+    task["Config"]["command"] = "/bin/sh".into();
+    task["Config"]["args"] = json!(["-c", script.replace("cat /local/given", "cat /again/f")]);
+    submit(agent, &job)?;
+    let ended = until("the end of the batch job", BOUND, || alloc(agent, "ends", "failed"))?;
+    let events = events(agent, &ended)?;
+    ensure!(events.iter().any(|e| e["Type"] == "Terminated" && e["ExitCode"] == 7), "no Terminated event with exit code 7: {events:?}");
+    for (stream, wanted) in [("stdout", "to-stdout\n1000\n/local red\nshared\n"), ("stderr", "to-stderr\n")] {
+        let text = log(agent, &ended, stream)?;
+        ensure!(text == wanted, "{stream} reads {text:?}");
+    }
+    Ok(())
+}
+
+/// What cannot be had is said by name.
+fn refused(agent: &Agent) -> Result<()> {
+    for (id, config, part) in [
+        ("no-image", json!({"image": "drover-none:1", "command": "x"}), "drover-none:1"),
+        ("not-allowed", json!({"privileged": true}), "allow_privileged"),
+        ("no-program", json!({"command": "/bin/none"}), "/bin/none"),
+    ] {
+        submit(agent, &job(id, "batch", config))?;
+        let failed = until(&format!("the failure of {id}"), BOUND, || alloc(agent, id, "failed"))?;
+        let text = serde_json::to_string(&events(agent, &failed)?)?;
+        ensure!(text.contains(part), "{id}: {part} is not in {text}");
+    }
+    Ok(())
+}
+
+fn out_of_memory(agent: &Agent) -> Result<()> {
+    let mut job = job("greedy", "batch", json!({"command": "/bin/tail", "args": ["/dev/zero"]}));
+    job["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = 16.into();
+    submit(agent, &job)?;
+    let failed = until("the end of the greedy job", BOUND, || alloc(agent, "greedy", "failed"))?;
+    let events = events(agent, &failed)?;
+    ensure!(
+        events.iter().any(|e| e["Type"] == "Terminated" && e["Details"]["oom_killed"] == "true"),
+        "no event says that memory was short: {events:?}"
+    );
+    Ok(())
+}
+
+/// A service with a port; stats, signal, exec.
+fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
+    let config =
+        json!({"command": "/bin/sh", "args": ["-c", format!("busybox httpd -p 8080 -h /etc; {COUNTER}")], "ports": ["http"], "init": true});
+    let mut job = job("stays", "service", config);
+    let group = &mut job["Job"]["TaskGroups"][0];
+    group["Networks"] = json!([{"Mode": "host", "DynamicPorts": [{"Label": "http", "To": 8080}]}]);
+    group["Tasks"][0]["KillTimeout"] = 1_000_000_000_i64.into();
+    submit(agent, &job)?;
+    let id = until("the running service", BOUND, || alloc(agent, "stays", "running"))?;
+    let container = one_container(daemon)?;
+
+    let detail = agent.get(&format!("/v1/allocation/{id}"))?;
+    let port = &detail["AllocatedResources"]["Shared"]["Ports"][0];
+    let address = format!("{}:{}", port["HostIP"].as_str().unwrap_or_default(), port["Value"]);
+    until(&format!("an answer at {address}"), BOUND, || {
+        let mut stream = TcpStream::connect(&address)?;
+        stream.write_all(b"GET /passwd HTTP/1.0\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text.contains("guest").then_some(()))
+    })?;
+
+    until("a sample with memory", BOUND, || {
+        let stats = agent.get(&format!("/v1/client/allocation/{id}/stats"))?;
+        Ok(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"]["Usage"].as_u64().filter(|n| *n > 0).map(drop))
+    })?;
+    agent.put(&format!("/v1/client/allocation/{id}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    until("the signal's echo", BOUND, || Ok(log(agent, &id, "stdout")?.contains("got-usr1").then_some(())))?;
+
+    let said = agent.exec(&id, &["/bin/sh", "-c", "echo out; echo err >&2; exit 5"])?;
+    ensure!(said == (5, "out\n".into(), "err\n".into()), "exec answered {said:?}");
+    Ok((id, container))
+}
+
+/// Plugin, agent and engine are killed; the container is the same and its log has no gap and nothing twice.
+fn killed_in_turn(agent: &mut Agent, daemon: &mut Daemon, alloc: &str, container: &str) -> Result<()> {
+    let plugins = |agent: &Agent| -> Vec<u32> {
+        agent.processes().into_iter().filter(|(_, c)| c.trim_end().ends_with("driver docker")).map(|(p, _)| p).collect()
+    };
+    let goes_on = |agent: &Agent, daemon: &Daemon, after: &str| -> Result<()> {
+        let before = until("an agent that answers", BOUND, || Ok(numbers(&log(agent, alloc, "stdout")?).last().copied()))?;
+        until(&format!("further lines after {after}"), BOUND, || {
+            Ok(numbers(&log(agent, alloc, "stdout")?).last().is_some_and(|n| *n > before + 5).then_some(()))
+        })?;
+        ensure!(one_container(daemon)? == container, "another container after {after}");
+        until(&format!("stats after {after}"), BOUND, || {
+            let stats = agent.get(&format!("/v1/client/allocation/{alloc}/stats"))?;
+            Ok((!stats["Tasks"]["t"].is_null()).then_some(()))
+        })
+    };
+    let first = plugins(agent);
+    ensure!(first.len() == 1, "one plugin process expected, there are {first:?}");
+    kill(first[0])?;
+    until("a new plugin process", BOUND, || Ok(plugins(agent).iter().any(|p| !first.contains(p)).then_some(())))?;
+    goes_on(agent, daemon, "kill -9 of the plugin")?;
+    agent.crash_and_restart()?;
+    goes_on(agent, daemon, "kill -9 of the agent")?;
+    daemon.crash()?;
+    until("an unhealthy driver without its engine", BOUND, || Ok((health(agent)?["Healthy"] == false).then_some(())))?;
+    ensure!(self::alloc(agent, "stays", "running")?.as_deref() == Some(alloc), "the task is still said to run while its engine is away");
+    daemon.up()?;
+    until("a healthy driver with its engine", BOUND, || Ok((health(agent)?["Healthy"] == true).then_some(())))?;
+    goes_on(agent, daemon, "kill -9 of the engine")?;
+    let seen = numbers(&log(agent, alloc, "stdout")?);
+    let wanted: Vec<u64> = (1..=seen.len() as u64).collect();
+    ensure!(seen == wanted, "lines are missing or there twice: {seen:?}");
+    let detail = agent.get(&format!("/v1/allocation/{alloc}"))?;
+    ensure!(detail["TaskStates"]["t"]["Restarts"] == 0, "the task was restarted: {}", detail["TaskStates"]["t"]);
+
+    // It does not listen to SIGTERM, so it is killed after its kill_timeout.
+    agent.delete("/v1/job/stays")?;
+    until("the end of the service", BOUND, || self::alloc(agent, "stays", "complete"))?;
+    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))
+}
+
+/// The plugin dies at every moment of a start; there is one container in the end, and none after the stop.
+fn cut_off_starts(agent: &Agent, daemon: &Daemon) -> Result<()> {
+    for (round, pause_ms) in [5, 60, 130, 220, 350].into_iter().enumerate() {
+        let id = format!("cut-{round}");
+        let mut job = job(&id, "service", json!({"command": "/bin/sleep", "args": ["1000"]}));
+        job["Job"]["TaskGroups"][0]["RestartPolicy"] =
+            json!({"Attempts": 5, "Mode": "delay", "Interval": 60_000_000_000_i64, "Delay": 100_000_000});
+        submit(agent, &job)?;
+        // The moment itself is what varies here, nothing waits for it.
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        for (pid, _) in agent.processes().iter().filter(|(_, c)| c.trim_end().ends_with("driver docker")) {
+            kill(*pid)?;
+        }
+        until(&format!("{id} running"), BOUND, || alloc(agent, &id, "running"))?;
+        until(&format!("one container of {id}"), BOUND, || Ok((daemon.containers(true)?.len() == 1).then_some(())))?;
+        agent.delete(&format!("/v1/job/{id}"))?;
+        until(&format!("the end of {id}"), BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
+    }
+    Ok(())
+}
+
+fn submit(agent: &Agent, job: &Value) -> Result<()> {
+    let (status, text) = agent.put_text("/v1/jobs", job)?;
+    ensure!(status == 200, "the job was refused: {status} {text}");
+    Ok(())
+}
+
+fn one_container(daemon: &Daemon) -> Result<String> {
+    let running = daemon.containers(true)?;
+    ensure!(running.len() == 1, "one container expected, there are {running:?}");
+    Ok(running[0].0.clone())
+}
+
+/// The numbers of the counter's lines.
+pub(crate) fn numbers(text: &str) -> Vec<u64> {
+    text.lines().filter_map(|l| l.strip_prefix("line-")?.parse().ok()).collect()
+}
+
+fn log(agent: &Agent, alloc: &str, stream: &str) -> Result<String> {
+    agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))
+}
+
+fn events(agent: &Agent, alloc: &str) -> Result<Vec<Value>> {
+    let detail = agent.get(&format!("/v1/allocation/{alloc}"))?;
+    Ok(detail["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default())
+}
+
+fn alloc(agent: &Agent, job: &str, status: &str) -> Result<Option<String>> {
+    let allocs = agent.get(&format!("/v1/job/{job}/allocations"))?;
+    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == status);
+    Ok(found.and_then(|a| a["ID"].as_str().map(str::to_owned)))
+}
+
+fn job(id: &str, kind: &str, mut config: Value) -> Value {
+    if config.get("image").is_none() {
+        config["image"] = IMAGE.into();
+    }
+    json!({"Job": {
+        "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
+        "TaskGroups": [{
+            "Name": "g", "Count": 1, "Update": if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null },
+            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1_000_000_000},
+            "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+            "Tasks": [{"Name": "t", "Driver": "docker", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 32}}]
+        }]
+    }})
+}
+
+impl Agent {
+    /// `alloc exec`: exit code, standard output, standard error.
+    pub(crate) fn exec(&self, alloc: &str, command: &[&str]) -> Result<(i32, String, String)> {
+        let url = self.address();
+        let args = ["alloc", "exec", "-address", &url, "-task", "t", alloc].into_iter().chain(command.iter().copied());
+        let out = std::process::Command::new(program()).args(args).stdin(std::process::Stdio::null()).output()?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok((out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr)))
+    }
+}

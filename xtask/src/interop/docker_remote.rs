@@ -1,0 +1,216 @@
+//! The driver `docker_remote`: a server and two nodes manage a container of an engine elsewhere, over TLS; nodes come and go, the container stays.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    Verdict,
+    cluster::{Agent, Role},
+    docker::numbers,
+    dockerd::{Daemon, IMAGE, install},
+};
+use crate::{
+    local::{free_ports, until},
+    process::Run,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    let wanted = [("dockerd", "docker.io"), ("busybox", "busybox-static"), ("ip", "iproute2"), ("openssl", "openssl")];
+    if let Some(why) = install(&wanted) {
+        return Ok(Verdict::Skipped(why));
+    }
+    let [port] = free_ports()?;
+    let mut daemon = Daemon::new(8)?;
+    let tls = daemon.dir().join("tls");
+    certificates(&tls)?;
+    let file = |name: &str| tls.join(name).display().to_string();
+    daemon.listen_also(&[
+        format!("--host=tcp://127.0.0.1:{port}"),
+        "--tlsverify".into(),
+        format!("--tlscacert={}", file("ca.pem")),
+        format!("--tlscert={}", file("server.pem")),
+        format!("--tlskey={}", file("server.key")),
+    ]);
+    daemon.up()?;
+    daemon.import_image()?;
+    let plugin = |cert: &str| {
+        format!(
+            "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://127.0.0.1:{port}\"\n    tls {{\n      ca = {:?}\n      cert = {:?}\n      \
+             key = {:?}\n    }}\n  }}\n}}",
+            file("ca.pem"),
+            file(&format!("{cert}.pem")),
+            file(&format!("{cert}.key")),
+        )
+    };
+    let server =
+        Agent::start_as("docker-server", Role::Server, &[], "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}")?;
+    let mut nodes = vec![Agent::start_as("docker-n1", Role::Node(&server), &[], &plugin("client"))?];
+    let result = story(&server, &mut nodes, &mut daemon, &plugin);
+    let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), daemon.log_tail()))?;
+    drop((nodes, server));
+    daemon.end()?;
+    Ok(Verdict::Passed)
+}
+
+/// An authority, a certificate for the engine, one for nodes, and one of a stranger.
+fn certificates(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let openssl = |args: &str| Run::new("openssl", args.split(' ')).dir(dir).quiet().run();
+    let own = |name: &str| {
+        openssl(&format!(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
+        ))
+    };
+    own("ca")?;
+    own("stranger")?;
+    fs::write(dir.join("ext"), "subjectAltName=IP:127.0.0.1\n")?;
+    for name in ["server", "client"] {
+        openssl(&format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"))?;
+        openssl(&format!("x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.pem"))?;
+    }
+    Ok(())
+}
+
+fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &dyn Fn(&str) -> String) -> Result<()> {
+    until("a healthy driver over TLS", BOUND, || Ok((healthy(server)? == 1).then_some(())))?;
+    let (status, text) = server.put_text("/v1/jobs", &job())?;
+    ensure!(status == 200, "the job was refused: {status} {text}");
+    let first = until("a running instance", BOUND, || running(server))?;
+    let container = one_container(daemon)?;
+    ensure!(
+        first["ProviderId"] == container.as_str() || first.to_string().contains(&container),
+        "the record does not name container {container}: {first}"
+    );
+    let alloc = allocation(server)?;
+    counts(server, &alloc)?;
+    until("a sample with memory", BOUND, || {
+        let stats = server.get(&format!("/v1/client/allocation/{alloc}/stats"))?;
+        Ok(stats["Tasks"]["t"]["ResourceUsage"]["MemoryStats"]["Usage"].as_u64().filter(|n| *n > 0).map(drop))
+    })?;
+    server.put(&format!("/v1/client/allocation/{alloc}/signal"), &json!({"Task": "t", "Signal": "SIGUSR1"}))?;
+    until("the signal's echo", BOUND, || Ok(log(server, &alloc)?.contains("got-usr1").then_some(())))?;
+    let said = server.exec(&alloc, &["/bin/sh", "-c", "echo out; exit 5"])?;
+    ensure!((said.0, said.1.as_str()) == (5, "out\n"), "exec answered {said:?}");
+
+    // A drain with room.
+    nodes.push(Agent::start_as("docker-n2", Role::Node(server), &[], &plugin("client"))?);
+    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
+    let manager = manager(server)?;
+    drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    until("another manager after the drain", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    same(server, daemon, &container, "the drain")?;
+    drain(server, &manager, Value::Null)?;
+
+    // kill -9 of the manager with everything that belongs to it.
+    let manager = self::manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
+    drop(nodes.remove(at));
+    until("another manager after kill -9", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    same(server, daemon, &container, "kill -9 of its node")?;
+
+    // The engine goes and comes back: nothing is concluded from its silence.
+    daemon.crash()?;
+    until("a driver that says that the engine is away", BOUND, || Ok((healthy(server)? == 0).then_some(())))?;
+    daemon.up()?;
+    until("a healthy driver with its engine", BOUND, || Ok((healthy(server)? >= 1).then_some(())))?;
+    same(server, daemon, &container, "kill -9 of the engine")?;
+
+    // A stranger's certificate.
+    nodes.push(Agent::start_as("docker-n3", Role::Node(server), &[], &plugin("stranger"))?);
+    until("the reason why a stranger is refused", BOUND, || {
+        let text = server.get("/v1/nodes")?.to_string();
+        Ok(text.to_lowercase().contains("certificate").then_some(()))
+    })?;
+
+    server.delete("/v1/job/far")?;
+    until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
+    until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
+}
+
+/// The instance is the same, and its log goes on without a gap.
+fn same(server: &Agent, daemon: &Daemon, container: &str, after: &str) -> Result<()> {
+    let alloc = until(&format!("an allocation after {after}"), BOUND, || Ok(allocation(server).ok()))?;
+    counts(server, &alloc).with_context(|| format!("after {after}"))?;
+    ensure!(one_container(daemon)? == container, "another container after {after}");
+    Ok(())
+}
+
+fn counts(server: &Agent, alloc: &str) -> Result<()> {
+    let read = || Ok(numbers(&log(server, alloc)?).last().copied());
+    let before = until("lines of the instance", BOUND, read)?;
+    until("further lines of the instance", BOUND, || Ok(read()?.filter(|n| *n > before + 5)))?;
+    let seen = numbers(&log(server, alloc)?);
+    let wanted: Vec<u64> = (1..=seen.len() as u64).collect();
+    ensure!(seen == wanted, "lines are missing or there twice: {seen:?}");
+    Ok(())
+}
+
+fn healthy(server: &Agent) -> Result<usize> {
+    let nodes = server.get("/v1/nodes")?;
+    Ok(nodes
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|n| n["Status"] == "ready" && n["Drivers"]["docker_remote"]["Healthy"] == true)
+        .count())
+}
+
+fn record(server: &Agent) -> Result<Value> {
+    Ok(server.get("/v1/remote/tasks")?.get(0).cloned().unwrap_or_default())
+}
+
+fn running(server: &Agent) -> Result<Option<Value>> {
+    let record = record(server)?;
+    Ok((record["Observed"]["State"] == "Running").then_some(record))
+}
+
+/// Name of the node that manages the instance.
+fn manager(server: &Agent) -> Result<String> {
+    let record = record(server)?;
+    let name = record["ManagerName"].as_str().unwrap_or_default();
+    ensure!(!name.is_empty(), "the instance has no manager: {record}");
+    Ok(name.to_owned())
+}
+
+/// Drains a node, or ends that and makes it eligible again.
+fn drain(server: &Agent, name: &str, spec: Value) -> Result<()> {
+    let nodes = server.get("/v1/nodes")?;
+    let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str().map(str::to_owned));
+    let id = id.with_context(|| format!("no node is called {name}"))?;
+    server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": spec.is_null()}))?;
+    Ok(())
+}
+
+fn allocation(server: &Agent) -> Result<String> {
+    let allocs = server.get("/v1/job/far/allocations")?;
+    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run");
+    found.and_then(|a| a["ID"].as_str().map(str::to_owned)).context("no running allocation")
+}
+
+fn one_container(daemon: &Daemon) -> Result<String> {
+    let all = daemon.containers(true)?;
+    ensure!(all.len() == 1, "one container expected, there are {all:?}");
+    Ok(all[0].0.clone())
+}
+
+fn log(server: &Agent, alloc: &str) -> Result<String> {
+    server.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))
+}
+
+fn job() -> Value {
+    json!({"Job": {
+        "ID": "far", "Name": "far", "Type": "service", "Datacenters": ["*"],
+        "TaskGroups": [{
+            "Name": "g", "Count": 1, "Update": {"MaxParallel": 0},
+            "Tasks": [{"Name": "t", "Driver": "docker_remote", "KillTimeout": 1_000_000_000_i64,
+                       "Config": {"image": IMAGE, "command": "/bin/sh", "args": ["-c", super::docker::COUNTER], "init": true},
+                       "Resources": {"CPU": 20, "MemoryMB": 32}}]
+        }]
+    }})
+}

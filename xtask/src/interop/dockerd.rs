@@ -1,0 +1,259 @@
+//! A Docker engine of a check's own: private socket, data, bridge and cgroup; nothing of it is left.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    local::{self, kill, processes_of, until},
+    process::Run,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// Image with a static shell and nothing else.
+pub(crate) const IMAGE: &str = "drover-busybox:1";
+
+/// A running engine.
+pub(crate) struct Daemon {
+    dir: PathBuf,
+    bridge: String,
+    more: Vec<String>,
+    child: Option<Child>,
+    containerd: Option<Child>,
+}
+
+/// Installs Debian's packages where a program is missing; says why it cannot be had.
+pub(crate) fn install(wanted: &[(&str, &str)]) -> Option<String> {
+    if Run::new("id", ["-u"]).output().map(|id| id.trim() != "0").unwrap_or(true) {
+        return Some("an engine of its own needs root".into());
+    }
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(program, _)| !Run::new("which", [*program]).succeeds()).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let apt = |args: &[&str]| Run::new("apt-get", args.iter().chain(&missing).copied()).run();
+    let options = ["-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends"];
+    let installed = apt(&options).or_else(|_| {
+        Run::new("apt-get", ["-o", "DPkg::Lock::Timeout=300", "update"]).run()?;
+        apt(&options)
+    });
+    installed.err().map(|e| format!("{} cannot be installed: {e:#}", missing.join(", ")))
+}
+
+impl Daemon {
+    /// Prepares an engine; [`Daemon::up`] starts it. `number` tells engines of one check apart.
+    pub(crate) fn new(number: u8) -> Result<Daemon> {
+        let pid = std::process::id();
+        let dir = std::env::temp_dir().join(format!("drover-interop-dockerd{number}-{pid}"));
+        drop(fs::remove_dir_all(&dir));
+        fs::create_dir_all(&dir)?;
+        let bridge = format!("drv{number}{}", pid % 1_000_000);
+        Run::new("ip", ["link", "add", &bridge, "type", "bridge"]).run().context("the machine cannot make a bridge")?;
+        let daemon = Daemon { dir, bridge, more: Vec::new(), child: None, containerd: None };
+        let net = format!("10.231.{number}.1/24");
+        Run::new("ip", ["addr", "add", &net, "dev", &daemon.bridge]).run()?;
+        Run::new("ip", ["link", "set", &daemon.bridge, "up"]).run()?;
+        Ok(daemon)
+    }
+
+    /// Further arguments for the next start.
+    pub(crate) fn listen_also(&mut self, more: &[String]) {
+        self.more = more.to_vec();
+    }
+
+    /// Its directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where it listens on this machine.
+    pub(crate) fn url(&self) -> String {
+        format!("unix://{}", self.dir.join("d.sock").display())
+    }
+
+    /// Starts it, and waits until it answers.
+    pub(crate) fn up(&mut self) -> Result<()> {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        if self.containerd.is_none() {
+            // As a service of its own, as distributions run it: it outlives the engine.
+            let config = format!(
+                "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {:?}\n",
+                path("containerd"),
+                path("containerd-state"),
+                path("c.sock"),
+            );
+            fs::write(path("containerd.toml"), config)?;
+            let mut started = Command::new("containerd");
+            started.args(["--config", &path("containerd.toml")]).stdin(Stdio::null());
+            let child = started.stdout(log.try_clone()?).stderr(log.try_clone()?).spawn().context("could not start containerd")?;
+            self.containerd = Some(child);
+            until("a containerd that listens", BOUND, || {
+                Ok(std::os::unix::net::UnixStream::connect(path("c.sock")).is_ok().then_some(()))
+            })?;
+        }
+        // Neither the machine's packet filter nor its routing is touched: published ports are served by the engine's own proxy.
+        let args = [
+            "--host".into(),
+            self.url(),
+            "--data-root".into(),
+            path("data"),
+            "--exec-root".into(),
+            path("exec"),
+            "--pidfile".into(),
+            path("pid"),
+            "--containerd".into(),
+            path("c.sock"),
+            "--bridge".into(),
+            self.bridge.clone(),
+            "--cgroup-parent".into(),
+            self.cgroup(),
+            "--iptables=false".into(),
+            "--ip6tables=false".into(),
+            "--ip-forward=false".into(),
+            "--ip-masq=false".into(),
+            "--live-restore".into(),
+        ];
+        let child = Command::new("dockerd")
+            .args(args.iter().chain(&self.more))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("could not start dockerd")?;
+        self.child = Some(child);
+        until("an engine that answers", BOUND, || Ok(self.cli(&["version"]).quiet().succeeds().then_some(())))
+            .with_context(|| self.log_tail())
+    }
+
+    fn cgroup(&self) -> String {
+        format!("/drover-{}", self.bridge)
+    }
+
+    /// The client, told where the engine is.
+    fn cli(&self, args: &[&str]) -> Run {
+        let url = self.url();
+        Run::new("docker", ["-H", &url].into_iter().chain(args.iter().copied()))
+    }
+
+    /// Runs the client and takes its output.
+    pub(crate) fn docker(&self, args: &[&str]) -> Result<String> {
+        self.cli(args).output()
+    }
+
+    /// Containers with their names: all, or the running ones.
+    pub(crate) fn containers(&self, all: bool) -> Result<Vec<(String, String)>> {
+        let mut args = vec!["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
+        if all {
+            args.push("-a");
+        }
+        let list = self.docker(&args)?;
+        Ok(list.lines().filter_map(|l| l.split_once(' ')).map(|(id, name)| (id.to_owned(), name.to_owned())).collect())
+    }
+
+    /// Makes [`IMAGE`].
+    pub(crate) fn import_image(&self) -> Result<()> {
+        let tree = self.dir.join("tree");
+        for dir in ["bin", "tmp", "etc"] {
+            fs::create_dir_all(tree.join(dir))?;
+        }
+        let busybox = Run::new("which", ["busybox"]).output()?;
+        fs::copy(busybox.trim(), tree.join("bin/busybox"))?;
+        for applet in ["sh", "sleep", "cat", "httpd", "tail", "kill", "stty", "env", "id", "ls"] {
+            std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet))?;
+        }
+        fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\nguest:x:1000:1000:guest:/:/bin/sh\n")?;
+        let tar = self.dir.join("tree.tar");
+        Run::new("tar", ["-C".as_ref(), tree.as_os_str(), "-cf".as_ref(), tar.as_os_str(), ".".as_ref()]).run()?;
+        self.docker(&["import", &tar.display().to_string(), IMAGE])?;
+        Ok(())
+    }
+
+    /// SIGKILL for the engine alone; its containers run on.
+    pub(crate) fn crash(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The end of its log.
+    pub(crate) fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("the end of the engine's log:\n{}", lines[lines.len().saturating_sub(15)..].join("\n"))
+    }
+
+    /// Ends it and checks that nothing is left.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.take_down();
+        let left = processes_of(&self.dir);
+        ensure!(left.is_empty(), "processes of the engine are left: {left:?}");
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let left: Vec<&str> = mounts.lines().filter(|l| l.contains(&*self.dir.to_string_lossy())).collect();
+        ensure!(left.is_empty(), "mounts of the engine are left: {left:?}");
+        ensure!(!self.dir.exists(), "{} is left", self.dir.display());
+        Ok(())
+    }
+
+    fn take_down(&mut self) {
+        if !self.dir.exists() {
+            return;
+        }
+        if self.child.is_some() {
+            let all: Vec<String> = self.containers(true).unwrap_or_default().into_iter().map(|(id, _)| id).collect();
+            if !all.is_empty() {
+                let args: Vec<&str> = ["rm", "-f", "-v"].into_iter().chain(all.iter().map(String::as_str)).collect();
+                drop(self.docker(&args));
+            }
+        }
+        if let Some(mut child) = self.child.take() {
+            drop(Run::new("kill", [child.id().to_string()]).run());
+            drop(until("the engine's end", Duration::from_secs(15), || Ok(child.try_wait()?.map(drop))));
+            drop(child.kill());
+            drop(child.wait());
+        }
+        if let Some(mut child) = self.containerd.take() {
+            drop(Run::new("kill", [child.id().to_string()]).run());
+            drop(until("containerd's end", Duration::from_secs(10), || Ok(child.try_wait()?.map(drop))));
+            drop(child.kill());
+            drop(child.wait());
+        }
+        drop(until("the end of what the engine has started", Duration::from_secs(10), || {
+            let left = processes_of(&self.dir);
+            for pid in left.keys() {
+                kill(*pid)?;
+            }
+            Ok(left.is_empty().then_some(()))
+        }));
+        drop(Run::new("ip", ["link", "del", &self.bridge]).run());
+        for root in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            remove_cgroup(&root.path().join(&self.cgroup()[1..]));
+        }
+        remove_cgroup(&Path::new("/sys/fs/cgroup").join(&self.cgroup()[1..]));
+        local::remove(&self.dir);
+    }
+}
+
+/// Cgroups go from the inside out.
+fn remove_cgroup(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_cgroup(&entry.path());
+        }
+    }
+    drop(fs::remove_dir(dir));
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.take_down();
+    }
+}
