@@ -5,6 +5,7 @@
 const ALLOWED: &[(&str, &[&str])] = &[
     // Published: these know nothing of crates/.
     ("driver-proto", &[]),
+    ("driver-check", &["driver-proto"]),
     ("driver-sdk", &["driver-proto", "driver-sdk-derive"]),
     ("driver-sdk-derive", &[]),
     ("executor-proto", &[]),
@@ -30,7 +31,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("driver-host", &["driver-proto", "hcl-lang"]),
     ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
     ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
-    ("cli", &["api", "client", "docker", "driver-sdk", "exec", "hcl-lang", "jobspec", "mock", "model", "raw-exec", "remote-exec", "server"]),
+    (
+        "cli",
+        &[
+            "api",
+            "client",
+            "docker",
+            "driver-check",
+            "driver-host",
+            "driver-sdk",
+            "exec",
+            "hcl-lang",
+            "jobspec",
+            "mock",
+            "model",
+            "raw-exec",
+            "remote-exec",
+            "server",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -305,6 +305,9 @@ impl Driver for PlainRemote {
     }
 
     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error> {
+        if self.tasks().contains_key(&task.id) {
+            return Err(Error::failed(format!("task {} is already managed here", task.id)));
+        }
         // Fresh per start and repeated only when the same start is repeated: an idempotency key.
         let key = task.id.replace('/', "-");
         let ensure = Ensure {

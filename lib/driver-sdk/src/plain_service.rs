@@ -90,8 +90,8 @@ async fn samples(driver: Arc<dyn Driver>, id: String, every: Duration, out: mpsc
                     return;
                 }
             }
-            // Hosts take the end of the stream for an error and ask again for ever, so it stays open.
-            Ok(None) => return out.closed().await,
+            // Hosts take the end of the stream for an error and ask again for ever, so it stays open; until the task is no longer known.
+            Ok(None) => {}
             Err(status) => {
                 let _ = out.send(Err(status)).await;
                 return;

@@ -1,6 +1,7 @@
 //! `drover driver …`: a built-in driver as a plugin process, over the same protocol as anyone's, and what helps with
 //! drivers.
 
+mod check;
 mod schema;
 
 use std::process::ExitCode;
@@ -23,6 +24,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
+    /// Check a driver plugin against everything that agents rely on
+    Check(check::Args),
+    /// List the checks, and what it means when one fails
+    ListChecks(check::ListArgs),
     /// Show what a driver's configuration takes: keys, types, defaults, descriptions
     Schema(schema::Args),
 }
@@ -30,6 +35,8 @@ enum Verb {
 /// Serves the driver until the host ends it, or does what the verb says.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
+        Some(Verb::Check(args)) => return check::run(args),
+        Some(Verb::ListChecks(args)) => return check::list(args),
         Some(Verb::Schema(args)) => return schema::run(args),
         None => {}
     }

@@ -1,0 +1,30 @@
+//! The driver as a plugin process under the conformance suite.
+
+use driver_check::{Pace, Selection, Subject};
+
+/// What the suite cannot ask of this driver. Its tasks run no commands, and it leaves logs to the host.
+const NOT_APPLICABLE: &[&str] = &[
+    "stop/signal",
+    "stop/tree",
+    "stop/result",
+    "stats/units",
+    "logs/after-exit",
+    "logs/fifos-untouched",
+    "env/given",
+    "env/clean",
+    "env/sigpipe",
+    "exec/streaming",
+    "exec/tty-resize",
+    "exec/no-program",
+    "exec/abort",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_conformance_suite_passes() {
+    let mut subject = Subject::new(env!("CARGO_BIN_EXE_drover-driver-mock"));
+    subject.pace = Pace::relaxed();
+    let report = driver_check::run(subject, &Selection::default()).await;
+    assert!(report.passed(), "{report}");
+    let left_out: Vec<&str> = report.not_applicable().into_iter().filter(|id| !id.starts_with("remote/")).collect();
+    assert_eq!(left_out, NOT_APPLICABLE, "{report}");
+}

@@ -1,0 +1,27 @@
+//! The driver as a plugin process under the conformance suite.
+
+use driver_check::{Pace, Selection, Subject};
+
+/// What the suite cannot ask of this driver. Its tasks have no options but lists, its host reads the logs, and it runs no commands beside a task.
+const NOT_APPLICABLE: &[&str] = &[
+    "config/nil",
+    "config/int-widths",
+    "config/decimal-strings",
+    "logs/fifos-untouched",
+    "exec/plain",
+    "exec/streaming",
+    "exec/stdin",
+    "exec/tty-resize",
+    "exec/no-setup",
+    "exec/no-program",
+    "exec/abort",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_conformance_suite_passes() {
+    let mut subject = Subject::new(env!("CARGO_BIN_EXE_drover-driver-remote-exec"));
+    subject.pace = Pace::relaxed();
+    let report = driver_check::run(subject, &Selection::default()).await;
+    assert!(report.passed(), "{report}");
+    assert_eq!(report.not_applicable(), NOT_APPLICABLE, "{report}");
+}
