@@ -19,6 +19,8 @@ use crate::starts;
 use crate::task::{Life, StateV1, Task};
 
 const SIGKILL: i32 = 9;
+/// Size of the pieces of a flood.
+const FLOOD_PIECE: usize = 64 << 10;
 /// Bound of what one answer holds.
 const EXEC_REPEAT_MAX: usize = 10_000;
 /// Exit code of a plugin that was asked to crash.
@@ -86,13 +88,7 @@ impl Mock {
             return;
         };
         for n in 1..=count {
-            context.emit(TaskEvent {
-                task_id: config.id.clone(),
-                alloc_id: config.alloc_id.clone(),
-                task_name: config.name.clone(),
-                message: format!("event {n} of {count}"),
-                annotations: [("n".to_owned(), n.to_string())].into(),
-            });
+            context.emit(TaskEvent::new(config, format!("event {n} of {count}")).with("n", n));
         }
     }
 }
@@ -104,17 +100,21 @@ async fn write_log(path: String, text: String, repeat: u64, pause: Duration) {
         Ok(file) => file,
         Err(error) => return tracing::warn!(path, %error, "cannot open the task's log"),
     };
-    for n in 0..=repeat {
-        if n > 0 {
-            tokio::time::sleep(pause).await;
-        }
-        if let Err(error) = async {
-            file.write_all(text.as_bytes()).await?;
+    // Without a pause in large pieces: a flood is to be as fast as the disk or the reader.
+    let piece = if pause.is_zero() { (FLOOD_PIECE / text.len().max(1)).max(1) as u64 } else { 1 };
+    let mut left = repeat.saturating_add(1);
+    while left > 0 && !text.is_empty() {
+        let times = left.min(piece);
+        let written = async {
+            file.write_all(text.repeat(times as usize).as_bytes()).await?;
             file.flush().await
-        }
-        .await
-        {
+        };
+        if let Err(error) = written.await {
             return tracing::debug!(path, %error, "nobody reads the task's log any more");
+        }
+        left -= times;
+        if left > 0 {
+            tokio::time::sleep(pause).await;
         }
     }
 }

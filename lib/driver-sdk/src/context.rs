@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use driver_proto::build;
-use driver_proto::driver::DriverTaskEvent;
+use driver_proto::driver::{DriverTaskEvent, TaskConfig};
 use tokio::sync::{Notify, broadcast};
 
 /// Something that happened to a task, for the people who watch it.
@@ -21,6 +21,26 @@ pub struct TaskEvent {
     pub message: String,
     /// Details.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl TaskEvent {
+    /// Something about this task.
+    pub fn new(task: &TaskConfig, message: impl Into<String>) -> Self {
+        Self {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            message: message.into(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a detail.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.annotations.insert(name.into(), value.to_string());
+        self
+    }
 }
 
 /// Handed to a driver once, before the first call. Cheap to clone.
@@ -48,6 +68,11 @@ impl Context {
     /// Asks for a new fingerprint now instead of at the next interval.
     pub fn refingerprint(&self) {
         self.refingerprint.notify_waiters();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn listeners(&self) -> usize {
+        self.events.receiver_count()
     }
 
     pub(crate) fn events(&self) -> broadcast::Receiver<DriverTaskEvent> {

@@ -18,6 +18,9 @@ use crate::{Context, Error};
 ///
 /// Calls run concurrently on one thread: never block it, use `tokio::task::spawn_blocking`. A panic becomes an error of
 /// that call. The process may be killed at any time and a new one started; then `recover_task` is called for every task.
+///
+/// Calls that change something (start, recover, stop, destroy, signal, networks) run to their end even when the host no longer
+/// waits; it may then send the same call again while the first one runs. All others are dropped at an await when nobody waits.
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     /// Name and version.
@@ -61,15 +64,16 @@ pub trait Driver: Send + Sync + 'static {
         Duration::from_secs(30)
     }
 
-    /// Starts a task. `task.id` is fresh; refuse one that is known. Where anything fails, undo everything: the host
-    /// forgets the task. [`Error::Recoverable`] leads to another attempt, everything else is final.
+    /// Starts a task. `task.id` is fresh, but comes again when the plugin died in the middle of the first call: never make a second
+    /// workload for one id. Refuse an id that is known. Where anything fails, undo everything: the host forgets the task.
+    /// [`Error::Recoverable`] leads to another attempt under the job's restart policy, everything else is final.
     async fn start_task(&self, task: TaskConfig) -> Result<Started, Error>;
 
     /// Finds a task again by its handle, in a new process. Success means that `wait_task` works. A known id is success; a
     /// finished task is reported, never run again. `handle.config` may lack the driver configuration.
     async fn recover_task(&self, handle: TaskHandle) -> Result<(), Error>;
 
-    /// Waits for the end of a task; at once when it has ended. Any number of callers.
+    /// Waits for the end of a task; at once when it has ended. Any number of callers, and each may go away and come back.
     async fn wait_task(&self, id: &str) -> Result<TaskExit, Error>;
 
     /// Delivers the signal, waits at most the timeout, kills the whole tree; returns after death.

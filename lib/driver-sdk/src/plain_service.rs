@@ -15,9 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::exec::{ExecInput, ExecIo, ExecOutputSink};
-use crate::serve::guarded;
+use crate::serve::{finished, guarded};
 use crate::types::{self, CpuUsage, Fingerprint, FsIsolation, Health, MemoryUsage, NetworkMode, StopTask, TaskUsage, Usage};
-use crate::{Context, Driver, Error};
+use crate::{Context, Driver};
 
 type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Reply<T> = Result<Response<T>, Status>;
@@ -282,7 +282,8 @@ impl Wire for PlainService {
     async fn recover_task(&self, request: Request<RecoverTaskRequest>) -> Reply<RecoverTaskResponse> {
         let handle = request.into_inner().handle;
         let handle = handle.ok_or_else(|| Status::invalid_argument("RecoverTask came without a handle"))?;
-        guarded(self.driver.recover_task(handle)).await?;
+        let driver = self.driver.clone();
+        finished(async move { driver.recover_task(handle).await }).await?;
         Ok(Response::new(RecoverTaskResponse {}))
     }
 
@@ -290,7 +291,8 @@ impl Wire for PlainService {
         let task = request.into_inner().task;
         let mut task = task.ok_or_else(|| Status::invalid_argument("StartTask came without a task"))?;
         build::fill_resources(&mut task);
-        let started = guarded(self.driver.start_task(task.clone())).await?;
+        let (driver, wanted) = (self.driver.clone(), task.clone());
+        let started = finished(async move { driver.start_task(wanted).await }).await?;
         let network = started.network.map(Into::into);
         Ok(Response::new(build::start_response(task, started.version, started.driver_state, network)))
     }
@@ -304,13 +306,15 @@ impl Wire for PlainService {
     async fn stop_task(&self, request: Request<StopTaskRequest>) -> Reply<StopTaskResponse> {
         let request = request.into_inner();
         let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
-        guarded(self.driver.stop_task(&request.task_id, stop)).await?;
+        let driver = self.driver.clone();
+        finished(async move { driver.stop_task(&request.task_id, stop).await }).await?;
         Ok(Response::new(StopTaskResponse {}))
     }
 
     async fn destroy_task(&self, request: Request<DestroyTaskRequest>) -> Reply<DestroyTaskResponse> {
         let request = request.into_inner();
-        guarded(self.driver.destroy_task(&request.task_id, request.force)).await?;
+        let driver = self.driver.clone();
+        finished(async move { driver.destroy_task(&request.task_id, request.force).await }).await?;
         Ok(Response::new(DestroyTaskResponse {}))
     }
 
@@ -372,7 +376,8 @@ impl Wire for PlainService {
 
     async fn signal_task(&self, request: Request<SignalTaskRequest>) -> Reply<SignalTaskResponse> {
         let request = request.into_inner();
-        guarded(self.driver.signal_task(&request.task_id, &request.signal)).await?;
+        let driver = self.driver.clone();
+        finished(async move { driver.signal_task(&request.task_id, &request.signal).await }).await?;
         Ok(Response::new(SignalTaskResponse {}))
     }
 
@@ -399,13 +404,16 @@ impl Wire for PlainService {
 
     async fn create_network(&self, request: Request<CreateNetworkRequest>) -> Reply<CreateNetworkResponse> {
         let request = request.into_inner();
-        let (spec, created) = guarded(self.driver.create_network(&request.alloc_id, &request.hostname)).await?;
+        let driver = self.driver.clone();
+        let create = async move { driver.create_network(&request.alloc_id, &request.hostname).await };
+        let (spec, created) = finished(create).await?;
         Ok(Response::new(CreateNetworkResponse { isolation_spec: Some(spec), created }))
     }
 
     async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> Reply<DestroyNetworkResponse> {
         let request = request.into_inner();
-        guarded::<_, Error>(self.driver.destroy_network(&request.alloc_id, request.isolation_spec)).await?;
+        let driver = self.driver.clone();
+        finished(async move { driver.destroy_network(&request.alloc_id, request.isolation_spec).await }).await?;
         Ok(Response::new(DestroyNetworkResponse {}))
     }
 }
@@ -413,6 +421,7 @@ impl Wire for PlainService {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use crate::schema::{self, Spec};
     use crate::types::{ExecOutput, Inspection, PluginInfo, Started, TaskExit};
 
@@ -519,5 +528,58 @@ mod tests {
         service.context.emit(crate::TaskEvent { message: "hello".into(), ..Default::default() });
         let event = events.next().await.expect("open").expect("fine");
         assert!(event.message == "hello" && event.timestamp.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_changes_something_is_finished_when_nobody_waits_any_more() {
+        struct Slow(Arc<tokio::sync::Notify>, mpsc::Sender<&'static str>);
+        #[crate::async_trait]
+        impl Driver for Slow {
+            fn info(&self) -> PluginInfo {
+                PluginInfo::new("slow", "1.0.0")
+            }
+            fn task_config_schema(&self) -> Spec {
+                schema::object::<&str>([])
+            }
+            async fn start_task(&self, _: TaskConfig) -> Result<Started, Error> {
+                let _ = self.1.send("begins").await;
+                self.0.notified().await;
+                let _ = self.1.send("ends").await;
+                Ok(Started::default())
+            }
+            async fn recover_task(&self, _: TaskHandle) -> Result<(), Error> {
+                Ok(())
+            }
+            async fn wait_task(&self, _: &str) -> Result<TaskExit, Error> {
+                std::future::pending().await
+            }
+            async fn stop_task(&self, _: &str, _: StopTask) -> Result<(), Error> {
+                Ok(())
+            }
+            async fn destroy_task(&self, _: &str, _: bool) -> Result<(), Error> {
+                Ok(())
+            }
+        }
+        let (said, mut says) = mpsc::channel(2);
+        let go = Arc::new(tokio::sync::Notify::new());
+        let driver: Arc<dyn Driver> = Arc::new(Slow(go.clone(), said));
+        let service = PlainService::new(driver.clone(), Context::new());
+        let request = Request::new(StartTaskRequest { task: Some(TaskConfig::default()) });
+        tokio::select! {
+            _ = service.start_task(request) => panic!("nobody let it go on"),
+            begun = says.recv() => assert_eq!(begun, Some("begins")),
+        }
+        go.notify_one();
+        assert_eq!(says.recv().await, Some("ends"));
+        // A wait is dropped with its caller, and so is what feeds streams.
+        let quiet = Arc::strong_count(&driver);
+        let mut looks = service.fingerprint(Request::new(FingerprintRequest {})).await.expect("opens").into_inner();
+        looks.next().await.expect("one").expect("fine");
+        let events = service.task_events(Request::new(TaskEventsRequest {})).await.expect("opens");
+        assert!(Arc::strong_count(&driver) > quiet && service.context.listeners() == 1);
+        drop((looks, events));
+        while Arc::strong_count(&driver) > quiet || service.context.listeners() > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }

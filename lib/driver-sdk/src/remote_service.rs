@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::exec::ExecIo;
 use crate::handle::REMOTE_HANDLE_MAX_BYTES;
 use crate::plain_service::{exec_session, stats_response};
-use crate::serve::guarded;
+use crate::serve::{finished, guarded};
 use crate::types::StopTask;
 use crate::{RemoteDriver, RemoteError, remote};
 
@@ -158,7 +158,8 @@ impl Wire for RemoteService {
             task,
             bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
         };
-        let ensured = guarded(self.0.ensure(ensure)).await?;
+        let driver = self.0.clone();
+        let ensured = finished(async move { driver.ensure(ensure).await }).await?;
         Ok(Response::new(EnsureResponse {
             handle: Some(wire_handle(ensured.handle)?),
             observed: Some(wire_observation(ensured.observed)),
@@ -206,7 +207,8 @@ impl Wire for RemoteService {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
         let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
-        let seen = guarded(self.0.stop(&handle, request.epoch, stop)).await?;
+        let driver = self.0.clone();
+        let seen = finished(async move { driver.stop(&handle, request.epoch, stop).await }).await?;
         Ok(Response::new(StopResponse { observed: Some(wire_observation(seen)) }))
     }
 
@@ -216,7 +218,9 @@ impl Wire for RemoteService {
             return Err(Status::invalid_argument("Seal came without a key"));
         }
         let gone = remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
-        let (handle, seen) = match guarded(self.0.seal(&request.key, request.epoch, &request.owner)).await? {
+        let driver = self.0.clone();
+        let seal = async move { driver.seal(&request.key, request.epoch, &request.owner).await };
+        let (handle, seen) = match finished(seal).await? {
             Some((handle, seen)) => (Some(wire_handle(handle)?), seen),
             None => (None, gone),
         };
@@ -226,7 +230,8 @@ impl Wire for RemoteService {
     async fn acknowledge(&self, request: Request<AcknowledgeRequest>) -> Reply<AcknowledgeResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
-        guarded(self.0.acknowledge(&handle, request.epoch)).await?;
+        let driver = self.0.clone();
+        finished(async move { driver.acknowledge(&handle, request.epoch).await }).await?;
         Ok(Response::new(AcknowledgeResponse {}))
     }
 
@@ -249,7 +254,8 @@ impl Wire for RemoteService {
     async fn signal(&self, request: Request<SignalRequest>) -> Reply<SignalResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
-        guarded(self.0.signal(&handle, request.epoch, &request.signal)).await?;
+        let driver = self.0.clone();
+        finished(async move { driver.signal(&handle, request.epoch, &request.signal).await }).await?;
         Ok(Response::new(SignalResponse {}))
     }
 

@@ -152,7 +152,7 @@ async fn floods_and_samples_come_as_asked() {
     let mut plugin = mock(&dir).await;
     let line = "x".repeat(1023) + "\n";
     let config = json!({
-        "run_for": "1h", "stdout_string": line, "stdout_repeat": 4095, "log_lines": 20000, "events": 3, "cpu_percent": 12.5, "memory_mb": 7
+        "run_for": "1h", "stdout_string": line, "stdout_repeat": 4095, "log_lines": 5000, "events": 3, "cpu_percent": 12.5, "memory_mb": 7
     });
     let mut task = task(&mut plugin, "a/task/1", config).await;
     task.stdout_path = dir.path().join("out").display().to_string();
