@@ -4,14 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use driver_proto::driver::{LogPolicy, TaskConfig};
+use driver_proto::driver::TaskConfig;
 use tokio::sync::watch;
 
 use crate::Error;
-
-/// What hosts rotate by when they do not say.
-const DEFAULT_FILES: u32 = 10;
-const DEFAULT_FILE_BYTES: u64 = 10 << 20;
+pub use crate::task_log::log_policy;
 
 /// The tasks that a driver knows, by id.
 #[derive(Debug)]
@@ -105,73 +102,17 @@ pub fn start_name(task: &TaskConfig) -> String {
     if name.is_empty() { "task".to_owned() } else { name }
 }
 
-/// The rotated log files that a driver with [`crate::Capabilities::disable_log_collection`] writes; `None` when the job wants
-/// no logs. A host that says nothing names fifos, from which directory and names follow.
-///
-/// # Errors
-/// The host names a relative path.
-pub fn log_policy(task: &TaskConfig) -> Result<Option<LogPolicy>, Error> {
-    if let Some(wanted) = &task.drover_log {
-        return Ok((!wanted.disabled).then(|| wanted.clone()));
-    }
-    if task.stdout_path.is_empty() || task.stdout_path == "/dev/null" {
-        return Ok(None);
-    }
-    let dir = Path::new(&task.stdout_path).parent().filter(|dir| dir.is_absolute());
-    let dir = dir.ok_or_else(|| Error::invalid(format!("stdout_path {:?} is not an absolute path", task.stdout_path)))?;
-    let name = |path: &str, stream: &str| {
-        let file = Path::new(path).file_name().and_then(|file| file.to_str()).unwrap_or_default();
-        match file.trim_start_matches('.').trim_end_matches(".fifo") {
-            "" => format!("{}.{stream}", task.name),
-            name => name.to_owned(),
-        }
-    };
-    Ok(Some(LogPolicy {
-        dir: dir.to_string_lossy().into_owned(),
-        stdout_name: name(&task.stdout_path, "stdout"),
-        stderr_name: name(&task.stderr_path, "stderr"),
-        max_files: DEFAULT_FILES,
-        max_file_size_bytes: DEFAULT_FILE_BYTES,
-        disabled: false,
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn task(stdout: &str, stderr: &str) -> TaskConfig {
-        TaskConfig {
-            id: "0a1b/web/c0ffee".into(),
-            name: "web".into(),
-            alloc_dir: "/a/0a1b".into(),
-            stdout_path: stdout.into(),
-            stderr_path: stderr.into(),
-            ..TaskConfig::default()
-        }
-    }
-
-    #[test]
-    fn logs_follow_from_fifo_names_when_the_host_says_nothing_else() {
-        let fifos = task("/a/0a1b/alloc/logs/.web.stdout.fifo", "/a/0a1b/alloc/logs/.web.stderr.fifo");
-        let policy = log_policy(&fifos).expect("fits").expect("logs");
-        assert_eq!(
-            (policy.dir.as_str(), policy.stdout_name.as_str(), policy.stderr_name.as_str()),
-            ("/a/0a1b/alloc/logs", "web.stdout", "web.stderr")
-        );
-        assert_eq!(log_policy(&task("/a/.web.stdout.fifo", "")).expect("fits").expect("logs").stderr_name, "web.stderr");
-        assert_eq!(log_policy(&task("/dev/null", "/dev/null")), Ok(None));
-        assert!(log_policy(&task("relative", "")).is_err());
-        let disabled = TaskConfig { drover_log: Some(LogPolicy { disabled: true, ..LogPolicy::default() }), ..fifos };
-        assert_eq!(log_policy(&disabled), Ok(None));
-    }
 
     #[test]
     fn names_of_starts_are_names() {
         for (id, name) in [("0a1b/web/c0ffee", "c0ffee"), ("../../etc", "etc"), ("a/..", "__"), ("", "task"), ("a/b c", "b_c")] {
             assert_eq!(start_name(&TaskConfig { id: id.into(), ..TaskConfig::default() }), name);
         }
-        assert_eq!(task_dir(&task("", "")), Path::new("/a/0a1b/web"));
+        let task = TaskConfig { name: "web".into(), alloc_dir: "/a/0a1b".into(), ..TaskConfig::default() };
+        assert_eq!(task_dir(&task), Path::new("/a/0a1b/web"));
     }
 
     #[tokio::test]

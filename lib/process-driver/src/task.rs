@@ -1,24 +1,18 @@
 //! From a task as the host describes it to what the executor is told: the parts that all kinds share.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use driver_sdk::proto::driver::Resources;
-use driver_sdk::{Error, TaskConfig};
+pub use driver_sdk::tasks::task_dir;
+use driver_sdk::{Error, TaskConfig, tasks};
 use executor_client::{CgroupPolicy, LogPolicy, User, find_user};
 
 use crate::denied::DeniedIds;
 
-/// The task's own directory.
-pub fn task_dir(task: &TaskConfig) -> PathBuf {
-    Path::new(&task.alloc_dir).join(&task.name)
-}
-
 /// Where the executor of this start lives: found again by a repeated start of the same id.
 pub(crate) fn state_dir(task: &TaskConfig) -> PathBuf {
-    let start = task.id.rsplit('/').next().unwrap_or_default();
-    let start: String = start.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    task_dir(task).join("private").join("executor").join(if start.is_empty() { "task".into() } else { start })
+    task_dir(task).join("private").join("executor").join(tasks::start_name(task))
 }
 
 /// The task's environment without what its plugin or itself denies.
@@ -81,6 +75,8 @@ fn limits(resources: &Resources) -> (Option<u64>, Option<u64>, Option<u64>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn task(stdout: &str, stderr: &str) -> TaskConfig {
@@ -101,19 +97,10 @@ mod tests {
         assert_eq!(policy.dir, Path::new("/a/0a1b/alloc/logs"));
         assert_eq!((policy.stdout_name.as_str(), policy.stderr_name.as_str()), ("web.stdout", "web.stderr"));
         assert_eq!(log_policy(&task("/dev/null", "/dev/null")).unwrap(), None);
-        assert!(log_policy(&task("relative", "")).is_err());
-        let mut disabled = fifos;
-        disabled.drover_log = Some(driver_sdk::LogPolicy { disabled: true, ..Default::default() });
-        assert_eq!(log_policy(&disabled).unwrap(), None);
     }
 
     #[test]
     fn each_start_has_its_own_directory() {
         assert_eq!(state_dir(&task("", "")), Path::new("/a/0a1b/web/private/executor/c0ffee"));
-        let mut odd = task("", "");
-        odd.id = "../../etc".into();
-        assert_eq!(state_dir(&odd), Path::new("/a/0a1b/web/private/executor/etc"));
-        odd.id = "a/..".into();
-        assert_eq!(state_dir(&odd), Path::new("/a/0a1b/web/private/executor/__"));
     }
 }
