@@ -1,72 +1,44 @@
-//! The remote driver trait over the runtime's directories.
+//! The remote driver trait over channels to hosts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use driver_sdk::config::Config;
+use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Description, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
-    ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait, handle,
+    AgentConfig, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Observation, ObservationSink,
+    Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
 };
-use executor_client::{Executor, ExitResult, Meter, signal_number};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
-use serde::{Deserialize, Serialize};
+use executor_client::host::host_request::Op;
+use executor_client::host::{HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostSeal, HostSignal, HostStop, host_reply::Body};
+use executor_client::{Meter, signal_number};
+use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 
-use crate::config::{PluginConfig, TaskOptions};
-use crate::runtime::{Intent, Place, Runtime, answer, owned};
-use crate::usage::{core_mhz, usage};
+use crate::beside;
+use crate::config::{PluginConfig, TaskOptions, Transport};
+use crate::host::{Host, Status};
+use crate::pool::{Pool, SCHEMA, Target, key_of};
+use crate::usage::usage;
+use crate::wire;
 
-/// Layout of [`HandleV1`].
-const SCHEMA: u32 = 1;
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
-/// Bytes of a log that travel at once.
-const CHUNK: usize = 64 * 1024;
-/// When to look again at an instance that could not be asked while it is watched.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a seal waits for a start that is being decided.
-const DECIDED_WITHIN: Duration = Duration::from_secs(20);
-
-/// The token that finds an instance again.
-#[derive(Debug, Serialize, Deserialize)]
-struct HandleV1 {
-    provider: String,
-    key: String,
-}
-
-/// A connection to a running instance, kept so that observing costs no connecting.
-#[derive(Clone)]
-struct Known {
-    executor: Executor,
-    meter: Arc<Meter>,
-}
+/// How long a fingerprint waits for hosts that are being connected to for the first time.
+const NEWS: Duration = Duration::from_secs(2);
 
 /// The driver `remote_exec`.
 #[derive(Default)]
 pub struct Driver {
     config: Mutex<PluginConfig>,
-    runtime: Mutex<Option<Runtime>>,
-    known: Mutex<HashMap<String, Known>>,
+    pool: Mutex<Option<Pool>>,
+    meters: Mutex<HashMap<String, Arc<Meter>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn time(ns: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(ns)
-}
-
-fn task_exit(result: &ExitResult) -> TaskExit {
-    TaskExit {
-        exit_code: result.exit_code,
-        signal: result.signal,
-        oom_killed: result.oom_killed,
-        error: (!result.reason.is_empty()).then(|| result.reason.clone()),
-    }
 }
 
 impl Driver {
@@ -75,111 +47,108 @@ impl Driver {
         Driver::default()
     }
 
-    fn runtime(&self) -> Result<Runtime, RemoteError> {
-        lock(&self.runtime)
-            .clone()
-            .ok_or_else(|| RemoteError::could_not_ask("no runtime is configured on this node; set `root` in the plugin's configuration"))
+    fn pool(&self) -> Result<Pool, RemoteError> {
+        lock(&self.pool).clone().ok_or_else(|| {
+            RemoteError::could_not_ask(
+                "no runtime is configured on this node; set `root`, or transport \"ssh\" with hosts, in the plugin's configuration",
+            )
+        })
     }
 
-    fn handle(&self, runtime: &Runtime, key: &str) -> Result<RemoteHandle, RemoteError> {
-        let handle = HandleV1 { provider: runtime.provider(), key: key.to_owned() };
-        let data = handle::encode(&handle).map_err(RemoteError::wrong_request)?;
-        Ok(RemoteHandle { schema: SCHEMA, data })
+    /// One answer about the instance of a handle.
+    async fn ask(&self, target: &Target, epoch: u64, op: Op) -> Result<(Body, i64), RemoteError> {
+        let channel = target.channel().await?;
+        let body = channel.ask(op).await.map_err(|e| wire::failed(&target.host, epoch, e))?;
+        Ok((body, channel.clock_ahead_ms()))
     }
 
-    /// The runtime and key of a handle. One of another runtime can be asked for nothing here.
-    fn resolve(&self, handle: &RemoteHandle) -> Result<(Runtime, String), RemoteError> {
-        if handle.schema != SCHEMA {
-            return Err(RemoteError::wrong_request(format!(
-                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a newer one",
-                handle.schema
-            )));
-        }
-        let HandleV1 { provider, key } = handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
-        let runtime = self.runtime()?;
-        if provider != runtime.provider() {
-            return Err(RemoteError::could_not_ask(format!("the instance lives in {provider}, this node reaches {}", runtime.provider())));
-        }
-        Ok((runtime, key))
-    }
-
-    /// The executor of an instance; `None` when it was never started.
-    async fn executor(&self, key: &str, place: &Place) -> Result<Option<Known>, RemoteError> {
-        let known = lock(&self.known).get(key).cloned();
-        match known {
-            Some(known) if known.executor.is_stale() => {
-                lock(&self.known).remove(key);
+    /// One look at each of some instances on one host.
+    async fn look(&self, host: &Arc<Host>, targets: &[Target]) -> Vec<Observation> {
+        let mut seen: Vec<Observation> = Vec::with_capacity(targets.len());
+        let (mut asked, mut keys) = (Vec::new(), Vec::new());
+        for (n, target) in targets.iter().enumerate() {
+            match target.channel().await {
+                Ok(channel) => {
+                    asked.push((n, channel));
+                    keys.push(target.key.clone());
+                    seen.push(Observation::unknown(&target.key, "the host left it out"));
+                }
+                Err(e) => seen.push(Observation::unknown(&target.key, e)),
             }
-            Some(known) => return Ok(Some(known)),
-            None => {}
         }
-        match Executor::attach(&place.state_dir()).await {
-            Ok(executor) => Ok(Some(self.remember(key, executor))),
-            Err(executor_client::Error::Absent { .. }) => Ok(None),
-            Err(e) => Err(answer(e)),
-        }
-    }
-
-    fn remember(&self, key: &str, executor: Executor) -> Known {
-        let known = Known { executor, meter: Arc::default() };
-        lock(&self.known).entry(key.to_owned()).or_insert(known).clone()
-    }
-
-    fn running(&self, known: Option<Known>) -> Result<Known, RemoteError> {
-        known.ok_or_else(|| RemoteError::wrong_request("the instance has not been started yet"))
-    }
-
-    async fn look(&self, runtime: &Runtime, key: &str) -> Result<Observation, RemoteError> {
-        let (place, _) = match runtime.find(key) {
-            Err(RemoteError::Gone(_)) => {
-                lock(&self.known).remove(key);
-                return Ok(Observation { key: key.to_owned(), state: InstanceState::Gone, ..Observation::default() });
-            }
-            other => other?,
+        let Some((_, channel)) = asked.first() else {
+            return seen;
         };
-        let known = self.executor(key, &place).await?;
-        observation(key, known.as_ref().map(|k| &k.executor))
-    }
-
-    /// Waits until something about the instance changes, then says what.
-    async fn change(&self, runtime: Runtime, key: String, last: Observation) -> Observation {
-        loop {
-            let known = lock(&self.known).get(&key).cloned();
-            match known.filter(|known| last.state == InstanceState::Running && known.executor.ended().is_none()) {
-                Some(known) => drop(known.executor.wait().await),
-                // Ended ones only disappear, unclear ones have nobody who would tell.
-                None => tokio::time::sleep(ASK_AGAIN).await,
+        let answer = channel.ask(Op::Observe(HostKeys { keys })).await.map_err(|e| wire::failed(host, 0, e));
+        match answer {
+            Ok(Body::Observed(observed)) => {
+                for ((n, channel), found) in asked.iter().zip(observed.seen) {
+                    seen[*n] = wire::observation(host, found, channel.clock_ahead_ms());
+                }
             }
-            let now = self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e));
-            if now != last {
-                return now;
-            }
+            Ok(_) => asked.iter().for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, wire::unexpected(host))),
+            Err(e) => asked.iter().for_each(|(n, _)| seen[*n] = Observation::unknown(&targets[*n].key, &e)),
         }
+        seen
     }
 }
 
-fn observation(key: &str, executor: Option<&Executor>) -> Result<Observation, RemoteError> {
-    let mut seen = Observation { key: key.to_owned(), state: InstanceState::Creating, ..Observation::default() };
-    let Some(executor) = executor else {
-        return Ok(seen);
-    };
-    seen.epoch = executor.accepted_epoch().map_err(answer)?;
-    seen.started_at = Some(time(executor.started_at_ns()));
-    if executor.pid() > 0 {
-        seen.provider_id = format!("pid {}", executor.pid());
-        seen.attributes.insert("pid".into(), executor.pid().to_string());
-        seen.attributes.insert("executor_pid".into(), executor.executor_pid().to_string());
-    }
-    match executor.look().map_err(answer)? {
-        Some(result) => {
-            seen.state = InstanceState::Exited;
-            seen.exit = task_exit(&result);
-            seen.reason = result.reason.clone();
-            seen.finished_at = Some(time(result.finished_at_ns));
+/// Pushes what one host says about some instances, and that it says nothing while it cannot be asked. Ends when nobody listens.
+async fn watch_host(host: Arc<Host>, targets: Vec<Target>, sink: ObservationSink) {
+    let mut last: HashMap<String, Observation> = HashMap::new();
+    let mut tell = async |seen: Observation| -> bool {
+        if last.get(&seen.key) == Some(&seen) {
+            return true;
         }
-        None => seen.state = InstanceState::Running,
+        last.insert(seen.key.clone(), seen.clone());
+        sink.send(seen).await.is_ok()
+    };
+    let mut status = host.subscribe();
+    loop {
+        status.mark_unchanged();
+        let (mut keys, mut up) = (Vec::new(), None);
+        for target in &targets {
+            match target.channel().await {
+                Ok(channel) => {
+                    keys.push(target.key.clone());
+                    up = Some(channel);
+                }
+                Err(e) => {
+                    if !tell(Observation::unknown(&target.key, e)).await {
+                        return;
+                    }
+                }
+            }
+        }
+        let Some(channel) = up else {
+            tokio::select! {
+                // The sender lives as long as the host.
+                _ = status.changed() => {}
+                () = sink.closed() => return,
+            }
+            continue;
+        };
+        let mut call = channel.call(Op::Watch(HostKeys { keys }));
+        loop {
+            let next = tokio::select! {
+                next = call.next() => next,
+                () = sink.closed() => return,
+            };
+            match next {
+                Ok(Body::Seen(seen)) => {
+                    if !tell(wire::observation(&host, seen, channel.clock_ahead_ms())).await {
+                        return;
+                    }
+                }
+                // The channel has ended: what is known of the host says why.
+                _ => break,
+            }
+        }
+        // The keeper of the channel has to notice, too.
+        while matches!(host.status(), Status::Up(known) if known.is_closed()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
-    Ok(seen)
 }
 
 #[async_trait]
@@ -194,11 +163,15 @@ impl RemoteDriver for Driver {
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
         let config: PluginConfig = config.decode()?;
-        config.validate()?;
-        // Without a node the configuration is only being checked, which must leave nothing behind.
-        if let (Some(root), Some(_)) = (&config.root, &agent) {
-            let runtime = Runtime::open(root).map_err(Error::failed)?;
-            *lock(&self.runtime) = Some(runtime);
+        let transport = config.transport()?;
+        // Without a node the configuration is only being checked, which must leave nothing behind and reach nobody.
+        if agent.is_some() {
+            let pool = match transport {
+                Transport::None => None,
+                Transport::Local(root) => Some(Pool::local(&root).await.map_err(Error::failed)?),
+                Transport::Ssh(inventory) => Some(Pool::ssh(inventory)),
+            };
+            *lock(&self.pool) = pool;
         }
         *lock(&self.config) = config;
         Ok(())
@@ -209,17 +182,38 @@ impl RemoteDriver for Driver {
     }
 
     async fn fingerprint(&self) -> Fingerprint {
-        match self.runtime().and_then(|runtime| runtime.keys().map(|keys| (runtime, keys))) {
-            Ok((runtime, _)) => Fingerprint::healthy().with("driver.remote_exec.provider", runtime.provider()),
-            Err(e) if lock(&self.runtime).is_some() => Fingerprint::unhealthy(e.to_string()),
-            Err(e) => Fingerprint::undetected(e.to_string()),
+        let pool = match self.pool() {
+            Ok(pool) => pool,
+            Err(e) => return Fingerprint::undetected(e.to_string()),
+        };
+        // A host that does not answer must not keep the others from being used.
+        let answers = join_all(pool.hosts.values().map(|host| host.channel_within(NEWS))).await;
+        let total = answers.len();
+        let missing: Vec<String> = answers.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+        let mut fingerprint = match missing.len() {
+            0 => Fingerprint::healthy(),
+            n if n < total => {
+                Fingerprint { description: format!("{} of {total} hosts: {}", total - n, missing.join("; ")), ..Fingerprint::healthy() }
+            }
+            _ => Fingerprint::unhealthy(missing.join("; ")),
+        };
+        fingerprint = fingerprint.with("driver.remote_exec.provider", &pool.provider);
+        if pool.inventory.is_some() {
+            fingerprint = fingerprint.with("driver.remote_exec.hosts", total);
         }
+        fingerprint
+    }
+
+    fn fingerprint_interval(&self) -> Duration {
+        Duration::from_secs(5)
     }
 
     fn describe(&self) -> Description {
         let config = lock(&self.config).clone();
+        let pool = lock(&self.pool).clone();
+        let capacity = pool.as_ref().map(Pool::capacity).unwrap_or_default();
         Description {
-            provider: lock(&self.runtime).as_ref().map(Runtime::provider).unwrap_or_default(),
+            provider: pool.map(|pool| pool.provider).unwrap_or_default(),
             keyed_create: true,
             find: true,
             list: true,
@@ -227,245 +221,212 @@ impl RemoteDriver for Driver {
             seal: true,
             retained_exit_results: true,
             logs: true,
-            exec: false,
+            exec: true,
             signals: true,
             stats: true,
             file_upload: true,
             watch: true,
             handle_schema_min: SCHEMA,
             handle_schema_max: SCHEMA,
-            pool_cpu_mhz: config.pool_cpu_mhz,
-            pool_memory_mib: config.pool_memory_mib,
+            pool_cpu_mhz: config.pool_cpu_mhz + capacity.cpu_mhz,
+            pool_memory_mib: config.pool_memory_mib + capacity.memory_mib,
         }
     }
 
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError> {
-        let runtime = self.runtime()?;
-        let (_, launched) = runtime.ensure(&request).await?;
-        let known = self.remember(&request.key, launched.executor);
+        let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        let pool = self.pool()?;
+        let (host, channel, ensured) = pool.ensure(&request, options).await?;
+        let observed = ensured.observed.ok_or_else(|| wire::unexpected(&host))?;
         Ok(Ensured {
-            handle: self.handle(&runtime, &request.key)?,
-            observed: observation(&request.key, Some(&known.executor))?,
-            created: launched.created,
+            handle: pool.handle(&host, &channel, &request.key)?,
+            observed: wire::observation(&host, observed, channel.clock_ahead_ms()),
+            created: ensured.created,
         })
     }
 
     async fn find(&self, key: &str, owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
-        let runtime = self.runtime()?;
-        let (_, intent) = runtime.find(key)?;
-        owned(&intent, owner)?;
-        let seen = self.look(&runtime, key).await?;
-        match seen.state {
-            InstanceState::Gone => Err(RemoteError::gone(format!("instance {key} has just been acknowledged"))),
-            _ => Ok((self.handle(&runtime, key)?, seen)),
-        }
+        let pool = self.pool()?;
+        let (host, channel, seen) = pool.find(key, owner).await?;
+        Ok((pool.handle(&host, &channel, key)?, wire::observation(&host, seen, channel.clock_ahead_ms())))
     }
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
-        let runtime = self.runtime()?;
+        let pool = self.pool()?;
+        let (from, mut after) = page_token.split_once('/').unwrap_or((page_token, ""));
         let mut page = Page::default();
-        for key in runtime.keys()?.into_iter().filter(|key| key.as_str() > page_token) {
-            let intent: Intent = match runtime.find(&key) {
-                Ok((_, intent)) => intent,
-                // Just being made or just acknowledged.
-                Err(RemoteError::Gone(_)) => continue,
-                Err(e) => return Err(e),
-            };
-            if intent.owner != owner {
-                continue;
+        // Without the answer of each host the list would say that something is not there.
+        for (name, host) in pool.hosts.range(from.to_owned()..) {
+            if name != from {
+                after = "";
             }
-            if page.instances.len() == page_size.max(1) {
-                page.next_page_token = page.instances.last().map(|i| i.key.clone()).unwrap_or_default();
+            let left = page_size.max(1) - page.instances.len();
+            if left == 0 {
+                page.next_page_token = format!("{name}/");
                 break;
             }
-            let observed = self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e));
-            page.instances.push(Instance {
-                handle: self.handle(&runtime, &key)?,
-                epoch: observed.epoch,
-                key,
-                owner: intent.owner,
-                slot: intent.slot,
-                observed,
-            });
+            let op =
+                Op::List(HostList { owner: owner.to_owned(), after: after.to_owned(), limit: u32::try_from(left).unwrap_or(u32::MAX) });
+            let (channel, Body::Listed(listed)) = pool.ask(host, 0, op).await? else {
+                return Err(wire::unexpected(host));
+            };
+            for instance in listed.instances {
+                let observed = wire::observation(host, instance.observed.unwrap_or_default(), channel.clock_ahead_ms());
+                page.instances.push(Instance {
+                    handle: pool.handle(host, &channel, &observed.key)?,
+                    epoch: observed.epoch,
+                    key: observed.key.clone(),
+                    owner: owner.to_owned(),
+                    slot: instance.slot,
+                    observed,
+                });
+            }
+            if listed.more {
+                page.next_page_token = page.instances.last().map(|i| format!("{name}/{}", i.key)).unwrap_or_default();
+                break;
+            }
         }
         Ok(page)
     }
 
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
-        let mut seen = Vec::with_capacity(handles.len());
-        for handle in handles {
-            seen.push(match self.resolve(handle) {
-                Ok((runtime, key)) => self.look(&runtime, &key).await.unwrap_or_else(|e| Observation::unknown(&key, e)),
-                Err(e) => {
-                    let key = handle::decode::<HandleV1>(&handle.data).map(|h| h.key).unwrap_or_default();
-                    Observation::unknown(key, e)
+        let pool = self.pool()?;
+        let mut seen: Vec<Observation> = Vec::with_capacity(handles.len());
+        let mut by_host: HashMap<String, (Arc<Host>, Vec<usize>, Vec<Target>)> = HashMap::new();
+        for (n, handle) in handles.iter().enumerate() {
+            seen.push(match pool.resolve(handle) {
+                Ok(target) => {
+                    let key = target.key.clone();
+                    let (_, places, targets) =
+                        by_host.entry(target.host.name.clone()).or_insert_with(|| (target.host.clone(), vec![], vec![]));
+                    places.push(n);
+                    targets.push(target);
+                    Observation::unknown(key, "it has not been looked at")
                 }
+                Err(e) => Observation::unknown(key_of(handle), e),
             });
+        }
+        let looks = by_host.values().map(async |(host, places, targets)| (places, self.look(host, targets).await));
+        for (places, found) in join_all(looks).await {
+            for (place, observation) in places.iter().zip(found) {
+                seen[*place] = observation;
+            }
         }
         Ok(seen)
     }
 
     async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
-        let first = self.observe(&handles).await?;
-        let mut changes = FuturesUnordered::new();
-        for (handle, seen) in handles.iter().zip(first) {
-            if let Ok((runtime, key)) = self.resolve(handle) {
-                changes.push(self.change(runtime, key, seen.clone()));
-            }
-            if sink.send(seen).await.is_err() {
-                return Ok(());
-            }
-        }
-        loop {
-            tokio::select! {
-                Some(seen) = changes.next() => {
-                    if seen.state != InstanceState::Gone {
-                        changes.push(self.change(self.runtime()?, seen.key.clone(), seen.clone()));
-                    }
-                    if sink.send(seen).await.is_err() {
+        let pool = self.pool()?;
+        let mut by_host: HashMap<String, (Arc<Host>, Vec<Target>)> = HashMap::new();
+        for handle in &handles {
+            match pool.resolve(handle) {
+                Ok(target) => {
+                    by_host.entry(target.host.name.clone()).or_insert_with(|| (target.host.clone(), vec![])).1.push(target);
+                }
+                Err(e) => {
+                    if sink.send(Observation::unknown(key_of(handle), e)).await.is_err() {
                         return Ok(());
                     }
                 }
-                () = sink.closed() => return Ok(()),
             }
         }
+        let mut hosts: FuturesUnordered<_> = by_host.into_values().map(|(host, targets)| watch_host(host, targets, sink.clone())).collect();
+        while hosts.next().await.is_some() {}
+        sink.closed().await;
+        Ok(())
     }
 
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
-        let (runtime, key) = self.resolve(handle)?;
-        let (place, _) = match runtime.find(&key) {
-            Err(RemoteError::Gone(_)) => return self.look(&runtime, &key).await,
-            other => other?,
-        };
+        let target = self.pool()?.resolve(handle)?;
         let name = if stop.signal.is_empty() { DEFAULT_STOP_SIGNAL } else { &stop.signal };
         let signal = signal_number(name)
             .ok_or_else(|| RemoteError::wrong_request(format!("{name:?} is not the name of a signal; use one such as SIGTERM")))?;
-        let mut known = self.executor(&key, &place).await?;
-        if known.is_none() {
-            // An intent without a start: from now on it cannot be started any more.
-            let reason = "stopped before it was started";
-            executor_client::retire(&place.state_dir(), Some(epoch), reason).map_err(answer)?;
-            known = self.executor(&key, &place).await?;
-        }
-        let known = self.running(known)?;
-        known.executor.at_epoch(epoch).stop(signal, stop.timeout).await.map_err(answer)?;
-        self.look(&runtime, &key).await
+        let grace_ms = u64::try_from(stop.timeout.as_millis()).unwrap_or(u64::MAX);
+        let op = Op::Stop(HostStop { key: target.key.clone(), epoch, signal, grace_ms });
+        let (body, ahead) = self.ask(&target, epoch, op).await?;
+        let seen = Pool::seen(&target.host, body)?.ok_or_else(|| wire::unexpected(&target.host))?;
+        Ok(wire::observation(&target.host, seen, ahead))
     }
 
     async fn seal(&self, key: &str, epoch: u64, owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
-        let runtime = self.runtime()?;
-        match runtime.find(key) {
-            Ok((_, intent)) => owned(&intent, owner)?,
-            Err(RemoteError::Gone(_)) => {}
-            Err(e) => return Err(e),
-        }
-        let place = runtime.reserve(key)?;
-        let begun = Instant::now();
-        // From here on either something has been started or nothing can be.
-        let known = loop {
-            if let Some(known) = self.executor(key, &place).await? {
-                break known;
+        let pool = self.pool()?;
+        let sealed = join_all(pool.hosts.values().map(async |host| {
+            let op = Op::Seal(HostSeal { key: key.to_owned(), epoch, owner: owner.to_owned() });
+            let (channel, body) = pool.ask(host, epoch, op).await?;
+            match Pool::seen(host, body)? {
+                None => Ok::<_, RemoteError>(None),
+                Some(seen) => Ok(Some((pool.handle(host, &channel, key)?, wire::observation(host, seen, channel.clock_ahead_ms())))),
             }
-            let decided = executor_client::retire(&place.state_dir(), Some(epoch), "sealed before it was started").map_err(answer)?;
-            if decided.is_none() {
-                // A start holds the lock. When it fails it leaves nothing behind, which is not yet a decision.
-                if begun.elapsed() > DECIDED_WITHIN {
-                    return Err(RemoteError::could_not_ask(format!(
-                        "instance {key} is being started for {DECIDED_WITHIN:?}; seal it again"
-                    )));
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        known.executor.at_epoch(epoch).claim().await.map_err(answer)?;
-        match runtime.find(key) {
-            Ok((_, intent)) => owned(&intent, owner)?,
-            Err(RemoteError::Gone(_)) => {
-                lock(&self.known).remove(key);
-                return runtime.retire(&place, epoch).map(|()| None);
-            }
-            Err(e) => return Err(e),
-        }
-        let seen = self.look(&runtime, key).await?;
-        match seen.state {
-            InstanceState::Gone => Ok(None),
-            _ => Ok(Some((self.handle(&runtime, key)?, seen))),
+        }))
+        .await;
+        let (found, refused): (Vec<_>, Vec<_>) = sealed.into_iter().partition(Result::is_ok);
+        // It is at most on one host; the others matter only when it was found on none.
+        match found.into_iter().filter_map(Result::ok).flatten().next() {
+            Some(found) => Ok(Some(found)),
+            None => refused.into_iter().find_map(Result::err).map_or(Ok(None), Err),
         }
     }
 
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {
-        let (runtime, key) = self.resolve(handle)?;
-        let (place, _) = match runtime.find(&key) {
-            Err(RemoteError::Gone(_)) => return runtime.finish_retirement(&key),
-            other => other?,
-        };
-        let executor = match self.executor(&key, &place).await? {
-            Some(known) if known.executor.look().map_err(answer)?.is_some() => known.executor,
-            _ => {
-                return Err(RemoteError::wrong_request(format!("instance {key} has not ended; stop it before its result is acknowledged")));
-            }
-        };
-        executor.at_epoch(epoch).claim().await.map_err(answer)?;
-        lock(&self.known).remove(&key);
-        runtime.retire(&place, epoch)
+        let target = self.pool()?.resolve(handle)?;
+        self.ask(&target, epoch, Op::Acknowledge(HostAcknowledge { key: target.key.clone(), epoch })).await?;
+        lock(&self.meters).remove(&target.key);
+        Ok(())
     }
 
     async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
-        let (runtime, key) = self.resolve(handle)?;
-        let (place, intent) = runtime.find(&key)?;
-        let stream = match query.stream {
-            LogStream::Stdout => "stdout",
-            LogStream::Stderr => "stderr",
-        };
-        let log = place.log(&format!("{}.{stream}", intent.task_name));
-        let unclear = |e: std::io::Error| RemoteError::could_not_ask(format!("read the log in {}: {e}", log.dir().display()));
-        if !log.dir().exists() {
-            // Not started yet, or gone since.
-            return runtime.find(&key).map(drop);
-        }
-        let offset = match query.from_end {
-            true => log.end().map_err(unclear)?.saturating_sub(query.offset),
-            false => query.offset,
-        };
-        let mut reader = executor_client::Follow::new(log.clone(), offset).map_err(unclear)?;
+        let target = self.pool()?.resolve(handle)?;
+        let channel = target.channel().await?;
+        let mut call = channel.call(Op::Logs(HostLogs {
+            key: target.key.clone(),
+            stderr: query.stream == LogStream::Stderr,
+            offset: query.offset,
+            from_end: query.from_end,
+            follow: query.follow,
+        }));
         loop {
-            let chunk = match reader.available(CHUNK).map_err(unclear)? {
-                Some(chunk) => chunk,
-                None if !query.follow => return Ok(()),
-                None => tokio::select! {
-                    chunk = reader.next(CHUNK) => chunk.map_err(unclear)?,
-                    () = sink.closed() => return Ok(()),
-                },
+            let next = tokio::select! {
+                next = call.next() => next,
+                () = sink.closed() => return Ok(()),
             };
-            let chunk = LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file };
-            if sink.send(chunk).await.is_err() {
-                return Ok(());
+            match next.map_err(|e| wire::failed(&target.host, 0, e))? {
+                Body::Chunk(chunk) => {
+                    let length = chunk.data.len();
+                    if sink.send(LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file }).await.is_err() {
+                        return Ok(());
+                    }
+                    call.taken(length);
+                }
+                Body::Done(_) => return Ok(()),
+                _ => return Err(wire::unexpected(&target.host)),
             }
         }
     }
 
     async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
-        let (runtime, key) = self.resolve(handle)?;
-        let (place, _) = runtime.find(&key)?;
+        let target = self.pool()?.resolve(handle)?;
         let number = signal_number(signal)
             .ok_or_else(|| RemoteError::wrong_request(format!("{signal:?} is not the name of a signal; use one such as SIGHUP")))?;
-        let known = self.running(self.executor(&key, &place).await?)?;
-        match known.executor.at_epoch(epoch).signal(number).await {
-            Err(e @ executor_client::Error::NotRunning { .. }) => Err(RemoteError::wrong_request(e)),
-            other => other.map_err(answer),
-        }
+        self.ask(&target, epoch, Op::Signal(HostSignal { key: target.key.clone(), epoch, signal: number })).await.map(drop)
     }
 
     async fn stats(&self, handle: &RemoteHandle) -> Result<Option<TaskUsage>, RemoteError> {
-        let (runtime, key) = self.resolve(handle)?;
-        let (place, _) = runtime.find(&key)?;
-        let Some(known) = self.executor(&key, &place).await? else {
+        let target = self.pool()?.resolve(handle)?;
+        let channel = target.channel().await?;
+        let op = Op::Stats(HostKey { key: target.key.clone() });
+        let Body::Stats(answer) = channel.ask(op).await.map_err(|e| wire::failed(&target.host, 0, e))? else {
+            return Err(wire::unexpected(&target.host));
+        };
+        let Some(stats) = answer.stats else {
+            lock(&self.meters).remove(&target.key);
             return Ok(None);
         };
-        match known.executor.stats().await {
-            Ok(stats) => Ok(Some(usage(&stats, &known.meter, core_mhz()))),
-            Err(executor_client::Error::NotRunning { .. }) => Ok(None),
-            Err(e) => Err(answer(e)),
-        }
+        let meter = lock(&self.meters).entry(target.key.clone()).or_default().clone();
+        Ok(Some(usage(&stats, &meter, channel.hello().core_mhz)))
+    }
+
+    async fn exec(&self, handle: &RemoteHandle, epoch: u64, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, RemoteError> {
+        let target = self.pool()?.resolve(handle)?;
+        beside::run(&target, epoch, command, tty, io).await
     }
 }

@@ -40,10 +40,3 @@ pub(crate) fn usage(stats: &Stats, meter: &Meter, core_mhz: f64) -> TaskUsage {
         by_pid: by_pid.collect(),
     }
 }
-
-/// Speed of one core of the far host, which for transport `local` is this machine.
-pub(crate) fn core_mhz() -> f64 {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mhz = cpuinfo.lines().find(|l| l.starts_with("cpu MHz"));
-    mhz.and_then(|l| l.split(':').nth(1)?.trim().parse().ok()).unwrap_or(1000.0)
-}

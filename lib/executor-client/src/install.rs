@@ -16,20 +16,27 @@ pub fn binary() -> &'static [u8] {
     BINARY
 }
 
+/// SHA-256 of the embedded binary, in lower-case hexadecimal.
+pub static HASH: std::sync::LazyLock<String> =
+    std::sync::LazyLock::new(|| Sha256::digest(BINARY).iter().map(|b| format!("{b:02x}")).collect());
+
+/// Name of the embedded binary where it is installed: made of its content.
+pub fn installed_name() -> String {
+    format!("drover-executor-{}", &HASH[..16])
+}
+
 /// Copies the executor into `dir` under a name made of its content and returns the path. Executors of earlier releases keep
 /// their files, so an upgrade does not touch what runs. Any number of processes may do this at once.
 pub fn install(dir: &Path) -> Result<PathBuf, Error> {
-    static HASH: std::sync::LazyLock<String> =
-        std::sync::LazyLock::new(|| Sha256::digest(BINARY).iter().take(8).map(|b| format!("{b:02x}")).collect());
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
-    let target = dir.join(format!("drover-executor-{}", *HASH));
+    let target = dir.join(installed_name());
     let is_ours = |m: std::fs::Metadata| m.is_file() && m.len() == BINARY.len() as u64 && m.permissions().mode() & 0o100 != 0;
     if std::fs::metadata(&target).is_ok_and(is_ours) {
         return Ok(target);
     }
     std::fs::create_dir_all(dir).map_err(Error::io("create the directory for executors", dir))?;
-    let temporary = dir.join(format!(".drover-executor-{}.{}", *HASH, std::process::id()));
+    let temporary = dir.join(format!(".{}.{}", installed_name(), std::process::id()));
     let written = std::fs::OpenOptions::new()
         .write(true)
         .create(true)

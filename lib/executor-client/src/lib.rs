@@ -4,8 +4,11 @@
 //! crash of anything else. [`Launcher::launch`] is create-or-get on that directory; [`Executor::attach`] tells a running workload
 //! from one that has ended and, when its executor was killed, ends what was left of it first.
 //!
+//! [`HostChannel`] reaches the executors of another host, through one process there that does all of this for it.
+//!
 //! Must never know: drivers, jobs. Begin reading at [`Executor`].
 
+mod channel;
 mod collector;
 mod executor;
 mod follow;
@@ -15,15 +18,16 @@ mod meter;
 mod session;
 mod watch;
 
+pub use crate::channel::{CallError, HostCall, HostChannel, OpenError, Patience};
 pub use crate::collector::{CollectSpec, LogCollector};
 pub use crate::executor::{Executor, destroy};
 pub use crate::follow::Follow;
-pub use crate::install::{binary, install};
+pub use crate::install::{HASH, binary, install, installed_name};
 pub use crate::launch::{Bind, Isolation, LaunchSpec, Launched, Launcher, LogPolicy, Propagation, User};
 pub use crate::meter::{CpuRate, Meter, Rates};
 pub use crate::session::{ExecExit, ExecSession, ExecSpec, SessionControl, SessionInput, SessionOutput};
 pub use ::executor::cgroup_host::{CgroupHost, CgroupMode, CgroupPolicy};
-pub use ::executor::contain::{retire, signal_number};
+pub use ::executor::contain::signal_number;
 pub use ::executor::error::Error;
 pub use ::executor::isolate::supported as isolation_supported;
 pub use ::executor::log::{Chunk, RotatedLog};
@@ -31,6 +35,7 @@ pub use ::executor::process::ProcessStat;
 pub use ::executor::program::{find_program, make_executable};
 pub use ::executor::rotate::Segment;
 pub use ::executor::{capabilities, seccomp};
+pub use executor_proto::host;
 pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};
 
 /// Looks a user up as [`executor::program::find_user`] does, which may ask the network.

@@ -7,6 +7,7 @@
 //! Must never know: how processes are started, tokio, drivers. Begin reading at [`Request`] and [`Spec`].
 
 mod frame;
+pub mod host;
 mod message;
 mod record;
 

@@ -21,6 +21,7 @@ pub mod contain;
 pub mod disk;
 pub mod epoch;
 pub mod error;
+pub mod host;
 pub mod isolate;
 pub mod log;
 pub mod process;

@@ -1,4 +1,5 @@
-//! `drover-executor run <state-dir>`, `drover-executor collect <state-dir>`, `drover-executor version`.
+//! `drover-executor run <state-dir>`, `drover-executor collect <state-dir>`, `drover-executor serve-host <root> <nonce>`,
+//! `drover-executor version`.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -17,12 +18,15 @@ fn main() -> ExitCode {
         }
         [verb, state_dir] if verb == "run" => Some((executor::supervise::Role::Workload, state_dir)),
         [verb, state_dir] if verb == "collect" => Some((executor::supervise::Role::Collector, state_dir)),
+        [verb, root, nonce] if verb == "serve-host" => {
+            return executor::host::main(Path::new(root), &nonce.to_string_lossy());
+        }
         _ => None,
     };
     match known {
         Some((role, state_dir)) => executor::supervise::main(role, Path::new(state_dir)),
         None => {
-            let usage = "usage: drover-executor run|collect <state-dir> | version\n\
+            let usage = "usage: drover-executor run|collect <state-dir> | serve-host <root> <nonce> | version\n\
                          It is started by drover's drivers and not meant to be run by hand.\n";
             let _ = std::io::stderr().write_all(usage.as_bytes());
             ExitCode::from(2)

@@ -7,6 +7,7 @@ mod docker_remote;
 mod dockerd;
 mod driver_template;
 mod go_driver;
+mod ssh;
 mod stock_cli;
 mod stock_nomad;
 
@@ -40,6 +41,7 @@ const CHECKS: &[Check] = &[
         "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same container",
         docker_remote::check,
     ),
+    ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),

@@ -30,6 +30,13 @@ pub(crate) struct DemoArgs {
     verbose: bool,
 }
 
+/// What the demo's runtime stands for.
+const ELSEWHERE: &str = "\
+The remote task ran in a directory of this machine that belongs to no node (remote_exec, transport \"local\"). On real runtimes:
+  remote_exec    transport \"ssh\"; hosts with an ssh server, and a key to log in; nothing else is installed there (examples/agents/client-ssh.hcl)
+  docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/drivers/docker.md)
+What each driver guarantees is in docs/remote-tasks.md.";
+
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -52,6 +59,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
     let code = match &outcome {
         Ok(report) => {
             report.print();
+            output::line("");
+            output::line(ELSEWHERE);
             if report.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

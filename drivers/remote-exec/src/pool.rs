@@ -1,0 +1,290 @@
+//! What the driver is configured with: one runtime of this machine, or the hosts of a pool.
+//!
+//! An instance is on one host, and a handle says on which. By its key alone it is looked for on all of them. Making one in a pool is fenced by
+//! sealing: before a key is created on one host it is sealed on all others, so that a manager with another view (an older inventory, an earlier
+//! attempt whose answer was lost) finds it refused wherever it tries. A host that cannot be asked may hold the key, so nothing is made until it can, or
+//! until the operator takes it out of the inventory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use driver_sdk::{Ensure, RemoteError, RemoteHandle, handle};
+use executor_client::host::host_request::Op;
+use executor_client::host::{HostAmount, HostEnsured, HostFind, HostInput, HostNothing, HostObservation, HostSeal, host_reply::Body};
+use executor_client::{CallError, HostChannel};
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Inventory, TaskOptions};
+use crate::host::{Host, Way};
+use crate::place::{Candidate, choose};
+use crate::wire;
+
+/// Layout of [`HandleV1`].
+pub(crate) const SCHEMA: u32 = 1;
+
+/// The token that finds an instance again.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct HandleV1 {
+    provider: String,
+    key: String,
+    /// Name of the host in the pool; empty with transport `local`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    host: String,
+    /// Identity of the runtime on that host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    runtime: String,
+}
+
+/// The key in a handle, when it can be read.
+pub(crate) fn key_of(handle: &RemoteHandle) -> String {
+    handle::decode::<HandleV1>(&handle.data).map(|h| h.key).unwrap_or_default()
+}
+
+/// Where a handle leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) host: Arc<Host>,
+    pub(crate) key: String,
+    /// Identity that the runtime must have; empty with transport `local`, where the provider says it.
+    runtime: String,
+}
+
+impl Target {
+    /// A channel to where the instance was made. The same name on another runtime knows nothing of it.
+    pub(crate) async fn channel(&self) -> Result<HostChannel, RemoteError> {
+        let channel = self.host.channel().await?;
+        let found = &channel.hello().runtime;
+        if self.runtime.is_empty() || self.runtime == *found {
+            return Ok(channel);
+        }
+        Err(RemoteError::could_not_ask(format!(
+            "{} now holds the runtime {found}, the instance was made in {}: its directory was emptied or moved, or the name belongs to another \
+             machine; bring it back, or forget the instance if it is lost for good",
+            self.host.describe(),
+            self.runtime
+        )))
+    }
+}
+
+/// Everything that is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pub(crate) provider: String,
+    pub(crate) inventory: Option<Arc<Inventory>>,
+    pub(crate) hosts: BTreeMap<String, Arc<Host>>,
+}
+
+impl Pool {
+    /// The runtime in a directory of this machine.
+    pub(crate) async fn local(root: &std::path::Path) -> Result<Pool, RemoteError> {
+        let host = Host::keep(String::new(), Way::Local { root: root.to_owned() });
+        let channel = host.channel().await?;
+        let provider = format!("remote_exec/local:{}", channel.hello().runtime);
+        Ok(Pool { provider, inventory: None, hosts: BTreeMap::from([(String::new(), host)]) })
+    }
+
+    /// The hosts of an inventory. None has been asked yet.
+    pub(crate) fn ssh(inventory: Inventory) -> Pool {
+        let inventory = Arc::new(inventory);
+        let keep = |(name, config): (&String, &crate::config::HostConfig)| {
+            (name.clone(), Host::keep(name.clone(), Way::Ssh { inventory: inventory.clone(), config: config.clone() }))
+        };
+        let hosts = inventory.hosts.iter().map(keep).collect();
+        Pool { provider: format!("remote_exec/ssh:{}", inventory.pool), inventory: Some(inventory), hosts }
+    }
+
+    /// What all hosts together offer; 0 in a dimension that some host does not limit.
+    pub(crate) fn capacity(&self) -> HostAmount {
+        let all: Vec<HostAmount> = self.inventory.iter().flat_map(|i| i.hosts.values()).map(|h| h.capacity()).collect();
+        let sum = |of: fn(&HostAmount) -> u64| if all.iter().all(|c| of(c) > 0) { all.iter().map(of).sum() } else { 0 };
+        HostAmount { cpu_mhz: sum(|c| c.cpu_mhz), memory_mib: sum(|c| c.memory_mib), sessions: sum(|c| c.sessions) }
+    }
+
+    /// Where a handle leads. One of another provider can be asked for nothing here.
+    pub(crate) fn resolve(&self, handle: &RemoteHandle) -> Result<Target, RemoteError> {
+        if handle.schema != SCHEMA {
+            return Err(RemoteError::wrong_request(format!(
+                "the handle has schema {}, this driver knows {SCHEMA}; use the driver release that wrote it or a newer one",
+                handle.schema
+            )));
+        }
+        let HandleV1 { provider, key, host, runtime } = handle::decode(&handle.data).map_err(RemoteError::wrong_request)?;
+        if provider != self.provider {
+            return Err(RemoteError::could_not_ask(format!("the instance lives in {provider}, this node reaches {}", self.provider)));
+        }
+        match self.hosts.get(&host) {
+            Some(found) => Ok(Target { host: found.clone(), key, runtime }),
+            None => Err(RemoteError::could_not_ask(format!(
+                "the instance lives on host {host}, which is not in this node's inventory of pool {}; add it again",
+                self.inventory.as_ref().map_or("", |i| &i.pool)
+            ))),
+        }
+    }
+
+    /// The handle of an instance on a host.
+    pub(crate) fn handle(&self, host: &Host, channel: &HostChannel, key: &str) -> Result<RemoteHandle, RemoteError> {
+        let runtime = if self.inventory.is_some() { channel.hello().runtime.clone() } else { String::new() };
+        let handle = HandleV1 { provider: self.provider.clone(), key: key.to_owned(), host: host.name.clone(), runtime };
+        let data = handle::encode(&handle).map_err(RemoteError::wrong_request)?;
+        Ok(RemoteHandle { schema: SCHEMA, data })
+    }
+
+    /// One answer of one host.
+    pub(crate) async fn ask(&self, host: &Host, epoch: u64, op: Op) -> Result<(HostChannel, Body), RemoteError> {
+        let channel = host.channel().await?;
+        let body = channel.ask(op).await.map_err(|e| wire::failed(host, epoch, e))?;
+        Ok((channel, body))
+    }
+
+    /// The one look in an answer.
+    pub(crate) fn seen(host: &Host, body: Body) -> Result<Option<HostObservation>, RemoteError> {
+        match body {
+            Body::Observed(mut observed) if observed.seen.len() <= 1 => Ok(observed.seen.pop()),
+            _ => Err(wire::unexpected(host)),
+        }
+    }
+
+    /// Looks for a key on every host. `Gone` or `Sealed` only when each of them has positively answered.
+    pub(crate) async fn find(&self, key: &str, owner: &str) -> Result<(Arc<Host>, HostChannel, HostObservation), RemoteError> {
+        let mut missing = Vec::new();
+        let mut sealed = 0;
+        for (host, answer) in self.find_everywhere(key, owner).await {
+            match answer {
+                Ok((channel, seen)) => return Ok((host, channel, seen)),
+                Err(RemoteError::Gone(_)) => {}
+                Err(RemoteError::Sealed(_)) => sealed += 1,
+                // Another cluster's instance is there, whatever the others say.
+                Err(e @ RemoteError::WrongRequest(_)) => return Err(e),
+                Err(e) => missing.push(e),
+            }
+        }
+        if let Some(e) = missing.into_iter().next() {
+            return Err(e);
+        }
+        let what = if sealed > 0 { "; the key is sealed" } else { "" };
+        Err(RemoteError::gone(format!("{} has no instance {key}{what}", self.provider)))
+    }
+
+    async fn find_everywhere(&self, key: &str, owner: &str) -> Vec<(Arc<Host>, Result<(HostChannel, HostObservation), RemoteError>)> {
+        let asked = self.hosts.values().map(async |host| {
+            let op = Op::Find(HostFind { key: key.to_owned(), owner: owner.to_owned() });
+            let answer = async {
+                let (channel, body) = self.ask(host, 0, op).await?;
+                let seen = Pool::seen(host, body)?.ok_or_else(|| wire::unexpected(host))?;
+                Ok((channel, seen))
+            };
+            (host.clone(), answer.await)
+        });
+        join_all(asked).await
+    }
+
+    /// Creates or gets.
+    pub(crate) async fn ensure(
+        &self,
+        request: &Ensure,
+        options: TaskOptions,
+    ) -> Result<(Arc<Host>, HostChannel, HostEnsured), RemoteError> {
+        let host = self.place(request, &options).await?;
+        let capacity = match &host.way {
+            Way::Local { .. } => HostAmount::default(),
+            Way::Ssh { config, .. } => config.capacity(),
+        };
+        let wanted = wire::ensure(request, options, capacity)?;
+        let channel = host.channel().await?;
+        let ensured = create(&channel, request, Op::Ensure(Box::new(wanted))).await.map_err(|e| wire::failed(&host, request.epoch, e))?;
+        match ensured {
+            Body::Ensured(ensured) => Ok((host, channel, ensured)),
+            _ => Err(wire::unexpected(&host)),
+        }
+    }
+
+    /// The host on which the key is or is to be; on all others it is sealed when this returns.
+    async fn place(&self, request: &Ensure, options: &TaskOptions) -> Result<Arc<Host>, RemoteError> {
+        let Some(inventory) = &self.inventory else {
+            if options.host.is_some() || options.labels.as_ref().is_some_and(|l| !l.is_empty()) {
+                return Err(RemoteError::wrong_request(
+                    "host and labels choose among the hosts of transport \"ssh\"; this node has transport \"local\"",
+                ));
+            }
+            return self.hosts.values().next().cloned().ok_or_else(|| RemoteError::could_not_ask("no runtime is configured"));
+        };
+        let candidates = options.candidates(inventory).map_err(RemoteError::wrong_request)?;
+        let known = |name: &str| {
+            self.hosts.get(name).cloned().ok_or_else(|| RemoteError::could_not_ask(format!("host {name} has just been removed")))
+        };
+        // With a host in the task's own configuration this key can never have been meant for another one.
+        if let Some(name) = &options.host {
+            return known(name);
+        }
+        if self.hosts.len() == 1 {
+            return candidates.iter().next().map_or_else(|| known(""), |name| known(name));
+        }
+        // What cannot be had is refused before any host is told anything.
+        drop(wire::ensure(request, options.clone(), HostAmount::default())?);
+        let mut free = BTreeSet::new();
+        for (host, answer) in self.find_everywhere(&request.key, &request.owner).await {
+            match answer {
+                Ok(_) => return Ok(host),
+                Err(RemoteError::Gone(_)) => drop(free.insert(host.name.clone())),
+                Err(RemoteError::Sealed(_)) => {}
+                Err(RemoteError::CouldNotAsk(why)) => {
+                    return Err(RemoteError::could_not_ask(format!(
+                        "the instance may be on a host that cannot be asked, so none is made: {why}"
+                    )));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let mut possible = Vec::new();
+        for name in candidates.iter().filter(|name| free.contains(*name)) {
+            let (host, capacity) = (known(name)?, inventory.hosts[name].capacity());
+            let used = match capacity == HostAmount::default() {
+                true => HostAmount::default(),
+                false => match self.ask(&host, 0, Op::Used(HostNothing {})).await?.1 {
+                    Body::Used(used) => used,
+                    _ => return Err(wire::unexpected(&host)),
+                },
+            };
+            possible.push(Candidate { name: name.clone(), capacity, used });
+        }
+        if possible.is_empty() {
+            return Err(RemoteError::sealed(
+                "on every host that fits, the key was stopped before it was created, or its instance was acknowledged",
+            ));
+        }
+        let chosen = choose(&request.key, &wire::takes(&request.task), possible)
+            .map_err(|why| RemoteError::could_not_ask(format!("no host of pool {} has room: {why}", inventory.pool)))?;
+        let others = free.iter().filter(|name| **name != chosen).map(async |name| {
+            let host = known(name)?;
+            let op = Op::Seal(HostSeal { key: request.key.clone(), epoch: request.epoch, owner: request.owner.clone() });
+            let (_, body) = self.ask(&host, request.epoch, op).await?;
+            Pool::seen(&host, body).map(|seen| seen.map(|_| host))
+        });
+        for answer in join_all(others).await {
+            // Somebody was faster, with another choice.
+            if let Some(host) = answer? {
+                return Ok(host);
+            }
+        }
+        known(&chosen)
+    }
+}
+
+/// Asks for the instance, and sends its files when the host wants them.
+async fn create(channel: &HostChannel, request: &Ensure, op: Op) -> Result<Body, CallError> {
+    let mut call = channel.call(op);
+    loop {
+        match call.next().await? {
+            Body::SendFiles(_) => {
+                for file in &request.bundle.files {
+                    if let Some(early) = call.send_all(&file.data).await? {
+                        return Ok(early);
+                    }
+                }
+                call.input(HostInput { end: true, ..HostInput::default() });
+            }
+            body => return Ok(body),
+        }
+    }
+}

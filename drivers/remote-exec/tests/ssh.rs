@@ -1,0 +1,579 @@
+//! Transport `ssh` with a program in ssh's place that runs the far end on this machine, each host in a home directory of its own.
+//! The real thing is `cargo xtask interop ssh`.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use driver_sdk::config::Config;
+use driver_sdk::{
+    AgentConfig, Bundle, BundleFile, Ensure, Health, InstanceState, LogChunk, LogStream, LogsQuery, Observation, RemoteDriver as _,
+    RemoteError, RemoteHandle, StopTask, TaskConfig,
+};
+use remote_exec::Driver;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+/// Behaves as the files beside it say: `NAME.says` = refuse with these words, `NAME.limit` = cut after so many bytes from the manager, `NAME.noise` =
+/// what the login shell writes first, `NAME.path` = directory that is searched for programs first.
+const FAKE_SSH: &str = r#"#!/bin/sh
+here=${0%/*}
+while [ "$1" != -- ]; do shift; done
+name=$2 command=$3
+echo >> "$here/$name.calls"
+if [ -e "$here/$name.says" ]; then cat "$here/$name.says" >&2; exit 255; fi
+[ -e "$here/$name.path" ] && PATH=$(cat "$here/$name.path"):$PATH
+mkdir -p "$here/$name" && cd "$here/$name" || exit 255
+[ -e "$here/$name.noise" ] && cat "$here/$name.noise"
+if [ -e "$here/$name.limit" ]; then
+  limit=$(cat "$here/$name.limit")
+  # What passes the cut must pass at once; many bytes come in one piece anyway.
+  if [ "$limit" -lt 200000 ]; then pass="dd bs=1 status=none count=$limit"; else pass="head -c $limit"; fi
+  $pass | sh -c "$command"
+  exit 255
+fi
+echo $$ > "$here/$name.pid"
+exec sh -c "$command"
+"#;
+
+struct World {
+    dir: TempDir,
+    keepalive: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let world = World { dir: tempfile::tempdir().unwrap(), keepalive: 30 };
+        std::fs::write(world.ssh(), FAKE_SSH).unwrap();
+        std::fs::set_permissions(world.ssh(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        world
+    }
+
+    fn ssh(&self) -> PathBuf {
+        self.dir.path().join("ssh")
+    }
+
+    fn set(&self, host: &str, what: &str, text: &str) {
+        std::fs::write(self.dir.path().join(format!("{host}.{what}")), text).unwrap();
+    }
+
+    fn unset(&self, host: &str, what: &str) {
+        std::fs::remove_file(self.dir.path().join(format!("{host}.{what}"))).unwrap();
+    }
+
+    fn root(&self, host: &str) -> PathBuf {
+        self.dir.path().join(host).join(".drover")
+    }
+
+    fn calls(&self, host: &str) -> usize {
+        std::fs::read_to_string(self.dir.path().join(format!("{host}.calls"))).map_or(0, |t| t.lines().count())
+    }
+
+    /// Ends the channel to a host, from the far side.
+    fn cut(&self, host: &str) {
+        let pid = std::fs::read_to_string(self.dir.path().join(format!("{host}.pid"))).unwrap();
+        kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    }
+
+    async fn manager(&self, hosts: Value) -> Driver {
+        let driver = Driver::new();
+        driver.set_config(self.config(hosts), Some(AgentConfig::default())).await.unwrap();
+        driver
+    }
+
+    fn config(&self, hosts: Value) -> Config {
+        let config = json!({ "transport": "ssh", "pool": "test", "ssh": self.ssh(), "host": hosts, "keepalive_seconds": self.keepalive });
+        Config::new(rmp_serde::to_vec_named(&config).unwrap())
+    }
+
+    /// Keys are unique in the machine because cgroups are named by them.
+    fn key(&self, name: &str) -> String {
+        format!("{}-{name}", self.dir.path().file_name().unwrap().to_string_lossy().trim_start_matches('.'))
+    }
+
+    fn ensure(&self, name: &str, epoch: u64, script: &str) -> Ensure {
+        self.ensure_with(name, epoch, json!({ "command": "sh", "args": ["-c", script] }))
+    }
+
+    fn ensure_with(&self, name: &str, epoch: u64, options: Value) -> Ensure {
+        Ensure {
+            key: self.key(name),
+            epoch,
+            owner: "cluster-1".into(),
+            slot: format!("default/job.group[0]/{name}"),
+            task: TaskConfig {
+                id: format!("alloc/{name}/0123abcd"),
+                name: name.into(),
+                msgpack_driver_config: rmp_serde::to_vec_named(&options).unwrap(),
+                ..TaskConfig::default()
+            },
+            bundle: Bundle::default(),
+        }
+    }
+
+    /// Intents of a key on all hosts.
+    fn intents(&self, name: &str) -> Vec<PathBuf> {
+        let key = self.key(name);
+        let homes = std::fs::read_dir(self.dir.path()).unwrap().flatten().map(|e| e.path().join(".drover/instances").join(&key));
+        homes.filter(|dir| dir.join("instance.json").exists()).collect()
+    }
+
+    fn records(&self) -> Vec<(PathBuf, Value)> {
+        let homes = std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten();
+        let instances = homes.flat_map(|home| std::fs::read_dir(home.path().join(".drover/instances")).into_iter().flatten().flatten());
+        let states = instances.map(|instance| instance.path().join("executor"));
+        states
+            .map(|state| {
+                let text = std::fs::read_to_string(state.join("executor.json")).unwrap_or_default();
+                (state, serde_json::from_str(&text).unwrap_or_default())
+            })
+            .collect()
+    }
+}
+
+/// Whatever a failing test leaves running ends with it.
+impl Drop for World {
+    fn drop(&mut self) {
+        for (state, record) in self.records() {
+            let pid = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
+            if let Some(pid) = pid.filter(|_| !state.join("result.json").exists()) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+const SLEEP: &str = "exec sleep 1000";
+
+async fn observe(driver: &Driver, handle: &RemoteHandle) -> Observation {
+    driver.observe(std::slice::from_ref(handle)).await.unwrap().remove(0)
+}
+
+async fn until_state(driver: &Driver, handle: &RemoteHandle, state: InstanceState) -> Observation {
+    let begun = Instant::now();
+    loop {
+        let seen = observe(driver, handle).await;
+        if seen.state == state {
+            return seen;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "waited 20 s for {state:?}, it is {seen:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Tries until the hosts have been reached.
+async fn made(driver: &Driver, request: Ensure) -> driver_sdk::Ensured {
+    let begun = Instant::now();
+    loop {
+        match driver.ensure(request.clone()).await {
+            Ok(ensured) => return ensured,
+            Err(e) => assert!(begun.elapsed() < Duration::from_secs(20), "{e}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn output(driver: &Driver, handle: &RemoteHandle) -> String {
+    let (sink, mut chunks) = mpsc::channel::<LogChunk>(1);
+    let query = LogsQuery { stream: LogStream::Stdout, offset: 0, follow: false, from_end: false };
+    let (read, text) = tokio::join!(driver.logs(handle, query, sink), async {
+        let mut text = Vec::new();
+        while let Some(chunk) = chunks.recv().await {
+            text.extend(chunk.data);
+        }
+        String::from_utf8(text).unwrap()
+    });
+    read.unwrap();
+    text
+}
+
+fn now() -> StopTask {
+    StopTask { signal: "SIGKILL".into(), timeout: Duration::ZERO }
+}
+
+async fn end(driver: &Driver, handle: &RemoteHandle, epoch: u64) {
+    driver.stop(handle, epoch, now()).await.unwrap();
+    driver.acknowledge(handle, epoch).await.unwrap();
+}
+
+fn why(error: RemoteError) -> String {
+    match error {
+        RemoteError::CouldNotAsk(why) => why,
+        other => panic!("not a CouldNotAsk: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn one_channel_per_host_carries_everything() {
+    let world = World::new();
+    world.set("a", "noise", "Welcome!\nDROVER is not this line\n\u{1b}[1mlast login: never\u{1b}[0m $ ");
+    let manager = world.manager(json!({ "a": {} })).await;
+    assert_eq!(manager.describe().provider, "remote_exec/ssh:test");
+    let file = |path: &str, mode: u32, data: Vec<u8>| BundleFile { path: path.into(), mode, data };
+    let big: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    let mut request = world.ensure("t", 1, "cat local/small; cksum < local/big; cat secrets/token; pwd; sleep 1000");
+    request.bundle = Bundle::new(vec![
+        file("local/small", 0o644, b"small\n".to_vec()),
+        file("local/big", 0o600, big.clone()),
+        file("secrets/token", 0o644, b"hush\n".to_vec()),
+    ]);
+    let ensured = manager.ensure(request).await.unwrap();
+    assert!(ensured.created);
+    assert_eq!(ensured.observed.provider_id, format!("pid {} on a", ensured.observed.attributes["pid"]));
+    let (handles, more): (Vec<_>, Vec<_>) = (0..8).map(|n| (n, world.ensure(&format!("m{n}"), 1, SLEEP))).unzip();
+    assert_eq!(handles.len(), 8);
+    let all = futures::future::join_all(more.into_iter().map(|request| manager.ensure(request))).await;
+    let all: Vec<_> = all.into_iter().map(|e| e.unwrap().handle).collect();
+    assert!(manager.observe(&all).await.unwrap().iter().all(|o| o.state == InstanceState::Running));
+    let begun = Instant::now();
+    let text = loop {
+        let text = output(&manager, &ensured.handle).await;
+        if text.lines().count() == 4 || begun.elapsed() > Duration::from_secs(10) {
+            break text;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let task = world.root("a").join("instances").join(world.key("t")).join("task");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines[0], lines[2], lines[3]), ("small", "hush", &*task.to_string_lossy()));
+    assert!(lines[1].ends_with(" 3000000"), "{text}");
+    let mode = |path: &str| std::fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("secrets"), mode("secrets/token")), (0o700, 0o600), "a secret is nobody else's");
+    assert_eq!(std::fs::read(task.join("local/big")).unwrap(), big);
+    assert!(manager.stats(&ensured.handle).await.unwrap().unwrap().total.memory.rss.unwrap() > 0);
+    assert_eq!(world.calls("a"), 1, "one ssh for all of it");
+
+    // The next manager finds the executor where it is.
+    let executors = world.root("a").join("executors");
+    let installed = || std::fs::read_dir(&executors).unwrap().flatten().map(|e| (e.path(), e.metadata().unwrap().modified().unwrap()));
+    let before: Vec<_> = installed().collect();
+    assert_eq!(before.len(), 1);
+    drop(manager);
+    let next = world.manager(json!({ "a": {} })).await;
+    for handle in all.iter().chain([&ensured.handle]) {
+        assert_eq!(observe(&next, handle).await.state, InstanceState::Running);
+        end(&next, handle, 2).await;
+        assert_eq!(observe(&next, handle).await.state, InstanceState::Gone);
+    }
+    assert_eq!(installed().collect::<Vec<_>>(), before);
+    assert_eq!(std::fs::read_dir(world.root("a").join("uploads")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_cut_anywhere_in_a_create_leaves_one_instance_or_none() {
+    let world = World::new();
+    let size = executor_client::binary().len();
+    let mut request = world.ensure("t", 1, SLEEP);
+    request.bundle = Bundle::new(vec![BundleFile { path: "local/f".into(), mode: 0o644, data: vec![7; 100_000] }]);
+    // In the executor; once it is there: before the request, in it, in the files, at their end.
+    for limit in [0, size / 2, size, 5, 20, 100, 250, 300, 350, 400, 1000, 30_000, 66_000, 100_200, 100_300, 100_400] {
+        world.set("a", "limit", &limit.to_string());
+        let manager = world.manager(json!({ "a": {} })).await;
+        let _ = tokio::time::timeout(Duration::from_secs(2), manager.ensure(request.clone())).await;
+        assert!(world.intents("t").len() <= 1);
+    }
+    world.unset("a", "limit");
+    let manager = world.manager(json!({ "a": {} })).await;
+    let first = made(&manager, request.clone()).await;
+    let again = manager.ensure(request).await.unwrap();
+    assert_eq!((again.created, &again.handle), (false, &first.handle));
+    assert_eq!(world.records().len(), 1);
+    assert_eq!(manager.list("cluster-1", "", 10).await.unwrap().instances.len(), 1);
+    end(&manager, &first.handle, 1).await;
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_asked_is_unknown_with_the_reason_and_since_when() {
+    let world = World::new();
+    let manager = world.manager(json!({ "a": { "address": "10.9.9.9" } })).await;
+    // The address is what ssh is given; the fake takes it for the host's name.
+    let ensured = made(&manager, world.ensure("t", 1, SLEEP)).await;
+    assert_eq!(ensured.observed.address, "10.9.9.9");
+    let pid = ensured.observed.attributes["pid"].clone();
+    let (sink, mut changes) = mpsc::channel::<Observation>(16);
+    let watching = async {
+        assert_eq!(changes.recv().await.unwrap().state, InstanceState::Running);
+        world.set("10.9.9.9", "says", "ssh: connect to host 10.9.9.9 port 22: Connection timed out\n");
+        world.cut("10.9.9.9");
+        let mut seen = changes.recv().await.unwrap();
+        assert_eq!(seen.state, InstanceState::Unknown);
+        while !seen.reason.contains("does not answer") {
+            seen = changes.recv().await.unwrap();
+            assert_eq!(seen.state, InstanceState::Unknown);
+        }
+        assert!(seen.reason.contains("host a (10.9.9.9)") && seen.reason.contains("since"), "{}", seen.reason);
+        // It neither creates nor kills, and says so at once.
+        let begun = Instant::now();
+        assert!(why(manager.ensure(world.ensure("u", 1, SLEEP)).await.unwrap_err()).contains("10.9.9.9"));
+        why(manager.stop(&ensured.handle, 1, now()).await.unwrap_err());
+        why(manager.find(&world.key("t"), "cluster-1").await.unwrap_err());
+        why(manager.list("cluster-1", "", 10).await.unwrap_err());
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert_eq!(manager.fingerprint().await.health, Health::Unhealthy);
+        world.unset("10.9.9.9", "says");
+        let back = changes.recv().await.unwrap();
+        assert_eq!((back.state, &back.attributes["pid"]), (InstanceState::Running, &pid));
+        drop(changes);
+    };
+    let (watch, ()) = tokio::join!(manager.watch(vec![ensured.handle.clone()], sink), watching);
+    watch.unwrap();
+    end(&manager, &ensured.handle, 1).await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_host_is_said_in_words() {
+    let world = World::new();
+    let fake = world.dir.path().join("bin");
+    std::fs::create_dir(&fake).unwrap();
+    let program = |name: &str, text: &str| {
+        std::fs::write(fake.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(fake.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    program("uname", "echo riscv64");
+    program("head", "echo head: No space left on device >&2; exit 1");
+    world.set("a", "says", "ops@a: Permission denied (publickey).\n");
+    world.set("b", "says", "@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@\nHost key verification failed.\n");
+    world.set("c", "path", fake.to_str().unwrap());
+    world.set("e", "noise", &"garbage ".repeat(100_000));
+    world.set("f", "says", "");
+    let dir = |name: &str| json!({ "dir": format!("{}/{name}/x", world.dir.path().display()) });
+    let manager =
+        world.manager(json!({ "a": {}, "b": {}, "c": {}, "e": {}, "f": {}, "h": { "dir": "/proc/no/such" }, "i": dir("ssh") })).await;
+    for (host, words) in [
+        ("a", "the credentials were refused"),
+        ("b", "the host's key has changed"),
+        ("c", "the host is riscv64"),
+        ("e", "writes without end"),
+        ("f", "the connection ended"),
+        ("h", "cannot make the directory /proc/no/such"),
+        ("i", "cannot make the directory"),
+    ] {
+        let request = world.ensure_with("t", 1, json!({ "command": "sh", "host": host }));
+        let why = why(manager.ensure(request).await.unwrap_err());
+        assert!(why.contains(words) && why.contains(&format!("host {host} cannot be reached since")), "{host}: {why}");
+    }
+    // A disk that is full before the executor is there.
+    std::fs::remove_file(fake.join("uname")).unwrap();
+    let manager = world.manager(json!({ "c": {} })).await;
+    let why = why(manager.ensure(world.ensure("t", 1, SLEEP)).await.unwrap_err());
+    assert!(why.contains("a disk of the host is full") && why.contains("cannot store the executor"), "{why}");
+    assert!(std::fs::read_dir(world.root("c").join("executors")).unwrap().next().is_none(), "nothing half is left");
+    // No ssh at all.
+    let driver = Driver::new();
+    let config = json!({ "transport": "ssh", "pool": "p", "ssh": "/no/such/ssh", "host": { "a": {} } });
+    driver.set_config(Config::new(rmp_serde::to_vec_named(&config).unwrap()), Some(AgentConfig::default())).await.unwrap();
+    let why = match driver.find("k", "o").await {
+        Err(RemoteError::CouldNotAsk(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(why.contains("cannot run /no/such/ssh"), "{why}");
+}
+
+#[tokio::test]
+async fn another_runtime_under_the_same_name_knows_nothing() {
+    let world = World::new();
+    let manager = world.manager(json!({ "a": {} })).await;
+    let ensured = made(&manager, world.ensure("t", 1, SLEEP)).await;
+    std::fs::rename(world.dir.path().join("a"), world.dir.path().join("away")).unwrap();
+    let other = world.manager(json!({ "a": {} })).await;
+    let seen = observe(&other, &ensured.handle).await;
+    assert_eq!(seen.state, InstanceState::Unknown);
+    assert!(seen.reason.contains("now holds the runtime"), "{}", seen.reason);
+    why(other.stop(&ensured.handle, 2, now()).await.unwrap_err());
+    // The first one sees that its ground was taken away, too.
+    assert_eq!(observe(&manager, &ensured.handle).await.state, InstanceState::Unknown);
+    // A host that the inventory has no more.
+    let without = world.manager(json!({ "b": {} })).await;
+    let seen = observe(&without, &ensured.handle).await;
+    assert!(seen.state == InstanceState::Unknown && seen.reason.contains("host a, which is not in"), "{}", seen.reason);
+    std::fs::remove_dir_all(world.dir.path().join("a")).unwrap();
+    std::fs::rename(world.dir.path().join("away"), world.dir.path().join("a")).unwrap();
+    let back = world.manager(json!({ "a": {} })).await;
+    end(&back, &ensured.handle, 2).await;
+}
+
+#[tokio::test]
+async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() {
+    let world = World::new();
+    let small = world.manager(json!({ "a": {}, "b": {} })).await;
+    let large = world.manager(json!({ "a": {}, "b": {}, "c": {} })).await;
+    let mut on: BTreeMap<String, usize> = BTreeMap::new();
+    for n in 0..12 {
+        let name = format!("t{n}");
+        let first = made(&small, world.ensure(&name, 1, SLEEP)).await;
+        *on.entry(first.observed.attributes["host"].clone()).or_default() += 1;
+        // A host more, an attempt more: the same instance.
+        let second = made(&large, world.ensure(&name, 2, SLEEP)).await;
+        assert_eq!((second.created, &second.handle), (false, &first.handle));
+        assert_eq!(world.intents(&name).len(), 1);
+        let (found, seen) = large.find(&world.key(&name), "cluster-1").await.unwrap();
+        assert_eq!((&found, seen.epoch), (&first.handle, 2));
+    }
+    assert!(on.len() == 2, "all on one host: {on:?}");
+    let mut token = String::new();
+    let mut listed = Vec::new();
+    loop {
+        let page = large.list("cluster-1", &token, 5).await.unwrap();
+        assert!(page.instances.len() <= 5);
+        listed.extend(page.instances.into_iter().map(|i| i.handle));
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(listed.len(), 12);
+    for handle in &listed {
+        end(&large, handle, 3).await;
+    }
+    // With one host away nothing is made where it might be, but a task that names another host is.
+    world.set("c", "says", "ssh: connect to host c port 22: Connection refused\n");
+    world.cut("c");
+    until_state(&large, &RemoteHandle { schema: 99, data: Vec::new() }, InstanceState::Unknown).await;
+    let begun = Instant::now();
+    while large.find("absent", "cluster-1").await.is_err_and(|e| matches!(e, RemoteError::Gone(_))) {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let refused = why(large.ensure(world.ensure("u", 1, SLEEP)).await.unwrap_err());
+    assert!(refused.contains("may be on a host that cannot be asked") && refused.contains("host c"), "{refused}");
+    assert!(world.intents("u").is_empty());
+    let named = large.ensure(world.ensure_with("v", 1, json!({ "command": "sh", "args": ["-c", SLEEP], "host": "a" }))).await.unwrap();
+    assert_eq!(named.observed.attributes["host"], "a");
+    end(&large, &named.handle, 1).await;
+}
+
+#[tokio::test]
+async fn managers_that_race_over_a_pool_make_one_instance() {
+    let world = World::new();
+    let managers = [world.manager(json!({ "a": {}, "b": {}, "c": {} })).await, world.manager(json!({ "c": {}, "b": {}, "a": {} })).await];
+    made(&managers[0], world.ensure("first", 1, "exit 0")).await;
+    made(&managers[1], world.ensure("first", 1, "exit 0")).await;
+    for n in 0..8 {
+        let name = format!("t{n}");
+        let both = futures::future::join_all(managers.iter().map(|m| m.ensure(world.ensure(&name, 1, SLEEP)))).await;
+        assert!(both.iter().any(Result::is_ok), "{both:?}");
+        let made = made(&managers[n % 2], world.ensure(&name, 1, SLEEP)).await;
+        assert_eq!(world.intents(&name).len(), 1);
+        end(&managers[0], &made.handle, 1).await;
+        // A stop of what may not exist is one on all hosts, and final.
+        assert_eq!(managers[1].seal(&world.key(&name), 2, "cluster-1").await, Ok(None));
+        let late = managers[0].ensure(world.ensure(&name, 2, SLEEP)).await;
+        assert!(matches!(late, Err(RemoteError::Sealed(_))), "{late:?}");
+    }
+}
+
+#[tokio::test]
+async fn hosts_take_what_they_have_room_for() {
+    let world = World::new();
+    let one = json!({ "capacity": { "sessions": 1, "memory": 100, "cpu": 1000 }, "labels": { "zone": "1" } });
+    let manager = world.manager(json!({ "a": one, "b": one, "c": { "capacity": { "memory": 10, "cpu": 500 } } })).await;
+    let described = manager.describe();
+    assert_eq!((described.pool_cpu_mhz, described.pool_memory_mib), (2500, 210));
+    let request = |name: &str| {
+        let options = json!({ "command": "sh", "args": ["-c", SLEEP], "labels": { "zone": "1" } });
+        world.ensure_with(name, 1, options)
+    };
+    let first = made(&manager, request("t1")).await;
+    let second = made(&manager, request("t2")).await;
+    assert_ne!(first.observed.attributes["host"], second.observed.attributes["host"]);
+    let refused = why(manager.ensure(request("t3")).await.unwrap_err());
+    assert!(refused.contains("no host of pool test has room") && refused.contains("1 of 1 sessions taken"), "{refused}");
+    let named = world.ensure_with("t4", 1, json!({ "command": "sh", "host": "a" }));
+    assert!(why(manager.ensure(named).await.unwrap_err()).contains("1 of its 1 instances are taken"));
+    assert!(world.intents("t3").is_empty() && world.intents("t4").is_empty());
+    // Once one has ended there is room again, before it is acknowledged.
+    manager.stop(&first.handle, 1, now()).await.unwrap();
+    let third = made(&manager, request("t3")).await;
+    assert_eq!(third.observed.attributes["host"], first.observed.attributes["host"]);
+    for made in [&first, &second, &third] {
+        end(&manager, &made.handle, 1).await;
+    }
+    let nowhere = world.ensure_with("t5", 1, json!({ "command": "sh", "labels": { "zone": "9" } }));
+    assert!(matches!(manager.ensure(nowhere).await, Err(RemoteError::WrongRequest(why)) if why.contains("zone")));
+}
+
+#[tokio::test]
+async fn a_restart_of_the_host_is_an_end_with_the_reason_and_not_a_new_start() {
+    let world = World::new();
+    let manager = world.manager(json!({ "a": {} })).await;
+    let mark = world.dir.path().join("starts");
+    let script = format!("echo >> {}; {SLEEP}", mark.display());
+    let ensured = made(&manager, world.ensure("t", 1, &script)).await;
+    let begun = Instant::now();
+    while !mark.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(manager);
+    // What a machine leaves that lost its power: no processes, and a record of another boot.
+    let state = world.root("a").join("instances").join(world.key("t")).join("executor");
+    for pid in ["executor_pid", "pid"] {
+        let pid = ensured.observed.attributes[pid].parse().unwrap();
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    }
+    let mut record: Value = serde_json::from_slice(&std::fs::read(state.join("executor.json")).unwrap()).unwrap();
+    record["boot_id"] = json!("00000000-0000-0000-0000-000000000000");
+    std::fs::write(state.join("executor.json"), record.to_string()).unwrap();
+    let manager = world.manager(json!({ "a": {} })).await;
+    let seen = until_state(&manager, &ensured.handle, InstanceState::Exited).await;
+    assert!(seen.exit.exit_code == -1 && seen.reason.contains("restart of the machine"), "{seen:?}");
+    let again = manager.ensure(world.ensure("t", 2, &script)).await.unwrap();
+    assert_eq!((again.created, again.observed.state), (false, InstanceState::Exited));
+    assert_eq!(std::fs::read_to_string(&mark).unwrap().lines().count(), 1);
+    manager.acknowledge(&ensured.handle, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_create_leaves_nothing_to_be_listed() {
+    let world = World::new();
+    let manager = world.manager(json!({ "a": {} })).await;
+    made(&manager, world.ensure("other", 1, "exit 0")).await;
+    for (n, (options, user, words)) in [
+        (json!({ "command": "no-such-program" }), "", "no-such-program"),
+        (json!({ "command": "sh", "work_dir": "/no/such/dir" }), "", "work_dir"),
+        (json!({ "command": "sh", "work_dir": "../.." }), "", "leaves"),
+        (json!({ "command": "sh" }), "no-such-user", "no-such-user"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("t{n}");
+        let mut request = world.ensure_with(&name, 1, options);
+        request.task.user = user.into();
+        let refused = manager.ensure(request).await;
+        assert!(matches!(&refused, Err(RemoteError::WrongRequest(why)) if why.contains(words)), "{refused:?}");
+        assert!(matches!(manager.find(&world.key(&name), "cluster-1").await, Err(RemoteError::Gone(_))));
+        // A manager that was replaced before that cannot make it either.
+        let mut late = world.ensure(&name, 1, SLEEP);
+        late.epoch = 0;
+        assert!(matches!(manager.ensure(late).await, Err(RemoteError::StaleEpoch { given: 0, accepted: 1 })));
+    }
+    let listed = manager.list("cluster-1", "", 10).await.unwrap();
+    assert_eq!(listed.instances.len(), 1);
+    // The next attempt with the same key is a new one.
+    let good = manager.ensure(world.ensure("t0", 2, SLEEP)).await.unwrap();
+    assert!(good.created);
+    end(&manager, &good.handle, 2).await;
+}
+
+#[tokio::test]
+async fn a_hanging_host_is_given_up_and_found_again() {
+    let mut world = World::new();
+    world.keepalive = 1;
+    let manager = world.manager(json!({ "a": {} })).await;
+    let ensured = made(&manager, world.ensure("t", 1, SLEEP)).await;
+    let pid = std::fs::read_to_string(world.dir.path().join("a.pid")).unwrap();
+    // As behind a cut that nobody tells of: open, and silent.
+    kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::STOP).unwrap();
+    let asked = Instant::now();
+    let seen = observe(&manager, &ensured.handle).await;
+    assert_eq!(seen.state, InstanceState::Unknown);
+    assert!(seen.reason.contains("has not answered for"), "{}", seen.reason);
+    assert!(asked.elapsed() > Duration::from_millis(500));
+    let seen = until_state(&manager, &ensured.handle, InstanceState::Running).await;
+    assert_eq!(seen.attributes["pid"], ensured.observed.attributes["pid"]);
+    end(&manager, &ensured.handle, 1).await;
+}

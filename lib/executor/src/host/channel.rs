@@ -1,0 +1,277 @@
+//! Standard input and output as many requests side by side.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use executor_proto::host::{
+    HOST_PROTOCOL, HOST_WINDOW, HostCredit, HostHello, HostInput, HostNothing, HostObservations, HostPong, HostReply, HostRequest,
+    HostStats, host_reply::Body, host_request::Op,
+};
+use executor_proto::{encode_frame, split_frame};
+
+use super::files::Staged;
+use super::refusal::{Answer, Refusal};
+use super::runtime::Runtime;
+use super::{beside, logs, watch};
+use crate::{process, sys};
+
+/// A manager says something every few seconds. One that has been silent for this long is behind a cut that nobody has told of.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Requests that may run side by side.
+const MAX_CALLS: usize = 512;
+const STACK: usize = 256 * 1024;
+
+/// Serves the runtime in `root` until standard input ends. `nonce` marks the beginning of what is ours in an output that a login shell may
+/// have written to before.
+pub fn main(root: &Path, nonce: &str) -> ExitCode {
+    let (Ok(input), Ok(output)) = (sys::inherited(0), sys::inherited(1)) else {
+        return ExitCode::FAILURE;
+    };
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let (mut input, mut output) = (File::from(input), File::from(output));
+    let runtime = match Runtime::open(root) {
+        Ok(runtime) => runtime,
+        Err(refusal) => {
+            let _ = writeln!(output, "DROVER {nonce} FAILED {}", refusal.into_wire().message.replace('\n', " "));
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut greeting = format!("DROVER {nonce} READY\n").into_bytes();
+    encode_frame(&HostReply { id: 0, body: Some(Body::Hello(hello(&runtime))) }, &mut greeting);
+    if output.write_all(&greeting).is_err() {
+        return ExitCode::FAILURE;
+    }
+    let session = Arc::new(Session { runtime, output: Mutex::new(output), calls: Mutex::default(), heard_at: AtomicU64::new(0) });
+    let begun = Instant::now();
+    let watched = session.clone();
+    let watcher = std::thread::Builder::new().stack_size(STACK).spawn(move || {
+        loop {
+            std::thread::sleep(SILENCE / 12);
+            let silent = begun.elapsed().saturating_sub(Duration::from_millis(watched.heard_at.load(Ordering::Relaxed)));
+            if silent > SILENCE {
+                sys::exit_now(0);
+            }
+        }
+    });
+    if watcher.is_err() {
+        return ExitCode::FAILURE;
+    }
+    let mut received = Vec::new();
+    let mut buffer = vec![0u8; 64 * 1024];
+    loop {
+        match input.read(&mut buffer) {
+            // What is under way is made to be interrupted anywhere.
+            Ok(0) => sys::exit_now(0),
+            Ok(n) => received.extend_from_slice(&buffer[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => sys::exit_now(1),
+        }
+        session.heard_at.store(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        loop {
+            match split_frame::<HostRequest>(&mut received) {
+                Ok(Some(HostRequest { id, op })) => session.take(id, op),
+                Ok(None) => break,
+                Err(_) => sys::exit_now(1),
+            }
+        }
+    }
+}
+
+fn hello(runtime: &Runtime) -> HostHello {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let mhz = cpuinfo.lines().find(|l| l.starts_with("cpu MHz")).and_then(|l| l.split(':').nth(1)?.trim().parse().ok());
+    let meminfo = read("/proc/meminfo");
+    let memory = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    HostHello {
+        protocol: HOST_PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        runtime: runtime.id.clone(),
+        root: runtime.root.display().to_string(),
+        boot_id: process::boot_id().unwrap_or_default(),
+        now_ns: process::now_ns(),
+        core_mhz: mhz.unwrap_or(1000.0),
+        cores: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        memory_mib: memory.unwrap_or(0) / 1024,
+        cgroups: runtime.cgroups.mode().name().into(),
+    }
+}
+
+struct Session {
+    runtime: Runtime,
+    output: Mutex<File>,
+    calls: Mutex<HashMap<u64, Arc<Call>>>,
+    /// Milliseconds since the start.
+    heard_at: AtomicU64,
+}
+
+/// One request under way.
+pub(super) struct Call {
+    id: u64,
+    session: Arc<Session>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    cancelled: bool,
+    /// Bytes that may still be sent.
+    credit: u64,
+    input: VecDeque<HostInput>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    fn send(&self, id: u64, body: Body) {
+        let mut frame = Vec::new();
+        encode_frame(&HostReply { id, body: Some(body) }, &mut frame);
+        if lock(&self.output).write_all(&frame).is_err() {
+            // Nobody is there any more.
+            sys::exit_now(0);
+        }
+    }
+
+    /// One frame of the manager. Must not wait for anything but the output.
+    fn take(self: &Arc<Self>, id: u64, op: Option<Op>) {
+        let known = || lock(&self.calls).get(&id).cloned();
+        match op {
+            None => {
+                let why = format!("this executor ({}) does not know the request", env!("CARGO_PKG_VERSION"));
+                self.send(id, Body::Failure(Refusal::WrongRequest(why).into_wire()));
+            }
+            Some(Op::Ping(_)) => self.send(id, Body::Pong(HostPong { now_ns: process::now_ns() })),
+            Some(Op::Input(input)) => known().into_iter().for_each(|call| call.change(|state| state.input.push_back(input.clone()))),
+            Some(Op::Credit(credit)) => known().into_iter().for_each(|call| call.change(|state| state.credit += credit.bytes)),
+            Some(Op::Cancel(_)) => known().into_iter().for_each(|call| call.change(|state| state.cancelled = true)),
+            Some(op) => {
+                let state = State { cancelled: false, credit: HOST_WINDOW, input: VecDeque::new() };
+                let call = Arc::new(Call { id, session: self.clone(), state: Mutex::new(state), changed: Condvar::new() });
+                let full = {
+                    let mut calls = lock(&self.calls);
+                    let full = calls.len() >= MAX_CALLS;
+                    if !full {
+                        calls.insert(id, call.clone());
+                    }
+                    full
+                };
+                let run = move || {
+                    let body = perform(&call, op).unwrap_or_else(|refusal| Body::Failure(refusal.into_wire()));
+                    lock(&call.session.calls).remove(&id);
+                    call.session.send(id, body);
+                };
+                let started = !full && std::thread::Builder::new().stack_size(STACK).spawn(run).is_ok();
+                if !started {
+                    lock(&self.calls).remove(&id);
+                    let why = "the host has too many requests under way; ask again".to_owned();
+                    self.send(id, Body::Failure(Refusal::CouldNotAsk(why).into_wire()));
+                }
+            }
+        }
+    }
+}
+
+impl Call {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut lock(&self.state));
+        self.changed.notify_all();
+    }
+
+    /// Nobody waits for it any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        lock(&self.state).cancelled
+    }
+
+    /// A part of the answer that is small.
+    pub(super) fn send(&self, body: Body) {
+        self.session.send(self.id, body);
+    }
+
+    /// A part of the answer with `length` bytes of data; waits while the manager does not read. Does nothing once cancelled.
+    pub(super) fn send_data(&self, length: u64, body: Body) {
+        let mut state = lock(&self.state);
+        while state.credit < length && !state.cancelled {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.cancelled {
+            return;
+        }
+        state.credit -= length;
+        drop(state);
+        self.send(body);
+    }
+
+    /// The next data from the manager, waiting for it; `None` once cancelled.
+    pub(super) fn input(&self) -> Option<HostInput> {
+        self.input_until(&AtomicBool::new(false))
+    }
+
+    /// As [`Call::input`]; also `None` once it is `over`, of which [`Call::wake`] tells.
+    pub(super) fn input_until(&self, over: &AtomicBool) -> Option<HostInput> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.cancelled || over.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(input) = state.input.pop_front() {
+                drop(state);
+                if !input.data.is_empty() {
+                    self.send(Body::Credit(HostCredit { bytes: input.data.len() as u64 }));
+                }
+                return Some(input);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Has everybody who waits here look again.
+    pub(super) fn wake(&self) {
+        self.change(|_| ());
+    }
+}
+
+/// Carries a request out; what is returned is its last frame.
+fn perform(call: &Call, op: Op) -> Answer<Body> {
+    let runtime = &call.session.runtime;
+    let observed = |seen: Vec<_>| Body::Observed(HostObservations { seen });
+    let done = || Body::Done(HostNothing {});
+    Ok(match op {
+        Op::Ensure(request) => Body::Ensured(runtime.ensure(&request, &mut |runtime, request| {
+            call.send(Body::SendFiles(HostNothing {}));
+            Staged::receive(runtime, request, || call.input().filter(|input| !input.end || !input.data.is_empty()).map(|input| input.data))
+        })?),
+        Op::Find(request) => observed(vec![runtime.found(&request)?]),
+        Op::List(request) => Body::Listed(runtime.list(&request)?),
+        Op::Observe(keys) => observed(keys.keys.iter().map(|key| runtime.look_or_unknown(key)).collect()),
+        Op::Watch(keys) => {
+            watch::watch(runtime, &keys.keys, call);
+            done()
+        }
+        Op::Stop(request) => observed(vec![runtime.stop(&request)?]),
+        Op::Seal(request) => observed(runtime.seal(&request)?.into_iter().collect()),
+        Op::Acknowledge(request) => {
+            runtime.acknowledge(&request)?;
+            done()
+        }
+        Op::Logs(request) => {
+            logs::send(runtime, &request, call)?;
+            done()
+        }
+        Op::Signal(request) => {
+            runtime.signal(&request)?;
+            done()
+        }
+        Op::Stats(request) => Body::Stats(HostStats { stats: runtime.stats(&request.key)? }),
+        Op::Used(_) => Body::Used(runtime.used("")?),
+        Op::Exec(request) => Body::Exited(beside::run(runtime, &request, call)?),
+        Op::Input(_) | Op::Credit(_) | Op::Cancel(_) | Op::Ping(_) => done(),
+    })
+}

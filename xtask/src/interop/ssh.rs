@@ -1,0 +1,551 @@
+//! `remote_exec` over a real sshd: four hosts in network namespaces of their own, one of them behind another, a server and two nodes; the lines
+//! to the hosts are cut in the middle of everything.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::{Verdict, cluster::program};
+use crate::{
+    local::{self, free_ports, kill, processes_of, until},
+    process::Run,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+/// Hosts that the root namespace has a line to. `d` lies behind `a`.
+const NEAR: [&str; 3] = ["a", "b", "c"];
+const PORT: u16 = 2222;
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    if !Run::new("test", ["-w", "/proc/sys/net/ipv4/ip_forward"]).succeeds() || !Run::new("ip", ["netns", "list"]).succeeds() {
+        return Ok(Verdict::Skipped("network namespaces need root and the program ip".into()));
+    }
+    if !Path::new("/usr/sbin/sshd").exists() {
+        let quiet = |args: &[&str]| Run::new("apt-get", args.iter().map(|a| (*a).to_owned())).quiet().run();
+        if quiet(&["update", "-qq"]).and_then(|()| quiet(&["install", "-y", "-qq", "openssh-server", "openssh-client"])).is_err() {
+            return Ok(Verdict::Skipped("there is no /usr/sbin/sshd, and the package openssh-server could not be installed".into()));
+        }
+    }
+    let mut world = World::new()?;
+    let result = story(&mut world).with_context(|| format!("the ends of the agents' logs:\n{}", world.logs()));
+    // Everything was stopped by the story; what is left is a fault of its own.
+    let left = if result.is_ok() { world.left() } else { Vec::new() };
+    drop(world);
+    result?;
+    ensure!(left.is_empty(), "left behind on the hosts: {left:?}");
+    Ok(Verdict::Passed)
+}
+
+/// Namespaces, servers of ssh, agents; all ended when dropped.
+struct World {
+    dir: PathBuf,
+    tag: String,
+    daemons: Vec<Child>,
+    agents: BTreeMap<&'static str, Child>,
+    ports: BTreeMap<&'static str, u16>,
+    rpc: u16,
+}
+
+impl World {
+    fn new() -> Result<World> {
+        let id = std::process::id() % 10_000;
+        let dir = std::env::temp_dir().join(format!("drover-interop-ssh-{id}"));
+        drop(fs::remove_dir_all(&dir));
+        fs::create_dir_all(dir.join("keys"))?;
+        let [server, n1, n2, rpc] = free_ports()?;
+        let ports = BTreeMap::from([("server", server), ("n1", n1), ("n2", n2)]);
+        let mut world = World { dir, tag: format!("dv{id}"), daemons: Vec::new(), agents: BTreeMap::new(), ports, rpc };
+        world.lay_lines()?;
+        for key in ["client", "stranger", "a", "b", "c", "d", "changed"] {
+            let file = world.dir.join("keys").join(key);
+            Run::new(
+                "ssh-keygen",
+                ["-q".into(), "-t".into(), "ed25519".into(), "-N".into(), "".into(), "-f".into(), file.into_os_string()],
+            )
+            .run()?;
+        }
+        fs::copy(world.dir.join("keys/client.pub"), world.dir.join("keys/authorized"))?;
+        world.know_hosts()?;
+        fs::create_dir_all("/run/sshd")?;
+        for host in ["a", "b", "c", "d"] {
+            fs::create_dir_all(world.home(host))?;
+        }
+        // A small disk, mounted before the namespaces' servers are started, whose mounts are their own.
+        Run::new(
+            "mount",
+            ["-t".into(), "tmpfs".into(), "-o".into(), "size=6m".into(), "drover-interop".into(), world.home("c").into_os_string()],
+        )
+        .run()?;
+        for host in ["a", "b", "c", "d"] {
+            world.start_sshd(host, host)?;
+        }
+        fs::write(
+            world.dir.join("ssh_config"),
+            format!(
+                "Host *\n  User root\n  Port {PORT}\n  IdentitiesOnly yes\n  IdentityFile {0}/keys/client\n  UserKnownHostsFile {0}/keys/known_hosts\n  StrictHostKeyChecking yes\n",
+                world.dir.display()
+            ),
+        )?;
+        Ok(world)
+    }
+
+    fn namespace(&self, host: &str) -> String {
+        format!("{}{host}", self.tag)
+    }
+
+    /// The end of the line to a host that lies in the root namespace.
+    fn line(&self, host: &str) -> String {
+        format!("{}-{host}", self.tag)
+    }
+
+    fn address(host: &str) -> String {
+        match host {
+            "a" => "10.213.1.2".into(),
+            "b" => "10.213.2.2".into(),
+            "c" => "10.213.3.2".into(),
+            _ => "10.213.9.2".into(),
+        }
+    }
+
+    fn home(&self, host: &str) -> PathBuf {
+        self.dir.join(format!("host-{host}"))
+    }
+
+    fn lay_lines(&self) -> Result<()> {
+        let ip = |args: &str| Run::new("ip", args.split(' ').map(str::to_owned)).run();
+        for host in ["a", "b", "c", "d"] {
+            let namespace = self.namespace(host);
+            ip(&format!("netns add {namespace}"))?;
+            ip(&format!("-n {namespace} link set lo up"))?;
+        }
+        for (n, host) in NEAR.iter().enumerate() {
+            let (line, namespace) = (self.line(host), self.namespace(host));
+            ip(&format!("link add {line} type veth peer name eth0 netns {namespace}"))?;
+            ip(&format!("addr add 10.213.{}.1/30 dev {line}", n + 1))?;
+            ip(&format!("link set {line} up"))?;
+            ip(&format!("-n {namespace} addr add 10.213.{}.2/30 dev eth0", n + 1))?;
+            ip(&format!("-n {namespace} link set eth0 up"))?;
+        }
+        let (a, d) = (self.namespace("a"), self.namespace("d"));
+        ip(&format!("-n {a} link add eth9 type veth peer name eth0 netns {d}"))?;
+        ip(&format!("-n {a} addr add 10.213.9.1/30 dev eth9"))?;
+        ip(&format!("-n {a} link set eth9 up"))?;
+        ip(&format!("-n {d} addr add 10.213.9.2/30 dev eth0"))?;
+        ip(&format!("-n {d} link set eth0 up"))
+    }
+
+    /// Cuts or mends the line to a host.
+    fn set_line(&self, host: &str, state: &str) -> Result<()> {
+        Run::new("ip", ["link", "set", &self.line(host), state].map(str::to_owned)).run()
+    }
+
+    fn know_hosts(&self) -> Result<()> {
+        let mut text = String::new();
+        for host in ["a", "b", "c", "d"] {
+            let key = fs::read_to_string(self.dir.join(format!("keys/{host}.pub")))?;
+            text.push_str(&format!("[{}]:{PORT} {key}", World::address(host)));
+        }
+        Ok(fs::write(self.dir.join("keys/known_hosts"), text)?)
+    }
+
+    /// A server of ssh for a host, with one of the keys.
+    fn start_sshd(&mut self, host: &str, key: &str) -> Result<()> {
+        let config = self.dir.join(format!("sshd-{host}"));
+        fs::write(
+            &config,
+            format!(
+                "Port {PORT}\nListenAddress {}\nHostKey {1}/keys/{key}\nAuthorizedKeysFile {1}/keys/authorized\nStrictModes no\nUsePAM no\n\
+                 PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile none\nPrintMotd no\n\
+                 Banner {1}/banner\n",
+                World::address(host),
+                self.dir.display()
+            ),
+        )?;
+        fs::write(self.dir.join("banner"), "Authorised use only!\n")?;
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("sshd.log"))?;
+        let child = Command::new("ip")
+            .args(["netns", "exec", &self.namespace(host), "/usr/sbin/sshd", "-D", "-e", "-f"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        self.daemons.push(child);
+        let namespace = self.namespace(host);
+        until("a listening sshd", BOUND, || {
+            let sockets = Run::new("ip", ["netns", "exec", &namespace, "cat", "/proc/net/tcp"].map(str::to_owned)).output()?;
+            Ok(sockets.lines().any(|l| l.contains(&format!(":{PORT:04X} ")) && l.contains(" 0A ")).then_some(()))
+        })
+    }
+
+    /// Ends the last started server of ssh and the connections that it holds.
+    fn end_sshd(&mut self, host: &str) -> Result<()> {
+        let marker = format!("sshd-{host}");
+        for (pid, command) in processes_of(&self.dir) {
+            if command.contains("sshd") && command.contains(&marker) {
+                kill(pid)?;
+            }
+        }
+        // The connections of a killed listener live on in processes of their own: cutting the line ends them for both sides.
+        let namespace = self.namespace(host);
+        for pid in Run::new("ip", ["netns", "pids", &namespace].map(str::to_owned)).output()?.split_whitespace() {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.starts_with("sshd") {
+                kill(pid.parse()?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_agent(&mut self, name: &'static str, plugin: &str) -> Result<()> {
+        let (dir, http) = (self.dir.join(name), self.ports[name]);
+        fs::create_dir_all(&dir)?;
+        let role = match name {
+            "server" => format!(
+                "ports {{\n  http = {http}\n  rpc = {}\n}}\nserver {{\n  enabled = true\n  heartbeat_grace = \"2s\"\n  min_heartbeat_ttl = \"2s\"\n}}\n",
+                self.rpc
+            ),
+            _ => format!("ports {{\n  http = {http}\n}}\nclient {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}\n", self.rpc),
+        };
+        fs::write(dir.join("agent.hcl"), format!("data_dir = {:?}\nname = {name:?}\n{role}{plugin}", dir.join("data")))?;
+        self.spawn_agent(name)
+    }
+
+    fn spawn_agent(&mut self, name: &'static str) -> Result<()> {
+        let dir = self.dir.join(name);
+        let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
+        let child = Command::new(program())
+            .args(["agent", "-config"])
+            .arg(dir.join("agent.hcl"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        if let Some(mut old) = self.agents.insert(name, child) {
+            drop(old.kill());
+            drop(old.wait());
+        }
+        let port = self.ports[name];
+        until("an agent's answer", BOUND, || Ok(ureq::get(format!("http://127.0.0.1:{port}/v1/agent/self")).call().is_ok().then_some(())))
+    }
+
+    /// The inventory as a node is told it; `identity` names the key for host `b`.
+    fn plugin(&self, identity: &str) -> String {
+        let mut hosts = String::new();
+        for host in ["a", "b", "c", "d"] {
+            let jump = if host == "d" { format!("jump = \"{}\"", World::address("a")) } else { String::new() };
+            let identity = if host == "b" { identity } else { "client" };
+            hosts.push_str(&format!(
+                "    host {host:?} {{\n      address = \"{}\"\n      identity_file = \"{}/keys/{identity}\"\n      dir = {:?}\n      labels = {{\n        zone = {:?}\n      }}\n      capacity {{\n        sessions = 20\n      }}\n      {jump}\n    }}\n",
+                World::address(host),
+                self.dir.display(),
+                self.home(host).join("runtime"),
+                if host == "d" { "far" } else { "near" },
+            ));
+        }
+        format!(
+            "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"interop\"\n    ssh_config = \"{0}/ssh_config\"\n    known_hosts = \"{0}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  }}\n}}\n",
+            self.dir.display()
+        )
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.ports["server"])
+    }
+    fn get(&self, path: &str) -> Result<Value> {
+        Ok(ureq::get(self.url(path)).call()?.body_mut().read_json()?)
+    }
+    fn text(&self, path: &str) -> Result<String> {
+        Ok(ureq::get(self.url(path)).call()?.body_mut().read_to_string()?)
+    }
+    fn put(&self, path: &str, body: &Value) -> Result<Value> {
+        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
+    }
+    fn delete(&self, path: &str) -> Result<Value> {
+        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
+    }
+
+    /// The record of a job's one remote task.
+    fn record(&self, job: &str) -> Result<Option<Value>> {
+        let all = self.get("/v1/remote/tasks")?;
+        Ok(all.as_array().into_iter().flatten().find(|r| r["Slot"]["JobID"] == job).cloned())
+    }
+
+    fn until_record(&self, what: &str, job: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        until(what, BOUND, || {
+            let record = self.record(job)?;
+            last = record.clone().unwrap_or_default();
+            Ok(record.filter(|r| holds(r)))
+        })
+        .with_context(|| format!("the record is {last:#}"))
+    }
+
+    fn running(&self, job: &str) -> Result<Value> {
+        self.until_record("a running instance", job, |r| r["Observed"]["State"] == "Running" && !r["Manager"].is_null())
+    }
+
+    /// The instances of a job that exist anywhere: directories with an intent and without a result.
+    fn instances(&self) -> Vec<PathBuf> {
+        let homes = ["a", "b", "c", "d"].map(|h| self.home(h).join("runtime/instances"));
+        let all = homes.iter().flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten()).map(|e| e.path());
+        all.filter(|dir| dir.join("instance.json").exists()).collect()
+    }
+
+    /// What must not be there any more when every job has been stopped.
+    fn left(&self) -> Vec<String> {
+        let homes = ["a", "b", "c", "d"].map(|h| self.home(h));
+        let processes =
+            homes.iter().flat_map(|h| processes_of(h)).filter(|(_, c)| !c.contains("serve-host")).map(|(pid, c)| format!("{pid} {c}"));
+        processes.chain(self.instances().iter().map(|dir| dir.display().to_string())).collect()
+    }
+
+    fn logs(&self) -> String {
+        let tail = |name: &str| {
+            let text = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            format!("--- {name}\n{}", lines[lines.len().saturating_sub(12)..].join("\n"))
+        };
+        ["server/agent.log", "n1/agent.log", "n2/agent.log", "sshd.log"].map(tail).join("\n")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in self.agents.values_mut().chain(&mut self.daemons) {
+            drop(child.kill());
+            drop(child.wait());
+        }
+        for host in ["a", "b", "c", "d"] {
+            let namespace = self.namespace(host);
+            let inside = Run::new("ip", ["netns", "pids", &namespace].map(str::to_owned)).output().unwrap_or_default();
+            for pid in inside.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+                drop(kill(pid));
+            }
+            drop(Run::new("ip", ["netns", "del", &namespace].map(str::to_owned)).quiet().run());
+        }
+        local::remove(&self.dir);
+    }
+}
+
+/// A job that counts for ever, on a named host or anywhere in a zone.
+fn job(id: &str, place: Value) -> Value {
+    let script = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
+    let mut config = json!({ "command": "/bin/sh", "args": ["-c", script] });
+    for (key, value) in place.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    json!({"Job": {
+        "ID": id, "Name": id, "Type": "service", "Datacenters": ["*"],
+        "TaskGroups": [{ "Name": "g", "Count": 1,
+            "Tasks": [{ "Name": "t", "Driver": "remote_exec", "Config": config, "KillTimeout": 1_000_000_000_i64, "KillSignal": "SIGTERM",
+                        "Resources": {"CPU": 20, "MemoryMB": 16} }] }]
+    }})
+}
+
+/// What must never change while nobody asks for it: the process, and its counting.
+struct Held {
+    pid: String,
+    counter: u64,
+    log: PathBuf,
+}
+
+impl Held {
+    fn begin(world: &World, job: &str) -> Result<Held> {
+        let record = world.running(job)?;
+        let (key, host) = (text(&record["IncarnationID"]), text(&record["Attributes"]["host"]));
+        let log = world.home(&host).join("runtime/instances").join(&key).join("logs/t.stdout.0");
+        let mut held = Held { pid: text(&record["Attributes"]["pid"]), counter: 0, log };
+        held.check("its start")?;
+        Ok(held)
+    }
+
+    /// The same process, and it has gone on counting without a gap.
+    fn check(&mut self, after: &str) -> Result<()> {
+        let before = self.counter;
+        until(&format!("more output after {after}"), BOUND, || {
+            let text = fs::read_to_string(&self.log)?;
+            let lines: Vec<u64> = text.lines().filter_map(|l| l.parse().ok()).collect();
+            let whole = lines.iter().zip(1..).all(|(line, n)| *line == n);
+            ensure!(whole || text.is_empty(), "the counter began again or skipped");
+            self.counter = lines.last().copied().unwrap_or(0);
+            Ok((self.counter > before).then_some(()))
+        })?;
+        ensure!(Path::new(&format!("/proc/{}", self.pid)).exists(), "process {} has ended after {after}", self.pid);
+        Ok(())
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn story(world: &mut World) -> Result<()> {
+    let good = world.plugin("client");
+    world.start_agent("server", "")?;
+    world.start_agent("n1", &good)?;
+    world.start_agent("n2", &good)?;
+    until("two nodes that reach the pool", BOUND, || {
+        let nodes = world.get("/v1/nodes")?;
+        let healthy = nodes.as_array().into_iter().flatten().filter(|n| n["Drivers"]["remote_exec"]["Healthy"] == true).count();
+        Ok((healthy == 2).then_some(()))
+    })?;
+
+    step("run on a named host, behind a jump host, and anywhere in a zone");
+    for (id, place) in [
+        ("on-a", json!({"host": "a"})),
+        ("on-b", json!({"host": "b"})),
+        ("jump", json!({"labels": {"zone": "far"}})),
+        ("any", json!({"labels": {"zone": "near"}})),
+    ] {
+        world.put("/v1/jobs", &job(id, place))?;
+    }
+    let jobs = ["on-a", "on-b", "jump", "any"];
+    let mut held = BTreeMap::new();
+    for id in jobs {
+        held.insert(id, Held::begin(world, id)?);
+    }
+    ensure!(text(&world.running("jump")?["Attributes"]["host"]) == "d", "the far host was not chosen");
+    ensure!(world.instances().len() == 4, "four instances expected: {:?}", world.instances());
+    let all_held = |world: &World, held: &mut BTreeMap<&str, Held>, after: &str| -> Result<()> {
+        for one in held.values_mut() {
+            one.check(after)?;
+        }
+        ensure!(world.instances().len() == held.len(), "after {after} there are {:?}", world.instances());
+        Ok(())
+    };
+    let follow = |world: &World, job: &str| -> Result<String> {
+        let alloc = text(&world.record(job)?.context("a record")?["AllocID"]);
+        world.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))
+    };
+    until("the log over the API", BOUND, || Ok(follow(world, "jump")?.starts_with("1\n2\n").then_some(())))?;
+
+    step("kill -9 of a node's agent and plugin");
+    let node = text(&world.running("on-a")?["ManagerName"]);
+    let name: &'static str = if node == "n1" { "n1" } else { "n2" };
+    for (pid, command) in processes_of(&world.dir.join(name)) {
+        if command.contains("agent") || command.contains("driver") {
+            kill(pid)?;
+        }
+    }
+    world.until_record("another manager", "on-a", |r| {
+        r["ManagerName"] != name && r["Observed"]["State"] == "Running" && !r["Manager"].is_null()
+    })?;
+    all_held(world, &mut held, "kill -9 of a node")?;
+    world.spawn_agent(name)?;
+
+    step("drain of the other node");
+    let other = if name == "n1" { "n2" } else { "n1" };
+    let node_id = |world: &World, name: &str| -> Result<String> {
+        let nodes = world.get("/v1/nodes")?;
+        let found = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).map(|n| text(&n["ID"]));
+        found.with_context(|| format!("a node {name}"))
+    };
+    until("the first node is back", BOUND, || {
+        let nodes = world.get("/v1/nodes")?;
+        Ok(nodes
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|n| n["Name"] == name && n["Status"] == "ready" && n["Drivers"]["remote_exec"]["Healthy"] == true)
+            .then_some(()))
+    })?;
+    let id = node_id(world, other)?;
+    world.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": {"Deadline": 60_000_000_000_i64}, "NodeID": id}))?;
+    for id in jobs {
+        world.until_record("a manager that is not drained", id, |r| r["ManagerName"] == name && r["Observed"]["State"] == "Running")?;
+    }
+    all_held(world, &mut held, "a drain")?;
+    world.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": null, "MarkEligible": true, "NodeID": id}))?;
+
+    step("a cut line: unknown with the reason, and the same instance afterwards");
+    world.set_line("a", "down")?;
+    for id in ["on-a", "jump"] {
+        let record = world.until_record("an unknown instance", id, |r| r["Observed"]["State"] == "Unknown")?;
+        let why = record["Observed"]["Why"].to_string();
+        ensure!(why.contains("host"), "no reason that names the host: {why}");
+    }
+    ensure!(world.running("on-b")?["Observed"]["State"] == "Running", "another host is not touched");
+    world.set_line("a", "up")?;
+    for id in ["on-a", "jump"] {
+        world.running(id)?;
+    }
+    all_held(world, &mut held, "a cut line")?;
+
+    step("a line cut in the middle of creates");
+    for round in 0..4 {
+        let id = format!("create-{round}");
+        world.put("/v1/jobs", &job(&id, json!({"host": "b"})))?;
+        std::thread::sleep(Duration::from_millis(40 * round));
+        world.set_line("b", "down")?;
+        std::thread::sleep(Duration::from_millis(3_000));
+        world.set_line("b", "up")?;
+        let key = text(&world.running(&id)?["IncarnationID"]);
+        let with_key = world.instances().into_iter().filter(|dir| dir.ends_with(&key)).count();
+        ensure!(with_key == 1 && world.instances().len() == 5, "one instance expected: {:?}", world.instances());
+        // And in the middle of its stop.
+        world.delete(&format!("/v1/job/{id}"))?;
+        std::thread::sleep(Duration::from_millis(30 * round));
+        world.set_line("b", "down")?;
+        std::thread::sleep(Duration::from_millis(500));
+        world.set_line("b", "up")?;
+        until("the end of the stopped one", BOUND, || Ok((world.instances().len() == 4).then_some(())))?;
+    }
+    all_held(world, &mut held, "cuts in creates and stops")?;
+
+    step("a host whose key has changed");
+    world.end_sshd("b")?;
+    world.start_sshd("b", "changed")?;
+    let record =
+        world.until_record("the changed key", "on-b", |r| r["Observed"]["Why"].to_string().contains("the host's key has changed"))?;
+    ensure!(record["Observed"]["State"] == "Unknown", "{record:#}");
+    world.end_sshd("b")?;
+    world.start_sshd("b", "b")?;
+    world.running("on-b")?;
+    all_held(world, &mut held, "a changed host key")?;
+
+    step("wrong credentials");
+    let authorized = world.dir.join("keys/authorized");
+    fs::copy(world.dir.join("keys/stranger.pub"), &authorized)?;
+    world.end_sshd("b")?;
+    world.start_sshd("b", "b")?;
+    world.until_record("the refused credentials", "on-b", |r| r["Observed"]["Why"].to_string().contains("credentials"))?;
+    fs::copy(world.dir.join("keys/client.pub"), &authorized)?;
+    world.running("on-b")?;
+    all_held(world, &mut held, "wrong credentials")?;
+
+    step("a full disk");
+    let filler = world.home("c").join("filler");
+    // Until nothing more fits; the failure of the last write is the point.
+    drop(Run::new("dd", ["if=/dev/zero".to_owned(), format!("of={}", filler.display()), "bs=4k".to_owned()]).quiet().run());
+    drop(Run::new("sh", ["-c".to_owned(), format!("cat /dev/zero >> {}", filler.display())]).quiet().run());
+    world.put("/v1/jobs", &job("full", json!({"host": "c"})))?;
+    let why = world.until_record("the full disk", "full", |r| r.to_string().contains("No space left"));
+    fs::remove_file(&filler)?;
+    why?;
+    held.insert("full", Held::begin(world, "full")?);
+    all_held(world, &mut held, "a full disk")?;
+
+    step("stop everything");
+    for id in held.keys() {
+        world.delete(&format!("/v1/job/{id}?purge=true"))?;
+    }
+    until("nothing left on the hosts", BOUND, || Ok(world.left().is_empty().then_some(())))
+        .with_context(|| format!("{:?}", world.left()))?;
+    if held.is_empty() {
+        bail!("nothing was held");
+    }
+    Ok(())
+}
+
+fn step(what: &str) {
+    eprintln!("interop ssh: {what}");
+}
