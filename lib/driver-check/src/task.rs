@@ -201,10 +201,10 @@ impl Lab {
         if let Some(resources) = &mut config.resources {
             if let Some(allocated) = &mut resources.allocated_resources {
                 allocated.cpu = Some(AllocatedCpuResources { cpu_shares: 100 });
-                allocated.memory = Some(AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 });
+                allocated.memory = Some(AllocatedMemoryResources { memory_mb: 300, memory_max_mb: 300 });
             }
             if let Some(linux) = &mut resources.linux_resources {
-                (linux.cpu_shares, linux.memory_limit_bytes, linux.percent_ticks) = (100, 64 << 20, 0.1);
+                (linux.cpu_shares, linux.memory_limit_bytes, linux.percent_ticks) = (100, 300 << 20, 0.1);
             }
         }
         let files = |name: &str| Log::Files(logs.clone(), format!("{NAME}.{name}"));

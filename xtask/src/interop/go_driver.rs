@@ -41,12 +41,20 @@ pub(crate) fn our_driver_under_go() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
+/// Nomad's raw_exec as a plugin program, or why there is none.
+pub(super) fn plugin() -> Result<Result<PathBuf, Verdict>> {
+    match no_go() {
+        Some(skipped) => Ok(Err(skipped)),
+        None => built("go-raw-exec", peer::raw_exec).map(Ok),
+    }
+}
+
 /// The check.
 pub(crate) fn raw_exec() -> Result<Verdict> {
-    if let Some(skipped) = no_go() {
-        return Ok(skipped);
-    }
-    let plugin = built("go-raw-exec", peer::raw_exec)?;
+    let plugin = match plugin()? {
+        Ok(plugin) => plugin,
+        Err(skipped) => return Ok(skipped),
+    };
     let mut agent = Agent::start("go", &[("go_raw_exec", &plugin)], "plugin \"go_raw_exec\" {\n  config {\n    enabled = true\n  }\n}")?;
     let result = story(&mut agent).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()));
     result.map(|()| Verdict::Passed)

@@ -6,6 +6,7 @@ mod docker;
 mod docker_remote;
 mod dockerd;
 mod driver_template;
+mod go_conformance;
 mod go_driver;
 mod ssh;
 mod stock_cli;
@@ -42,6 +43,7 @@ const CHECKS: &[Check] = &[
         docker_remote::check,
     ),
     ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
+    ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),

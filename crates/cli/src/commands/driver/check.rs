@@ -173,6 +173,7 @@ fn surroundings() -> Option<driver_check::Surroundings> {
         let alloc = task.alloc_id.parse().map_err(|_| io::Error::other("the suite made no allocation id"))?;
         let group = TaskCgroup::new(alloc, &task.name, &[]);
         group.create()?;
+        task.env.insert("NOMAD_PARENT_CGROUP".into(), TaskCgroup::parent().into());
         if let Some(linux) = task.resources.as_mut().and_then(|r| r.linux_resources.as_mut()) {
             linux.cpuset_cgroup = group.cpuset_path();
         }

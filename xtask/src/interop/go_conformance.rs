@@ -1,0 +1,71 @@
+//! A Go driver under the conformance suite: what Nomad's own raw_exec does otherwise than the suite asks is a list, and the list must be right.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::{Verdict, cluster::program, go_driver};
+use crate::local::target_dir;
+
+/// Where a fault shows.
+#[derive(Clone, Copy, PartialEq)]
+enum Shows {
+    Everywhere,
+    /// Its executor kills by cgroup where there is one hierarchy; there either outcome is right.
+    CgroupsV1,
+}
+
+/// Checks that fail, why they do, and where.
+const KNOWN: &[(&str, &str, Shows)] = &[
+    ("launch/closed-stderr", "a log line with nobody reading ends the process by SIGPIPE", Shows::Everywhere),
+    ("base/junk-requests", "RecoverTask without a handle dereferences nil, and the process ends", Shows::Everywhere),
+    ("config/decimal-strings", "its decoder takes no text for a number", Shows::Everywhere),
+    ("stop/signal", "StopTask closes the executor before the result is fetched: exit code 0 and an error", Shows::Everywhere),
+    ("stop/timeout", "the same: the result of a task that was killed is lost", Shows::Everywhere),
+    ("stop/ended", "the same: StopTask replaces the result of a task that has ended", Shows::Everywhere),
+    ("stop/tree", "children in sessions of their own live on", Shows::CgroupsV1),
+    ("destroy/force", "children in sessions of their own live on", Shows::CgroupsV1),
+    ("destroy/again", "the second DestroyTask says that the task is not found", Shows::Everywhere),
+    ("recover/other-version", "the version of a handle is not looked at", Shows::Everywhere),
+    ("env/clean", "with an empty environment the task inherits the executor's, cookie included", Shows::Everywhere),
+    ("exec/streaming", "the session does not end while the client keeps its side open", Shows::Everywhere),
+];
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    let plugin = match go_driver::plugin()? {
+        Ok(plugin) => plugin,
+        Err(skipped) => return Ok(skipped),
+    };
+    let config = target_dir().join("interop").join("go-raw-exec.hcl");
+    std::fs::write(&config, "enabled = true\n").with_context(|| format!("could not write {}", config.display()))?;
+    // Its exit code only says that something failed, which is known.
+    let output = std::process::Command::new(program())
+        .args(["driver", "check", "-json", "-slack", "5", "-config"])
+        .args([&config, &plugin])
+        .output()
+        .context("could not run the suite")?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("the suite printed no report, but: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let checks = report["checks"].as_array().context("the report has no checks")?;
+    let failed: BTreeMap<&str, &str> = checks
+        .iter()
+        .filter(|check| check["verdict"] == "fail")
+        .filter_map(|check| Some((check["id"].as_str()?, check["text"].as_str()?)))
+        .collect();
+    ensure!(report["passed"].as_u64().is_some_and(|n| n > 50), "too few checks passed: {report}");
+    let one_hierarchy = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let known: BTreeSet<&str> = KNOWN.iter().map(|(id, ..)| *id).collect();
+    let unknown = failed.iter().filter(|(id, _)| !known.contains(*id));
+    let mut wrong: Vec<String> = unknown.map(|(id, seen)| format!("{id} fails and is not in the list: {seen}")).collect();
+    let absent = KNOWN.iter().filter(|(id, _, shows)| !failed.contains_key(id) && !(one_hierarchy && *shows == Shows::CgroupsV1));
+    wrong.extend(absent.map(|(id, why, _)| format!("{id} is in the list ({why}) and did not fail")));
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(Verdict::Passed)
+}
