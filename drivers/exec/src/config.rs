@@ -117,7 +117,8 @@ impl ProcessConfig for PluginConfig {
             return Err(Error::invalid(format!("pids_limit is {}, it must be 0 (no limit) or more", self.pids_limit)));
         }
         for (host, inside) in &self.chroot_env {
-            let fits = |path: &str| path.starts_with('/') && path.trim_matches('/') != "" && !path.split('/').any(|part| part == "..");
+            let fits =
+                |path: &str| path.starts_with('/') && !path.trim_matches('/').is_empty() && !path.split('/').any(|part| part == "..");
             if !host.starts_with('/') || !fits(inside) {
                 let why = "both must be absolute paths, and the second one below the root";
                 return Err(Error::invalid(format!("chroot_env: {host:?} cannot appear as {inside:?}: {why}")));

@@ -124,7 +124,7 @@ fn network(task: &TaskConfig) -> Result<Vec<u8>, Error> {
 
 /// Where something may appear inside: an absolute path below the root.
 fn inside(what: &str, path: &str) -> Result<(), Error> {
-    match path.starts_with('/') && path.trim_matches('/') != "" && !path.split('/').any(|part| part == "..") {
+    match path.starts_with('/') && !path.trim_matches('/').is_empty() && !path.split('/').any(|part| part == "..") {
         true => Ok(()),
         false => Err(Error::invalid(format!("{what} {path:?} is not an absolute path below the task's root"))),
     }

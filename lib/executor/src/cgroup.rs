@@ -481,12 +481,20 @@ mod tests {
             cpu_shares: 1024,
             cpu_quota_us: 50_000,
             pids_max: 10,
+            cpus: "0-1".into(),
             ..Cgroup::default()
         }
     }
 
-    const LIMITS_V2: [(&str, &str); 6] =
-        [("memory.max", ""), ("memory.oom.group", ""), ("memory.low", ""), ("cpu.weight", ""), ("cpu.max", ""), ("pids.max", "")];
+    const LIMITS_V2: [(&str, &str); 7] = [
+        ("memory.max", ""),
+        ("memory.oom.group", ""),
+        ("memory.low", ""),
+        ("cpu.weight", ""),
+        ("cpu.max", ""),
+        ("pids.max", ""),
+        ("cpuset.cpus", ""),
+    ];
 
     #[test]
     fn limits_of_version_2() {
@@ -500,6 +508,7 @@ mod tests {
             ("cpu.weight", "39"),
             ("cpu.max", "50000 100000"),
             ("pids.max", "10"),
+            ("cpuset.cpus", "0-1"),
         ];
         for (file, value) in wanted {
             assert_eq!(tree.read(&format!("drover/t/{file}")), value, "{file}");
@@ -547,6 +556,19 @@ mod tests {
         assert!(tree.read("memory/drover/t/cgroup.procs").starts_with("12"));
         assert_eq!(tree.read("cpu/drover/t/cgroup.procs"), "11\n12\n");
         assert!(entries(&paths).unwrap().is_empty());
+    }
+
+    #[test]
+    fn version_1_cpusets_take_over_what_is_above() {
+        let tree = Tree::new();
+        tree.dir("cpuset", &[("cpuset.cpus", "0-3\n"), ("cpuset.mems", "0\n")]);
+        tree.dir("cpuset/drover", &[("cpuset.cpus", "\n"), ("cpuset.mems", "\n")]);
+        let dir = tree.dir("cpuset/drover/t", &[("cpuset.cpus", "\n"), ("cpuset.mems", "\n")]);
+        create(&spec(None, &[("cpuset", &dir)])).unwrap();
+        // Plain files keep what a shorter value leaves of the longer one before.
+        assert!(tree.read("cpuset/drover/cpuset.cpus").starts_with("0-3"));
+        assert!(tree.read("cpuset/drover/t/cpuset.cpus").starts_with("0-1"));
+        assert!(tree.read("cpuset/drover/t/cpuset.mems").starts_with('0'));
     }
 
     #[test]

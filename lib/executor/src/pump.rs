@@ -17,6 +17,8 @@ use crate::rotate::Writer;
 pub(crate) const BUFFER: usize = 8 * 1024;
 /// How much one round moves at most, so that requests are answered while a workload floods.
 const ROUND: u64 = 1 << 20;
+/// Room in the pipe of a stream that comes in bulk: fewer, larger moves.
+const BULK_PIPE: usize = 1 << 20;
 /// When to try again after the disk refused.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -30,12 +32,13 @@ pub(crate) struct Pump {
     held: Vec<u8>,
     retry_at: Option<Instant>,
     can_splice: bool,
+    enlarged: bool,
     finished: bool,
 }
 
 impl Pump {
     pub(crate) fn new(source: OwnedFd, fifo: Option<PathBuf>, writer: Writer) -> Pump {
-        Pump { source, fifo, writer, held: Vec::new(), retry_at: None, can_splice: true, finished: false }
+        Pump { source, fifo, writer, held: Vec::new(), retry_at: None, can_splice: true, enlarged: false, finished: false }
     }
 
     /// What to poll for input; nothing while the disk is to be retried or after the end.
@@ -79,6 +82,10 @@ impl Pump {
                     moved += n as u64;
                     if !self.held.is_empty() || n < buffer.len() {
                         return;
+                    }
+                    if !std::mem::replace(&mut self.enlarged, true) {
+                        // Where the user's share of pipe memory is used up it stays as it is.
+                        let _ = rustix::pipe::fcntl_setpipe_size(&self.source, BULK_PIPE);
                     }
                     match self.bulk(ROUND) {
                         Ok(n) => moved += n,

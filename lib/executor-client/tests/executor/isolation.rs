@@ -244,7 +244,8 @@ async fn what_cannot_be_isolated_does_not_run() {
         return;
     }
     let bench = Bench::new();
-    let cases: [(&str, &dyn Fn(&mut LaunchSpec)); 5] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut LaunchSpec));
+    let cases: [Case<'_>; 5] = [
         ("/no/such/source", &|s| s.isolation.as_mut().unwrap().mounts.push(bind("/no/such/source", "/x", true))),
         ("/no/such/namespace", &|s| s.isolation.as_mut().unwrap().network = b"/no/such/namespace".to_vec()),
         ("/no/such/root", &|s| s.isolation.as_mut().unwrap().root = b"/no/such/root".to_vec()),
@@ -300,4 +301,32 @@ async fn cost_of_isolation() {
     }
     forks.sort_unstable();
     eprintln!("fork and exec: p50 {:?} p95 {:?}", forks[50], forks[95]);
+}
+
+/// Prints what the helpers of isolated workloads hold in memory. Run with `--ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn memory_of_helpers() {
+    let bench = Bench::new();
+    let mut executors = Vec::new();
+    for n in 0..200 {
+        let mut spec = spec(&bench, "exec sleep 1000");
+        spec.cgroup.as_mut().unwrap().name.push_str(&n.to_string());
+        executors.push(bench.launcher.launch(&bench.state(&n.to_string()), spec).await.unwrap().executor);
+    }
+    let pss = |pid: i32| -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        text.lines().find(|l| l.starts_with("Pss:")).unwrap().split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let children = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let (mut own, mut holders) = (0, 0);
+    for executor in &executors {
+        own += pss(executor.executor_pid());
+        let holder = children(executor.executor_pid()).split_ascii_whitespace().map(|p| p.parse().unwrap()).find(|p| *p != executor.pid());
+        holders += pss(holder.unwrap());
+    }
+    eprintln!("PSS per isolated task: executor {} KiB, holder {} KiB", own / 200, holders / 200);
+    for executor in executors {
+        executor.destroy().await.unwrap();
+    }
 }

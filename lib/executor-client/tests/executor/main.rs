@@ -1,6 +1,7 @@
 //! Executors with real processes.
 
 mod isolation;
+mod robustness;
 mod session;
 
 use std::path::{Path, PathBuf};
@@ -533,4 +534,43 @@ async fn two_hundred_at_once_and_nothing_is_left() {
         let left = std::fs::read_dir(Path::new(&unified).join("drover")).into_iter().flatten().flatten();
         assert_eq!(left.filter(|d| d.file_name().to_string_lossy().starts_with(&unique)).count(), 0);
     }
+}
+
+/// Prints what a flood of output costs beside `seq | cat`. Run with `--ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn cost_of_a_flood() {
+    let bench = Bench::new();
+    let last = 115_000_000;
+    let file = bench.dir.path().join("cat");
+    let begun = Instant::now();
+    let script = format!("seq 1 {last} | cat > {}", file.display());
+    assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let by_cat = begun.elapsed();
+    let bytes = std::fs::metadata(&file).unwrap().len();
+    std::fs::remove_file(&file).unwrap();
+    let mut spec = bench.spec("t", &format!("exec seq 1 {last}"));
+    spec.log = Some(bench.log_policy("t", 10, 10 << 20));
+    let begun = Instant::now();
+    let executor = bench.launcher.launch(&bench.state("t"), spec).await.unwrap().executor;
+    let pid = executor.executor_pid();
+    let ticks = move || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields: Vec<u64> = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2).map_while(|f| f.parse().ok()).collect();
+        Some(fields.iter().sum::<u64>())
+    };
+    let mut used = 0;
+    while executor.ended().is_none() {
+        used = ticks().unwrap_or(used);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let by_executor = begun.elapsed();
+    let log = RotatedLog::new(bench.logs(), "t.stdout");
+    assert_eq!(log.end().unwrap(), bytes);
+    eprintln!(
+        "{} MiB: cat {by_cat:?}, executor {by_executor:?} ({:.2} times), CPU of the executor {} ms",
+        bytes >> 20,
+        by_executor.as_secs_f64() / by_cat.as_secs_f64(),
+        used * 10
+    );
 }
