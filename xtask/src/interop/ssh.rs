@@ -4,8 +4,10 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -384,6 +386,44 @@ impl Held {
     }
 }
 
+/// Follows a log over the API until it is told to stop.
+struct Follower {
+    lines: Arc<Mutex<Vec<u64>>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Follower {
+    fn begin(world: &World, job: &str) -> Result<Follower> {
+        let alloc = text(&world.record(job)?.context("a record")?["AllocID"]);
+        let url = world.url(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true&follow=true"));
+        let lines: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let seen = lines.clone();
+        let thread = std::thread::spawn(move || {
+            let Ok(answer) = ureq::get(url).call() else { return };
+            for line in BufReader::new(answer.into_body().into_reader()).lines().map_while(Result::ok) {
+                if let (Ok(line), Ok(mut seen)) = (line.parse(), seen.lock()) {
+                    seen.push(line);
+                }
+            }
+        });
+        Ok(Follower { lines, thread })
+    }
+
+    fn lines(&self) -> Vec<u64> {
+        self.lines.lock().map(|lines| lines.clone()).unwrap_or_default()
+    }
+
+    /// It still reads, and has read every line once, up to what the instance has written by now.
+    fn check(&self, counter: u64) -> Result<()> {
+        until("the follower's last line", BOUND, || Ok((self.lines().last().copied().unwrap_or(0) >= counter).then_some(())))?;
+        let lines = self.lines();
+        let gap = lines.iter().zip(1..).find(|(line, n)| *line != n);
+        ensure!(gap.is_none(), "the followed log skips or repeats at {gap:?} of {}", lines.len());
+        ensure!(!self.thread.is_finished(), "the follower has ended");
+        Ok(())
+    }
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
@@ -480,6 +520,8 @@ fn story(world: &mut World) -> Result<()> {
     }
     all_held(world, &mut held, "a cut line")?;
 
+    let follower = Follower::begin(world, "on-b")?;
+    follower.check(1)?;
     step("a line cut in the middle of creates");
     for round in 0..4 {
         let id = format!("create-{round}");
@@ -500,6 +542,7 @@ fn story(world: &mut World) -> Result<()> {
         until("the end of the stopped one", BOUND, || Ok((world.instances().len() == 4).then_some(())))?;
     }
     all_held(world, &mut held, "cuts in creates and stops")?;
+    follower.check(held["on-b"].counter)?;
 
     step("a host whose key has changed");
     world.end_sshd("b")?;
