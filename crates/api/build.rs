@@ -7,6 +7,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
     let descriptors = protox::compile([dir.join("node.proto")], [dir])?;
-    tonic_prost_build::configure().codec_path("crate::node_rpc::SmallBuffers").include_file("node_rpc.rs").compile_fds(descriptors)?;
+    tonic_prost_build::configure().include_file("node_rpc.rs").compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,11 +1,7 @@
 //! The node RPC: the session between a node and the servers, as generated from `proto/node.proto`, with helpers for the parts that travel as
 //! JSON.
 
-use std::marker::PhantomData;
-
 use serde::{Serialize, de::DeserializeOwned};
-use tonic::codec::{BufferSettings, Codec};
-use tonic_prost::ProstCodec;
 
 #[allow(clippy::all, missing_docs, rust_2018_idioms, unreachable_pub, reason = "generated code")]
 mod generated {
@@ -20,41 +16,6 @@ pub const PROTOCOL: u32 = 1;
 
 /// Largest message that either side sends or accepts. A full set of allocations is split well below it.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
-
-/// First size of a session's two buffers. A server has one session per node and most of them are quiet most of the time: with the usual 8 KiB,
-/// 5,000 nodes would cost 80 MiB of nothing.
-const BUFFER_BYTES: usize = 512;
-/// Ready messages up to this size leave together.
-const YIELD_BYTES: usize = 32 * 1024;
-
-/// The usual codec, but for many quiet streams.
-#[derive(Clone, Debug)]
-pub struct SmallBuffers<T, U>(PhantomData<(T, U)>);
-
-impl<T, U> Default for SmallBuffers<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, U> Codec for SmallBuffers<T, U>
-where
-    T: prost::Message + Send + 'static,
-    U: prost::Message + Default + Send + 'static,
-{
-    type Encode = T;
-    type Decode = U;
-    type Encoder = <ProstCodec<T, U> as Codec>::Encoder;
-    type Decoder = <ProstCodec<T, U> as Codec>::Decoder;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, U>::raw_encoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER_BYTES, YIELD_BYTES))
-    }
-}
 
 /// A part of a message that could not be read.
 #[derive(Debug, thiserror::Error)]

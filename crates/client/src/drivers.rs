@@ -10,7 +10,10 @@ use std::{
 use driver_host::{
     AgentConfig, Core, Driver, DriverFingerprint, DriverHost, Ending, HostOptions, PluginBlock, PluginSpec, Reloaded, Topology, discover,
 };
-use model::node::{DriverInfo, Node, RemoteProvider};
+use model::{
+    Map,
+    node::{Attributes, DriverInfo, Node, RemoteProvider},
+};
 
 use crate::{
     config::{ClientConfig, PluginCommand, PluginSettings},
@@ -108,15 +111,15 @@ impl Drivers {
 
     /// Puts what is known of the drivers into the node. True when anything has changed.
     pub(crate) fn merge(&self, fingerprints: &BTreeMap<String, DriverFingerprint>, node: &mut Node) -> bool {
-        let mut drivers = BTreeMap::new();
-        let mut attributes: BTreeMap<String, String> =
+        let mut drivers = Map::new();
+        let mut attributes: Attributes =
             node.attributes.iter().filter(|(k, _)| !k.starts_with("driver.")).map(|(k, v)| (k.clone(), v.clone())).collect();
         for (name, f) in fingerprints {
             if !self.usable(name) {
                 continue;
             }
             let mut info = DriverInfo {
-                attributes: f.attributes.clone(),
+                attributes: f.attributes.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
                 detected: f.detected,
                 healthy: f.healthy,
                 health_description: f.description.clone(),
@@ -124,10 +127,10 @@ impl Drivers {
                 remote: provider(f),
             };
             if f.detected {
-                info.attributes.insert(format!("driver.{name}"), "1".into());
-                attributes.insert(format!("driver.{name}"), "1".into());
+                info.attributes.insert(format!("driver.{name}").into(), "1".into());
+                attributes.insert(format!("driver.{name}").into(), "1".into());
             }
-            attributes.extend(f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.clone(), v.clone())));
+            attributes.extend(f.attributes.iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.as_str().into(), v.as_str().into())));
             // The time of an unchanged answer stays, so that a periodic fingerprint is no change of the node.
             match node.drivers.get(name) {
                 Some(old) if (DriverInfo { update_time: String::new(), ..old.clone() }) == info => {

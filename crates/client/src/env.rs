@@ -72,8 +72,8 @@ pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
         ("node.pool".to_owned(), node.pool.clone()),
         ("node.region".to_owned(), region.to_owned()),
     ]);
-    names.extend(node.attributes.iter().map(|(k, v)| (format!("attr.{k}"), v.clone())));
-    names.extend(node.meta.iter().map(|(k, v)| (format!("meta.{k}"), v.clone())));
+    names.extend(node.attributes.iter().map(|(k, v)| (format!("attr.{k}"), v.to_string())));
+    names.extend(node.meta.iter().map(|(k, v)| (format!("meta.{k}"), v.to_string())));
     names
 }
 
@@ -243,7 +243,7 @@ mod tests {
             id: "11111111-2222-3333-4444-555555555555".parse().expect("uuid"),
             name: "j.g[4]".into(),
             resources: Arc::new(AllocatedResources {
-                tasks: BTreeMap::from([(Arc::from("web"), given)]),
+                tasks: model::Map::from([(Arc::from("web"), given)]),
                 shared: AllocatedShared { ports: vec![port("http", 20_001, 80), port("ad-min", 20_002, 0)], ..AllocatedShared::default() },
             }),
             ..Allocation::default()
@@ -251,8 +251,8 @@ mod tests {
         let node = Node {
             datacenter: "dc1".into(),
             name: "n1".into(),
-            attributes: BTreeMap::from([("kernel.name".to_owned(), "linux".to_owned())]),
-            meta: BTreeMap::from([("rack".to_owned(), "r1".to_owned())]),
+            attributes: [("kernel.name".into(), "linux".into())].into(),
+            meta: [("rack".into(), "r1".into())].into(),
             ..Node::default()
         };
         let dirs = crate::dirs::AllocDirs::new(Path::new("/a"), alloc.id).task("web");

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use model::node::Attributes;
 use serde_json::{Value, json};
 
 use crate::store::{LocalStore, Write};
@@ -31,15 +32,10 @@ impl Metadata {
         }
     }
 
-    pub(crate) fn merged(&self) -> BTreeMap<String, String> {
-        let mut all = self.fixed.clone();
-        for (key, value) in &self.dynamic {
-            match value {
-                Some(value) => drop(all.insert(key.clone(), value.clone())),
-                None => drop(all.remove(key)),
-            }
-        }
-        all
+    pub(crate) fn merged(&self) -> Attributes {
+        let fixed = self.fixed.iter().filter(|(key, _)| !self.dynamic.contains_key(*key));
+        let dynamic = self.dynamic.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        fixed.chain(dynamic).map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
     }
 
     pub(crate) fn write(&self) -> Write {
@@ -60,9 +56,9 @@ mod tests {
         let mut m = Metadata { fixed: BTreeMap::from([("a".to_owned(), "1".to_owned())]), ..Metadata::default() };
         let some = |v: &str| Some(v.to_owned());
         m.change(BTreeMap::from([("a".to_owned(), None), ("b".to_owned(), some("2")), ("c".to_owned(), None)]));
-        assert_eq!(m.merged(), BTreeMap::from([("b".to_owned(), "2".to_owned())]));
+        assert_eq!(m.merged(), Attributes::from([("b".into(), "2".into())]));
         m.change(BTreeMap::from([("a".to_owned(), some("3")), ("b".to_owned(), None)]));
-        assert_eq!(m.merged(), BTreeMap::from([("a".to_owned(), "3".to_owned())]));
+        assert_eq!(m.merged(), Attributes::from([("a".into(), "3".into())]));
         assert!(!m.dynamic.contains_key("b"));
     }
 }

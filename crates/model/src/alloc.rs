@@ -7,13 +7,14 @@
 //! task:     pending ─► running ─► dead
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
     job::Job,
+    map::Map,
     metrics::AllocMetric,
     network::Dns,
     resources::AllocatedResources,
@@ -104,7 +105,7 @@ pub struct Allocation {
     /// Details.
     pub client_description: String,
     /// By task name.
-    pub task_states: BTreeMap<Arc<str>, TaskState>,
+    pub task_states: Map<Arc<str>, TaskState>,
     /// Deployment that it belongs to.
     #[serde(rename = "DeploymentID")]
     pub deployment_id: DeploymentId,
@@ -122,8 +123,8 @@ pub struct Allocation {
     /// Network namespace as set up by the node.
     pub network_status: Option<NetworkStatus>,
     /// Incarnations of its remote tasks, by task name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub remote: BTreeMap<Arc<str>, IncarnationId>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub remote: Map<Arc<str>, IncarnationId>,
     /// Index of its creation.
     pub create_index: StoreIndex,
     /// Index of its last change.
@@ -341,7 +342,7 @@ pub struct TaskEvent {
     pub display_message: String,
     /// Details by name (exit_code, signal, oom_killed, start_delay …).
     #[serde(rename = "Details")]
-    pub details: BTreeMap<String, String>,
+    pub details: Map<String, String>,
     /// Message of the driver or node.
     #[serde(rename = "Message")]
     pub message: String,
@@ -374,7 +375,7 @@ pub struct AllocClientUpdate {
     /// Details.
     pub client_description: String,
     /// By task name.
-    pub task_states: BTreeMap<Arc<str>, TaskState>,
+    pub task_states: Map<Arc<str>, TaskState>,
     /// Health, when decided.
     pub deployment_status: Option<AllocDeploymentStatus>,
     /// Network, when set up.

@@ -16,6 +16,7 @@ pub mod eval;
 pub mod go_duration;
 pub mod ids;
 pub mod job;
+pub mod map;
 pub mod metrics;
 pub mod network;
 pub mod node;
@@ -43,6 +44,7 @@ pub use ids::{
     AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex, TimestampNs,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
+pub use map::Map;
 pub use metrics::AllocMetric;
 pub use network::{Network, Port};
 pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStatus};

@@ -1,15 +1,18 @@
 //! A node: a machine that runs or manages tasks.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     go_duration::GoDuration,
     ids::{NodeId, StoreIndex, TimestampNs},
-    job::Meta,
+    map::Map,
     resources::{NodeReserved, NodeResources},
 };
+
+/// Fingerprinted facts by name. Names and most values are the same on many nodes and may share their memory; see [`Node::share`].
+pub type Attributes = Map<Arc<str>, Arc<str>>;
 
 /// Liveness of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -61,7 +64,7 @@ pub struct Node {
     pub tls_enabled: bool,
     /// Fingerprinted facts.
     #[serde(rename = "Attributes")]
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Attributes,
     /// What it has.
     #[serde(rename = "NodeResources")]
     pub resources: NodeResources,
@@ -70,10 +73,10 @@ pub struct Node {
     pub reserved: NodeReserved,
     /// External links.
     #[serde(rename = "Links")]
-    pub links: BTreeMap<String, String>,
+    pub links: Map<String, String>,
     /// Free metadata.
     #[serde(rename = "Meta")]
-    pub meta: Meta,
+    pub meta: Attributes,
     /// Class.
     #[serde(rename = "NodeClass")]
     pub class: String,
@@ -106,13 +109,13 @@ pub struct Node {
     pub events: Vec<NodeEvent>,
     /// Drivers by name.
     #[serde(rename = "Drivers")]
-    pub drivers: BTreeMap<String, DriverInfo>,
+    pub drivers: Map<String, DriverInfo>,
     /// Host volumes by name.
     #[serde(rename = "HostVolumes")]
-    pub host_volumes: BTreeMap<String, HostVolume>,
+    pub host_volumes: Map<String, HostVolume>,
     /// Host networks by name.
     #[serde(rename = "HostNetworks")]
-    pub host_networks: BTreeMap<String, serde_json::Value>,
+    pub host_networks: Map<String, serde_json::Value>,
     /// Index of the registration.
     #[serde(rename = "CreateIndex")]
     pub create_index: StoreIndex,
@@ -127,6 +130,25 @@ impl Node {
     pub fn ready(&self) -> bool {
         self.status == NodeStatus::Ready && self.drain.is_none() && self.eligibility == Eligibility::Eligible
     }
+
+    /// Lets equal attributes of both nodes share their memory. Nodes of a fleet are much alike, and most of a node's record is its attributes.
+    pub fn share(&mut self, other: &Self) {
+        share(&mut self.attributes, &other.attributes);
+        for (name, driver) in self.drivers.iter_mut() {
+            if let Some(other) = other.drivers.get(name) {
+                share(&mut driver.attributes, &other.attributes);
+            }
+        }
+    }
+}
+
+fn share(own: &mut Attributes, others: &Attributes) {
+    // Entries of a map keep their order when a key is replaced by an equal one.
+    let shared = std::mem::take(own).into_iter().map(|(name, value)| match others.get_key_value(&name) {
+        Some((other_name, other)) => (other_name.clone(), if *other == value { other.clone() } else { value }),
+        None => (name, value),
+    });
+    *own = shared.collect();
 }
 
 /// What is known of a driver on a node.
@@ -134,7 +156,7 @@ impl Node {
 #[serde(default, rename_all = "PascalCase")]
 pub struct DriverInfo {
     /// Its attributes.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Attributes,
     /// The runtime is there.
     pub detected: bool,
     /// It works.
@@ -203,7 +225,7 @@ pub struct NodeEvent {
     /// Which part saw it.
     pub subsystem: String,
     /// Details.
-    pub details: BTreeMap<String, String>,
+    pub details: Map<String, String>,
     /// When, RFC 3339.
     #[serde(with = "crate::alloc::go_time")]
     pub timestamp: String,

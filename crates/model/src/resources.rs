@@ -1,11 +1,11 @@
 //! Resources: asked for by tasks, offered by nodes, given to allocations. CPU in MHz, memory and disk in MiB.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::constraint::{Affinity, Constraint};
+use crate::map::Map;
 use crate::network::{AllocatedPort, Network};
 
 /// What a task asks for.
@@ -192,7 +192,7 @@ pub struct ReservedPorts {
 #[serde(default, rename_all = "PascalCase")]
 pub struct AllocatedResources {
     /// By task name.
-    pub tasks: BTreeMap<Arc<str>, AllocatedTask>,
+    pub tasks: Map<Arc<str>, AllocatedTask>,
     /// Of the group as a whole.
     pub shared: AllocatedShared,
 }

@@ -4,7 +4,7 @@
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program that measures and reports")]
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use model::{
     Evaluation, Node, NodeStatus,
@@ -49,7 +49,7 @@ fn node(n: u64) -> Node {
     for (k, v) in [("kernel.name", "linux"), ("cpu.arch", "amd64"), ("os.name", "debian"), ("kernel.version", "6.1.0")] {
         node.attributes.insert(k.into(), v.into());
     }
-    node.attributes.insert("unique.hostname".into(), node.name.to_string());
+    node.attributes.insert("unique.hostname".into(), node.name.clone());
     node.drivers.insert("mock".into(), DriverInfo { detected: true, healthy: true, ..DriverInfo::default() });
     node
 }
@@ -99,7 +99,7 @@ impl Bench {
         self.index += 1;
         // As a server does: readers keep the old snapshot while the new one is made.
         let mut next = self.state.clone();
-        let applied = next.apply(self.index, 1, &batch.into()).expect("no conditions");
+        let applied = next.apply(self.index, 1, batch.into()).expect("no conditions");
         let rows = applied.rows(&next);
         self.rows += rows.len();
         self.bytes += rows.iter().map(|r| r.key.len() + r.value.as_ref().map_or(0, Vec::len)).sum::<usize>();
@@ -140,7 +140,7 @@ impl Bench {
             placed += verified.plan.placements.values().map(Vec::len).sum::<usize>();
             let t = Instant::now();
             let done = scheduler::completed(&eval, &decision);
-            self.apply(vec![Change::ApplyPlan(Arc::new(verified.plan)), Change::UpsertEvals(vec![done])]);
+            self.apply(vec![Change::ApplyPlan(Box::new(verified.plan)), Change::UpsertEvals(vec![done])]);
             apply += t.elapsed().as_secs_f64();
         }
         self.evals += jobs;

@@ -30,9 +30,9 @@ impl<'a> Overlay<'a> {
         Self {
             state,
             fleet,
-            cpu: fleet.cpu_taken().to_vec(),
-            memory_mb: fleet.memory_mb_taken().to_vec(),
-            disk_mb: fleet.disk_mb_taken().to_vec(),
+            cpu: fleet.all_taken().map(|t| t.cpu).collect(),
+            memory_mb: fleet.all_taken().map(|t| t.memory_mb).collect(),
+            disk_mb: fleet.all_taken().map(|t| t.disk_mb).collect(),
             ports: HashMap::new(),
             none: PortSet::default(),
             removed: HashSet::new(),

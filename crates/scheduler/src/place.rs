@@ -122,7 +122,8 @@ fn place_group<'a>(
     let mut failed = 0;
     for request in &wanted.requests {
         if let Some(alloc) = placer.place(request) {
-            decision.plan.placements.entry(alloc.node_id).or_default().push(alloc);
+            // Most nodes get one allocation: room for four would make the plan of a large job four times as large.
+            decision.plan.placements.entry(alloc.node_id).or_insert_with(|| Vec::with_capacity(1)).push(alloc);
             paired.extend(request.stop.clone());
         } else {
             failed += 1;

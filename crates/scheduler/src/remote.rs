@@ -1,8 +1,9 @@
 //! Remote tasks in placement: what a slot's live instance demands of its next manager, and what the new allocation takes over.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use model::{
+    Map,
     alloc::Allocation,
     ids::{IncarnationId, SlotKey},
     job::{Job, TaskGroup},
@@ -62,9 +63,9 @@ pub(crate) fn slot(
     group: &TaskGroup,
     index: u32,
     previous: Option<&Allocation>,
-) -> (Vec<Need>, BTreeMap<Arc<str>, IncarnationId>) {
+) -> (Vec<Need>, Map<Arc<str>, IncarnationId>) {
     let mut needs = Vec::new();
-    let mut carried = BTreeMap::new();
+    let mut carried = Map::new();
     for task in &group.tasks {
         let key =
             SlotKey { namespace: job.namespace.clone(), job_id: job.id.clone(), group: group.name.clone(), index, task: task.name.clone() };

@@ -61,8 +61,8 @@ impl Target {
             Self::Region => text(region),
             Self::UniqueId => Some(Cow::Owned(node.id.to_string())),
             Self::UniqueName => text(&node.name),
-            Self::Attr(name) => node.attributes.get(name).map(|s| Cow::Borrowed(s.as_str())),
-            Self::Meta(name) => node.meta.get(name).map(|s| Cow::Borrowed(s.as_str())),
+            Self::Attr(name) => node.attributes.get(&**name).map(|s| Cow::Borrowed(&**s)),
+            Self::Meta(name) => node.meta.get(&**name).map(|s| Cow::Borrowed(&**s)),
             Self::Driver(name) => node.drivers.get(name).filter(|d| d.detected && d.healthy).map(|_| Cow::Borrowed("1")),
             Self::Nothing => None,
         }

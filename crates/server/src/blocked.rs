@@ -178,7 +178,7 @@ mod tests {
         fn apply(&mut self, changes: Vec<Change>) {
             self.index += 1;
             let before = Arc::new(self.state.clone());
-            let applied = self.state.apply(self.index, 1, &Batch::new(changes)).unwrap();
+            let applied = self.state.apply(self.index, 1, Batch::new(changes)).unwrap();
             self.blocked.follow(&Commit { before, state: Arc::new(self.state.clone()), applied });
         }
         fn block(&mut self, id: u128, job: &str, infeasible: &[&str], snapshot_index: StoreIndex) {

@@ -40,8 +40,8 @@ pub(crate) struct Delivery {
 /// What is to be committed because of evaluations that nobody should work on any more.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Chores {
-    /// Superseded by a newer one of the same job.
-    pub(crate) superseded: Vec<EvalId>,
+    /// Superseded by a newer one of the same job, which comes second.
+    pub(crate) superseded: Vec<(EvalId, EvalId)>,
     /// Delivered too often.
     pub(crate) exhausted: Vec<EvalId>,
 }
@@ -204,7 +204,7 @@ impl Broker {
         let held = inner.held.values().map(|held| held.until.saturating_duration_since(instant)).min();
         let next = [due, held].into_iter().flatten().min();
         let chores = std::mem::take(&mut inner.chores);
-        let given: Vec<EvalId> = chores.superseded.iter().chain(&chores.exhausted).copied().collect();
+        let given: Vec<EvalId> = chores.superseded.iter().map(|(id, _)| id).chain(&chores.exhausted).copied().collect();
         inner.dismissed.extend(given);
         drop(inner);
         self.ready.notify_all();
@@ -269,7 +269,7 @@ impl Inner {
         let Some(best) = behind.keys().map(|(priority, ..)| *priority).min() else { return false };
         let chosen = behind.iter().rfind(|((priority, ..), _)| *priority == best).map(|(rank, _)| *rank);
         let Some(eval) = chosen.and_then(|rank| behind.remove(&rank)) else { return false };
-        self.chores.superseded.extend(behind.values().map(|eval| eval.id));
+        self.chores.superseded.extend(behind.values().map(|old| (old.id, eval.id)));
         self.turn.insert(key, eval.id);
         self.ready.insert(rank(&eval), eval);
         true
@@ -330,7 +330,7 @@ mod tests {
         assert!(broker.lock().ready.is_empty());
         add(&broker, &[&done(&first.eval)]);
         assert_eq!(next_id(&broker), 3);
-        assert_eq!(broker.tick(0).0.superseded, [b.id]);
+        assert_eq!(broker.tick(0).0.superseded, [(b.id, c.id)]);
         // A superseded one that is still pending in the state is not handed out again.
         add(&broker, &[&b]);
         add(&broker, &[&done(&c)]);

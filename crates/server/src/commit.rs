@@ -197,7 +197,7 @@ impl Committer {
             return;
         }
         let mut next = State::clone(&state);
-        let applied = match next.apply(stamp.index, stamp.now, &decided.batch) {
+        let applied = match next.apply(stamp.index, stamp.now, decided.batch) {
             Ok(applied) => applied,
             Err(error) => return refuse(answers, ServerError::Conflict(error.to_string())),
         };

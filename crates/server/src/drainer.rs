@@ -144,7 +144,7 @@ fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp) -> Batch {
         batch.push(Change::AllocTransitions(marks.keys().map(|id| (*id, migrate.clone())).collect()));
     }
     if !stops.is_empty() {
-        batch.push(Change::ApplyPlan(Arc::new(Plan { stops, ..Plan::default() })));
+        batch.push(Change::ApplyPlan(Box::new(Plan { stops, ..Plan::default() })));
     }
     batch.push(Change::UpsertEvals(evals));
     batch

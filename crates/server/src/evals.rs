@@ -25,7 +25,9 @@ pub(crate) async fn broker_loop(shared: Arc<Shared>) {
             let stored = shared
                 .queue()
                 .commit(move |state, stamp| {
-                    let mut batch = cancel(state, &chores.superseded, "canceled: a newer evaluation of the job looks at the same");
+                    // Whoever follows a superseded one goes on with the one that does its work.
+                    let superseded = chores.superseded.iter().map(|(id, by)| (*id, Some(*by)));
+                    let mut batch = cancel(state, superseded, "canceled: a newer evaluation of the job looks at the same");
                     for id in &chores.exhausted {
                         if let Some(eval) = state.eval(*id).filter(|eval| eval.status == EvalStatus::Pending) {
                             let why = format!("evaluation reached delivery limit ({limit})");
@@ -66,8 +68,8 @@ pub(crate) async fn blocked_loop(shared: Arc<Shared>) {
         let stored = shared
             .queue()
             .commit(move |state, stamp| {
-                let superseded: Vec<EvalId> = due.superseded.into_iter().collect();
-                let mut batch = cancel(state, &superseded, "canceled: the job has a newer blocked evaluation");
+                let superseded = due.superseded.into_iter().map(|id| (id, None));
+                let mut batch = cancel(state, superseded, "canceled: the job has a newer blocked evaluation");
                 batch.changes.extend(wake(state, due.wake, stamp).changes);
                 Ok(Decided { batch, answer: () })
             })
@@ -80,12 +82,17 @@ pub(crate) async fn blocked_loop(shared: Arc<Shared>) {
     }
 }
 
-fn cancel(state: &State, ids: &[EvalId], why: &str) -> Batch {
-    let evals: Vec<Evaluation> = ids
-        .iter()
-        .filter_map(|id| state.eval(*id))
-        .filter(|eval| !eval.status.terminal())
-        .map(|eval| Evaluation { status: EvalStatus::Canceled, status_description: why.to_owned(), ..Evaluation::clone(eval) })
+/// Ends evaluations, each with the one that does its work instead, if there is one.
+fn cancel(state: &State, evals: impl Iterator<Item = (EvalId, Option<EvalId>)>, why: &str) -> Batch {
+    let evals: Vec<Evaluation> = evals
+        .filter_map(|(id, by)| Some((state.eval(id)?, by)))
+        .filter(|(eval, _)| !eval.status.terminal())
+        .map(|(eval, by)| Evaluation {
+            status: EvalStatus::Canceled,
+            status_description: why.to_owned(),
+            next_eval: by.unwrap_or(eval.next_eval),
+            ..Evaluation::clone(eval)
+        })
         .collect();
     if evals.is_empty() { Batch::default() } else { Change::UpsertEvals(evals).into() }
 }

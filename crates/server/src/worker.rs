@@ -93,7 +93,7 @@ fn commit(shared: &Arc<Shared>, delivery: &Delivery, eval: Arc<Evaluation>, deci
         };
         if !plan.is_no_op() {
             own.counters.plans.fetch_add(1, Ordering::Relaxed);
-            batch.push(Change::ApplyPlan(Arc::new(plan)));
+            batch.push(Change::ApplyPlan(Box::new(plan)));
         }
         if let Some(done) = done {
             let mut evals = decision.new_evals;

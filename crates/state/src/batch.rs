@@ -182,7 +182,7 @@ pub enum Change {
     DeleteEvals(Vec<EvalId>),
 
     /// Commit a plan (what is left of it after verification).
-    ApplyPlan(Arc<Plan>),
+    ApplyPlan(Box<Plan>),
     /// What a node reports; only the fields that belong to the node change.
     UpdateAllocsFromClient(Vec<AllocClientUpdate>),
     /// What should happen next to allocations; given fields are set, absent ones stay.

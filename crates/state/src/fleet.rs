@@ -1,14 +1,16 @@
-//! Nodes as the scheduler reads them: one slot per node, one array per quantity, so that looking at all nodes is a walk over memory.
+//! Nodes as the scheduler reads them: one slot per node in arrays of small records, so that looking at all nodes is a walk over memory.
 //!
-//! The view belongs to the state and is kept up to date by every applied batch; nothing is rebuilt per evaluation. Static facts and use are
-//! separate, since use changes with every plan and facts hardly ever: a plan copies three arrays of numbers at most.
+//! The view belongs to the state and is kept up to date by every applied batch; nothing is rebuilt per evaluation. Snapshots share the arrays in
+//! pieces: many of them are alive while commits wait for the disk, and each must cost no more than what it has changed. Static facts and use are
+//! separate, since use changes with every plan and facts hardly ever.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use model::{alloc::Allocation, ids::NodeId, node::Node};
 
 use crate::{
     class::computed_class,
+    column::Column,
     usage::{NodeUse, PortSet},
 };
 
@@ -62,38 +64,9 @@ pub fn parse_ports(text: &str) -> PortRanges {
 fn fallback_address(node: &Node) -> Option<&str> {
     let listed = node.resources.networks.iter().map(|n| n.ip.as_str()).find(|ip| !ip.is_empty());
     listed
-        .or_else(|| node.attributes.get("unique.network.ip-address").map(String::as_str))
+        .or_else(|| node.attributes.get("unique.network.ip-address").map(|ip| &**ip))
         .or_else(|| node.http_addr.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']'])))
         .filter(|ip| !ip.is_empty())
-}
-
-impl Facts {
-    fn join_class(&mut self, name: Arc<str>) -> u32 {
-        let id = match self.class_ids.get(&name) {
-            Some(id) => *id,
-            None => {
-                let id = self.free_classes.pop().unwrap_or_else(|| {
-                    self.class_names.push(name.clone());
-                    self.class_nodes.push(0);
-                    u32::try_from(self.class_names.len() - 1).unwrap_or(u32::MAX)
-                });
-                self.class_names[id as usize] = name.clone();
-                self.class_ids.insert(name, id);
-                id
-            }
-        };
-        self.class_nodes[id as usize] += 1;
-        id
-    }
-
-    fn leave_class(&mut self, id: u32) {
-        let n = &mut self.class_nodes[id as usize];
-        *n -= 1;
-        if *n == 0 {
-            self.class_ids.remove(&self.class_names[id as usize]);
-            self.free_classes.push(id);
-        }
-    }
 }
 
 impl NodeCapacity {
@@ -148,55 +121,112 @@ impl NodeCapacity {
     }
 }
 
-/// Facts of nodes by slot.
-#[derive(Clone, Debug, Default)]
-struct Facts {
-    free: Vec<NodeSlot>,
-    ready: Vec<bool>,
-    class: Vec<u32>,
-    class_names: Vec<Arc<str>>,
-    class_ids: HashMap<Arc<str>, u32>,
-    /// Nodes of each class; ids of classes without any are given again.
-    class_nodes: Vec<u32>,
-    free_classes: Vec<u32>,
-    id_bits: Vec<u64>,
-    cpu: Vec<i64>,
-    memory_mb: Vec<i64>,
-    disk_mb: Vec<i64>,
-    dynamic_room: Vec<u32>,
+/// What the scheduler looks at of every node, besides what is taken of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Bits of the node's id: to order nodes in a way that does not depend on when they came.
+    pub id_bits: u64,
+    /// MHz that can be given.
+    pub cpu: i64,
+    /// MiB of memory that can be given.
+    pub memory_mb: i64,
+    /// MiB of disk that can be given.
+    pub disk_mb: i64,
+    /// Dynamic ports that can be given at the default address; 0 when it has none.
+    pub dynamic_room: u32,
+    /// Its class; see [`Fleet::class_name`].
+    pub class: u32,
+    /// May be placed on.
+    pub ready: bool,
 }
 
-/// What is taken, by slot.
+/// What is taken of a node, in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTaken {
+    /// MHz.
+    pub cpu: i64,
+    /// MiB of memory.
+    pub memory_mb: i64,
+    /// MiB of disk.
+    pub disk_mb: i64,
+    /// Allocations that take room.
+    pub allocs: u32,
+    /// Host ports: most nodes have so many left that one need not look at which.
+    pub ports: u32,
+}
+
+/// The computed classes that nodes are of, numbered.
 #[derive(Clone, Debug, Default)]
-struct Taken {
-    cpu: Vec<i64>,
-    memory_mb: Vec<i64>,
-    disk_mb: Vec<i64>,
-    allocs: Vec<u32>,
-    ports: Vec<u32>,
+struct Classes {
+    ids: imbl::OrdMap<Arc<str>, u32>,
+    by_id: Column<NodeClass>,
+    free: imbl::Vector<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct NodeClass {
+    /// Kept until the id is given again.
+    name: Arc<str>,
+    nodes: u32,
+    /// The slot that joined last; its node may have left meanwhile.
+    newest: NodeSlot,
+}
+
+impl Classes {
+    fn join(&mut self, name: Arc<str>, slot: NodeSlot) -> u32 {
+        let id = match self.ids.get(&name) {
+            Some(id) => *id,
+            None => {
+                let id = self.free.pop_back().unwrap_or_else(|| u32::try_from(self.by_id.push(Default::default())).unwrap_or(u32::MAX));
+                if let Some(class) = self.by_id.get_mut(id as usize) {
+                    class.name = name.clone();
+                }
+                self.ids.insert(name, id);
+                id
+            }
+        };
+        if let Some(class) = self.by_id.get_mut(id as usize) {
+            class.nodes += 1;
+            class.newest = slot;
+        }
+        id
+    }
+
+    fn leave(&mut self, id: u32) {
+        let Some(class) = self.by_id.get_mut(id as usize) else { return };
+        class.nodes -= 1;
+        if class.nodes == 0 {
+            self.ids.remove(&class.name);
+            self.free.push_back(id);
+        }
+    }
 }
 
 /// The view of all nodes; see the module. Slots of forgotten nodes are empty: their node is None and they are never ready.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     slots: imbl::OrdMap<NodeId, NodeSlot>,
-    /// With their capacity. Apart from the other facts: these are looked up one by one, and a registration must not copy them all.
-    nodes: imbl::Vector<Option<(Arc<Node>, Arc<NodeCapacity>)>>,
-    facts: Arc<Facts>,
-    taken: Arc<Taken>,
-    ports: imbl::Vector<Arc<PortSet>>,
+    /// Slots of forgotten nodes.
+    free: imbl::Vector<NodeSlot>,
+    /// With their capacity. Apart from the facts, since these are looked up one by one.
+    nodes: Column<Option<(Arc<Node>, Arc<NodeCapacity>)>>,
+    facts: Column<NodeFacts>,
+    taken: Column<NodeTaken>,
+    /// Of most nodes, none.
+    ports: Column<Option<Arc<PortSet>>>,
+    classes: Classes,
 }
 
 impl Fleet {
     /// Number of slots, empty ones included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.facts.len()
     }
     /// No slot at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.len() == 0
     }
     /// The slot of a node.
     #[must_use]
@@ -213,154 +243,130 @@ impl Fleet {
     pub fn capacity(&self, slot: NodeSlot) -> Option<&Arc<NodeCapacity>> {
         self.nodes.get(slot as usize)?.as_ref().map(|(_, c)| c)
     }
-    /// Bits of the node's id, by slot: to order nodes in a way that does not depend on when they came.
-    #[must_use]
-    pub fn id_bits(&self) -> &[u64] {
-        &self.facts.id_bits
+    /// Facts of every slot, in order.
+    pub fn all_facts(&self) -> impl Iterator<Item = &NodeFacts> {
+        self.facts.iter()
     }
-    /// May be placed on, by slot.
+    /// Facts of a slot.
+    ///
+    /// # Panics
+    /// When there is no such slot.
     #[must_use]
-    pub fn ready(&self) -> &[bool] {
-        &self.facts.ready
+    pub fn facts(&self, slot: NodeSlot) -> &NodeFacts {
+        &self.facts[slot as usize]
     }
-    /// Class by slot; names in [`Self::class_names`].
+    /// How many classes have been numbered, those without nodes included.
     #[must_use]
-    pub fn class(&self) -> &[u32] {
-        &self.facts.class
+    pub fn class_count(&self) -> usize {
+        self.classes.by_id.len()
     }
-    /// Names of classes by id. An id of which no node is left keeps its name until it is given again.
+    /// The name of a class. A class of which no node is left keeps its name until its number is given again.
     #[must_use]
-    pub fn class_names(&self) -> &[Arc<str>] {
-        &self.facts.class_names
+    pub fn class_name(&self, class: u32) -> Option<&Arc<str>> {
+        self.classes.by_id.get(class as usize).map(|class| &class.name)
     }
-    /// MHz that can be given, by slot.
-    #[must_use]
-    pub fn cpu(&self) -> &[i64] {
-        &self.facts.cpu
+    /// A node that is much like those of a class: one of them, or else any.
+    pub(crate) fn alike(&self, class: &str) -> Option<&Arc<Node>> {
+        let of_class = self.classes.ids.get(class).and_then(|id| self.classes.by_id.get(*id as usize));
+        of_class.and_then(|class| self.node(class.newest)).or_else(|| self.node(0))
     }
-    /// MiB of memory that can be given, by slot.
-    #[must_use]
-    pub fn memory_mb(&self) -> &[i64] {
-        &self.facts.memory_mb
+    /// What is taken of every slot, in order.
+    pub fn all_taken(&self) -> impl Iterator<Item = &NodeTaken> {
+        self.taken.iter()
     }
-    /// MiB of disk that can be given, by slot.
+    /// What is taken of a slot, in numbers.
+    ///
+    /// # Panics
+    /// When there is no such slot.
     #[must_use]
-    pub fn disk_mb(&self) -> &[i64] {
-        &self.facts.disk_mb
-    }
-    /// Dynamic ports that can be given at the default address, by slot; 0 when it has none.
-    #[must_use]
-    pub fn dynamic_room(&self) -> &[u32] {
-        &self.facts.dynamic_room
-    }
-    /// MHz taken, by slot.
-    #[must_use]
-    pub fn cpu_taken(&self) -> &[i64] {
-        &self.taken.cpu
-    }
-    /// MiB of memory taken, by slot.
-    #[must_use]
-    pub fn memory_mb_taken(&self) -> &[i64] {
-        &self.taken.memory_mb
-    }
-    /// MiB of disk taken, by slot.
-    #[must_use]
-    pub fn disk_mb_taken(&self) -> &[i64] {
-        &self.taken.disk_mb
+    pub fn taken(&self, slot: NodeSlot) -> &NodeTaken {
+        &self.taken[slot as usize]
     }
     /// Ports taken of a slot.
     #[must_use]
     pub fn ports(&self, slot: NodeSlot) -> Option<&Arc<PortSet>> {
-        self.ports.get(slot as usize)
-    }
-    /// How many ports are taken, by slot: most nodes have so many left that one need not look at which.
-    #[must_use]
-    pub fn port_count(&self) -> &[u32] {
-        &self.taken.ports
-    }
-    /// Allocations that take room of a slot.
-    #[must_use]
-    pub fn usage_allocs(&self, slot: NodeSlot) -> u32 {
-        self.taken.allocs.get(slot as usize).copied().unwrap_or(0)
+        self.ports.get(slot as usize)?.as_ref()
     }
     /// All that is taken of a slot.
     #[must_use]
     pub fn usage(&self, slot: NodeSlot) -> NodeUse {
-        let i = slot as usize;
-        let t = &self.taken;
-        if i >= t.cpu.len() {
-            return NodeUse::default();
-        }
-        NodeUse {
-            cpu: t.cpu[i],
-            memory_mb: t.memory_mb[i],
-            disk_mb: t.disk_mb[i],
-            allocs: t.allocs[i],
-            ports: self.ports(slot).cloned().unwrap_or_default(),
-        }
+        let Some(taken) = self.taken.get(slot as usize) else { return NodeUse::default() };
+        let NodeTaken { cpu, memory_mb, disk_mb, allocs, ports: _ } = *taken;
+        NodeUse { cpu, memory_mb, disk_mb, allocs, ports: self.ports(slot).cloned().unwrap_or_default() }
     }
 
     /// Adds a node or takes over its changed facts. True when it is new.
     pub(crate) fn put_node(&mut self, node: &Arc<Node>) -> bool {
-        let facts = Arc::make_mut(&mut self.facts);
         let class: Arc<str> =
             if node.computed_class.is_empty() { computed_class(node).into() } else { node.computed_class.as_str().into() };
         let capacity = NodeCapacity::of(node);
         let known = self.slots.get(&node.id).copied();
-        let slot = known.or_else(|| facts.free.pop());
-        let i = if let Some(s) = slot {
-            s as usize
-        } else {
-            let taken = Arc::make_mut(&mut self.taken);
-            self.nodes.push_back(None);
-            facts.ready.push(false);
-            facts.class.push(0);
-            facts.id_bits.push(0);
-            for v in [&mut facts.cpu, &mut facts.memory_mb, &mut facts.disk_mb, &mut taken.cpu, &mut taken.memory_mb, &mut taken.disk_mb] {
-                v.push(0);
+        let slot = known.or_else(|| self.free.pop_back()).unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.taken.push(NodeTaken::default());
+            self.ports.push(None);
+            NodeSlot::try_from(self.facts.push(NodeFacts::default())).unwrap_or(NodeSlot::MAX)
+        });
+        let i = slot as usize;
+        let before = known.and_then(|_| self.facts.get(i)).map(|facts| facts.class);
+        let class = match before {
+            Some(id) if self.class_name(id) == Some(&class) => id,
+            _ => {
+                if let Some(id) = before {
+                    self.classes.leave(id);
+                }
+                self.classes.join(class, slot)
             }
-            taken.allocs.push(0);
-            taken.ports.push(0);
-            facts.dynamic_room.push(0);
-            self.ports.push_back(Arc::default());
-            facts.ready.len() - 1
         };
-        facts.ready[i] = node.ready();
-        if known.is_some() {
-            facts.leave_class(facts.class[i]);
-        }
-        facts.class[i] = facts.join_class(class);
         let (high, low) = node.id.0.as_u64_pair();
-        facts.id_bits[i] = high ^ low;
-        facts.cpu[i] = capacity.cpu;
-        facts.memory_mb[i] = capacity.memory_mb;
-        facts.disk_mb[i] = capacity.disk_mb;
-        facts.dynamic_room[i] = capacity.dynamic_room();
-        self.nodes.set(i, Some((node.clone(), Arc::new(capacity))));
-        #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
-        self.slots.insert(node.id, i as NodeSlot);
+        let facts = NodeFacts {
+            id_bits: high ^ low,
+            cpu: capacity.cpu,
+            memory_mb: capacity.memory_mb,
+            disk_mb: capacity.disk_mb,
+            dynamic_room: capacity.dynamic_room(),
+            class,
+            ready: node.ready(),
+        };
+        write(&mut self.facts, i, facts);
+        // A change of a node's status does not change what it can give.
+        let capacity = match self.capacity(slot) {
+            Some(same) if **same == capacity => same.clone(),
+            _ => Arc::new(capacity),
+        };
+        write(&mut self.nodes, i, Some((node.clone(), capacity)));
+        if known.is_none() {
+            self.slots.insert(node.id, slot);
+        }
         known.is_none()
     }
 
     pub(crate) fn remove_node(&mut self, id: NodeId) {
-        let facts = Arc::make_mut(&mut self.facts);
         let Some(slot) = self.slots.remove(&id) else { return };
         let i = slot as usize;
-        self.nodes.set(i, None);
-        facts.ready[i] = false;
-        facts.leave_class(facts.class[i]);
-        facts.free.push(slot);
+        write(&mut self.nodes, i, None);
+        let class = self.facts.get_mut(i).map(|facts| {
+            facts.ready = false;
+            facts.class
+        });
+        if let Some(class) = class {
+            self.classes.leave(class);
+        }
+        self.free.push_back(slot);
         self.set(slot, NodeUse::default());
     }
 
     fn set(&mut self, slot: NodeSlot, u: NodeUse) {
         let i = slot as usize;
-        let t = Arc::make_mut(&mut self.taken);
-        (t.cpu[i], t.memory_mb[i], t.disk_mb[i], t.allocs[i]) = (u.cpu, u.memory_mb, u.disk_mb, u.allocs);
-        t.ports[i] = u32::try_from(u.ports.len()).unwrap_or(u32::MAX);
-        let same = self.ports.get(i).is_some_and(|p| Arc::ptr_eq(p, &u.ports));
+        let NodeUse { cpu, memory_mb, disk_mb, allocs, ports } = u;
+        let count = u32::try_from(ports.len()).unwrap_or(u32::MAX);
+        write(&mut self.taken, i, NodeTaken { cpu, memory_mb, disk_mb, allocs, ports: count });
+        let same = match self.ports(slot) {
+            Some(own) => Arc::ptr_eq(own, &ports),
+            None => count == 0,
+        };
         if !same {
-            self.ports.set(i, u.ports);
+            write(&mut self.ports, i, (count > 0).then_some(ports));
         }
     }
 
@@ -378,5 +384,11 @@ impl Fleet {
         let mut u = self.usage(slot);
         u.remove(alloc);
         self.set(slot, u);
+    }
+}
+
+fn write<T: Clone + Default>(column: &mut Column<T>, at: usize, value: T) {
+    if let Some(entry) = column.get_mut(at) {
+        *entry = value;
     }
 }

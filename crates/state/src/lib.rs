@@ -12,6 +12,7 @@ mod apply;
 mod batch;
 mod class;
 mod codec;
+mod column;
 mod fleet;
 mod load;
 mod records;
@@ -25,7 +26,7 @@ mod usage;
 pub use applied::{AppliedSet, Cause, Changed, Object};
 pub use batch::{ApplyError, Batch, Change, Expect};
 pub use class::computed_class;
-pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeSlot, PortRanges, parse_ports};
+pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
 pub use load::LoadError;
 pub use records::{
     ClusterMeta, GroupSummary, JobChildren, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler, Submission,

@@ -217,7 +217,7 @@ impl Loader {
                 tag::CLIENT_STATUS => a.client_status = pick(&CLIENT, bytes)?,
                 tag::CLIENT_DESCRIPTION => a.client_description = text(bytes)?,
                 tag::TASK_STATES => {
-                    let states: std::collections::BTreeMap<Arc<str>, _> = read(bytes)?;
+                    let states: model::Map<Arc<str>, _> = read(bytes)?;
                     a.task_states = states.into_iter().map(|(k, v)| (self.names.get(&k), v)).collect();
                 }
                 tag::DEPLOYMENT_ID => a.deployment_id = DeploymentId(id(bytes)?),

@@ -155,7 +155,7 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
             let client_status = crate::codec::CLIENT[usize::from(*s)];
             let deployment_status = healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() });
             let task_states =
-                BTreeMap::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
+                model::Map::from([(Arc::from("t"), model::TaskState { restarts: u64::from(*s), ..model::TaskState::default() })]);
             let id = AllocId(uuid(4, *a));
             vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
                 id,
@@ -197,7 +197,7 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
     // A deployment stays with its job, and an allocation with its job and node.
     let deployment = deployment.filter(|d| state.deployment(d.id).is_none_or(|o| o.job_id == d.job_id));
     let common = Arc::new(AllocatedResources {
-        tasks: BTreeMap::from([(Arc::from("t"), AllocatedTask::default())]),
+        tasks: model::Map::from([(Arc::from("t"), AllocatedTask::default())]),
         ..AllocatedResources::default()
     });
     let metrics = shared.then(|| Arc::new(AllocMetric { nodes_evaluated: 7, ..AllocMetric::default() }));
@@ -245,7 +245,7 @@ fn plan(state: &State, j: u8, allocs: &[(u8, u8, i32)], stops: &[(u8, bool)], de
             followup_eval_id: EvalId::NIL,
         });
     }
-    vec![Change::ApplyPlan(Arc::new(p))]
+    vec![Change::ApplyPlan(Box::new(p))]
 }
 
 #[derive(Default)]
@@ -368,7 +368,7 @@ proptest! {
             }
             let index = state.latest_index() + 1;
             let mut next = state.clone();
-            let set = next.apply(index, n as i64 * 1_000_000_000, &batch).expect("no conditions");
+            let set = next.apply(index, n as i64 * 1_000_000_000, batch).expect("no conditions");
             for t in Table::ALL {
                 prop_assert!(next.index(*t) >= before.index(*t));
                 prop_assert_eq!(next.index(*t) == index, set.tables.contains(*t));
@@ -386,7 +386,7 @@ proptest! {
 
 fn apply(state: &mut State, changes: Vec<Change>) -> crate::AppliedSet {
     let index = state.latest_index() + 1;
-    state.apply(index, 5_000_000_000, &Batch::new(changes)).expect("no conditions")
+    state.apply(index, 5_000_000_000, Batch::new(changes)).expect("no conditions")
 }
 
 fn put_job(state: &mut State, count: i32) {
@@ -423,11 +423,11 @@ fn conditions_refuse_the_whole_batch() {
     put_job(&mut s, 1);
     let before = view(&s);
     let batch = Batch::from(Change::StopJob(key(0))).expecting(Expect::JobModifyIndex(key(0), 77));
-    let e = s.apply(9, 0, &batch).expect_err("the index differs");
+    let e = s.apply(9, 0, batch).expect_err("the index differs");
     assert!(matches!(&e, ApplyError::Conflict { .. }), "{e}");
     assert!(e.to_string().contains("job default/job0 at index 2"), "{e}");
     assert_eq!(view(&s), before);
-    assert!(matches!(s.apply(2, 0, &Batch::default()), Err(ApplyError::StaleIndex { given: 2, current: 2 })));
+    assert!(matches!(s.apply(2, 0, Batch::default()), Err(ApplyError::StaleIndex { given: 2, current: 2 })));
 }
 
 #[test]
@@ -518,18 +518,18 @@ fn classes_come_and_go() {
     let node = |n: u8, rack: &str| {
         let mut node = Node { id: NodeId(uuid(1, n)), ..Node::default() };
         node.meta.insert("rack".into(), rack.into());
-        node.meta.insert("unique.serial".into(), n.to_string());
+        node.meta.insert("unique.serial".into(), n.to_string().into());
         Change::RegisterNode(Box::new(node))
     };
     apply(&mut s, vec![node(0, "a"), node(1, "a"), node(2, "b")]);
-    assert_eq!(s.fleet().class_names().len(), 2, "what is unique makes no class");
+    assert_eq!(s.fleet().class_count(), 2, "what is unique makes no class");
     for rack in 0..50 {
         apply(&mut s, vec![node(2, &format!("rack-{rack}"))]);
-        let (slot, class) = (s.fleet().slot(NodeId(uuid(1, 2))).expect("registered"), s.fleet().class());
-        let name = &s.fleet().class_names()[class[slot as usize] as usize];
+        let slot = s.fleet().slot(NodeId(uuid(1, 2))).expect("registered");
+        let name = s.fleet().class_name(s.fleet().facts(slot).class).expect("a class");
         assert_eq!(**name, *s.node(NodeId(uuid(1, 2))).expect("registered").computed_class);
     }
-    assert!(s.fleet().class_names().len() <= 3, "classes without nodes do not pile up");
+    assert!(s.fleet().class_count() <= 3, "classes without nodes do not pile up");
     apply(&mut s, vec![Change::DeleteNode(NodeId(uuid(1, 0))), node(3, "c")]);
     assert_eq!(s.fleet().len(), 3, "the slot is used again");
     assert!(std::mem::size_of::<Allocation>() <= 600, "an allocation has become large");

@@ -407,7 +407,7 @@ fn open_database(path: &Path, options: &SqliteOptions) -> Result<Connection, Sto
              PRAGMA journal_mode = WAL;
              PRAGMA synchronous = FULL;
              PRAGMA mmap_size = 0;
-             PRAGMA cache_size = -4096;
+             PRAGMA cache_size = -2048;
              PRAGMA temp_store = MEMORY;
              PRAGMA wal_autocheckpoint = 4096;
              PRAGMA journal_size_limit = 33554432;",

@@ -42,7 +42,12 @@ pub(crate) struct Agent {
     dir: PathBuf,
     port: u16,
     child: Child,
+    /// Keeps its connections: what is measured is the agent, not how fast it accepts.
+    http: ureq::Agent,
 }
+
+/// Connections that are kept, and so how many requests are worth sending at once.
+pub(crate) const CONNECTIONS: usize = 4;
 
 impl Agent {
     /// Starts a dev agent (server and node in one) and waits for its node.
@@ -65,7 +70,8 @@ impl Agent {
         };
         fs::write(dir.join("agent.hcl"), config)?;
         let child = spawn(&kind, &dir)?;
-        let agent = Self { kind, dir, port: http, child };
+        let connections = ureq::Agent::config_builder().max_idle_connections_per_host(CONNECTIONS).build();
+        let agent = Self { kind, dir, port: http, child, http: connections.into() };
         agent.wait_for_node()?;
         Ok(agent)
     }
@@ -103,15 +109,15 @@ impl Agent {
     }
     /// GET.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
+        Ok(self.http.get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
     }
     /// PUT.
     pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
-        Ok(ureq::put(self.url(path)).send_json(body)?.body_mut().read_json()?)
+        Ok(self.http.put(self.url(path)).send_json(body)?.body_mut().read_json()?)
     }
     /// DELETE.
     pub(crate) fn delete(&self, path: &str) -> Result<Value> {
-        Ok(ureq::delete(self.url(path)).call()?.body_mut().read_json()?)
+        Ok(self.http.delete(self.url(path)).call()?.body_mut().read_json()?)
     }
     /// Lines of an endless answer.
     pub(crate) fn lines(&self, path: &str) -> Result<impl Iterator<Item = std::io::Result<String>> + Send + 'static> {

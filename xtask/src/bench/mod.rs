@@ -23,6 +23,7 @@ const BENCHES: &[Bench] = &[
     ("logs", measure::logs),
     ("reattach", measure::reattach),
     ("drivers", drivers::idle),
+    ("placements", measure::placements),
 ];
 
 /// Runs the benches of these names, or all of them.
@@ -32,8 +33,8 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         return measure::stamp(file);
     }
     for name in names {
-        if *name != "placements" && !BENCHES.iter().any(|(n, _)| n == name) {
-            bail!("no bench {name:?}; there are placements, {}", BENCHES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", "));
+        if !BENCHES.iter().any(|(n, _)| n == name) {
+            bail!("no bench {name:?}; there are {}", BENCHES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", "));
         }
     }
     let root = workspace::root();
@@ -57,20 +58,5 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         }
     }
     table::print(&rows);
-    if names.is_empty() || names.contains(&"placements") {
-        // The server with 5,000 nodes, each with a session of its own from another process; placements are counted when they are durable.
-        for (jobs, each) in [("1", "10000"), ("1000", "10")] {
-            Run::new(
-                "env",
-                [&format!("JOBS={jobs}"), &format!("EACH={each}"), "cargo", "test", "--release", "-p", "server", "--test", "cluster"]
-                    .into_iter()
-                    .map(AsRef::as_ref)
-                    .chain(["speed::placements", "--", "--exact", "--ignored", "--nocapture"])
-                    .collect::<Vec<&str>>(),
-            )
-            .dir(&root)
-            .run()?;
-        }
-    }
     Ok(())
 }

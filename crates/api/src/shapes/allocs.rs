@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Namespace, Network,
-    NodeId, Resources, StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Map, Namespace,
+    Network, NodeId, Resources, StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ pub struct AllocListStub {
     /// Details.
     pub client_description: String,
     /// By task.
-    pub task_states: BTreeMap<Arc<str>, TaskState>,
+    pub task_states: Map<Arc<str>, TaskState>,
     /// Its health in the deployment.
     pub deployment_status: Option<AllocDeploymentStatus>,
     /// Evaluation that will reschedule it.
@@ -98,7 +98,7 @@ impl AllocListStub {
             desired_transition: a.desired_transition.clone(),
             client_status: a.client_status,
             client_description: a.client_description.clone(),
-            task_states: if task_states { a.task_states.clone() } else { BTreeMap::new() },
+            task_states: if task_states { a.task_states.clone() } else { Map::new() },
             deployment_status: a.deployment_status.clone(),
             followup_eval_id: a.followup_eval_id,
             next_allocation: a.next_allocation,

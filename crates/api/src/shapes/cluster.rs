@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    DrainSpec, Eligibility, EvalId, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex,
-    node::{DriverInfo, HostVolume},
+    DrainSpec, Eligibility, EvalId, Map, Node, NodeId, NodeStatus, SchedulerConfig, StoreIndex,
+    node::{Attributes, DriverInfo, HostVolume},
     resources::{NodeReserved, NodeResources},
 };
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ pub struct NodeListStub {
     #[serde(rename = "ID")]
     pub id: NodeId,
     /// Only with `os=true`: `os.name`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub attributes: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub attributes: Attributes,
     /// Datacenter.
     pub datacenter: String,
     /// Name.
@@ -42,9 +42,9 @@ pub struct NodeListStub {
     /// Why.
     pub status_description: String,
     /// By name.
-    pub drivers: BTreeMap<String, DriverInfo>,
+    pub drivers: Map<String, DriverInfo>,
     /// By name.
-    pub host_volumes: BTreeMap<String, HostVolume>,
+    pub host_volumes: Map<String, HostVolume>,
     /// Only with `resources=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_resources: Option<NodeResources>,

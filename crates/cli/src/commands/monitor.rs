@@ -38,6 +38,8 @@ pub(crate) async fn follow(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Exi
             if !eval.blocked_eval.is_nil() {
                 output::line(&format!("    Evaluation {} waits for room to place the rest", shape.id(eval.blocked_eval)));
             }
+        } else if eval.status == EvalStatus::Canceled && !eval.next_eval.is_nil() {
+            output::line(&format!("==> Evaluation {} was superseded by a newer one of the job", shape.id(id)));
         } else {
             output::line(&format!("==> Evaluation {} finished with status \"{}\"", shape.id(id), lower(&eval.status)));
         }

@@ -385,7 +385,7 @@ impl Machine {
             id: self.id(),
             client_status,
             client_description: description.to_owned(),
-            task_states: states,
+            task_states: states.into_iter().collect(),
             deployment_status: self.record.health.clone().or_else(|| self.alloc().deployment_status.clone()),
             network_status: None,
         }

@@ -164,6 +164,6 @@ mod tests {
         config.reserved.cpu = 345;
         let mut facts = Facts::default();
         look(&config, &mut facts);
-        assert_eq!((facts.resources.cpu.cpu_shares, facts.attributes["cpu.usablecompute"].as_str()), (12_345, "12000"));
+        assert_eq!((facts.resources.cpu.cpu_shares, &*facts.attributes["cpu.usablecompute"]), (12_345, "12000"));
     }
 }

@@ -9,12 +9,13 @@ mod netlink;
 mod network;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(crate) use class::computed_class;
 pub use cpu::{Core, Cpu};
 use model::{
-    node::{Node, NodeStatus},
+    Map,
+    node::{Attributes, Node, NodeStatus},
     resources::{NodeMemory, NodeReserved, NodeResources, ReservedCpu, ReservedPorts},
 };
 
@@ -24,18 +25,18 @@ use crate::config::ClientConfig;
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Attributes by name.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Attributes,
     /// Resources.
     pub resources: NodeResources,
     /// Processors, for drivers that convert shares.
     pub cpu: Cpu,
     /// Links to other systems.
-    pub links: BTreeMap<String, String>,
+    pub links: Map<String, String>,
 }
 
 impl Facts {
-    fn set(&mut self, name: impl Into<String>, value: impl ToString) {
-        self.attributes.insert(name.into(), value.to_string());
+    fn set(&mut self, name: impl Into<Arc<str>>, value: impl ToString) {
+        self.attributes.insert(name.into(), value.to_string().into());
     }
 }
 
@@ -97,11 +98,11 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
             networks: ReservedPorts { reserved_host_ports: config.reserved.ports.clone() },
         },
         links: facts.links.clone(),
-        meta: config.meta.clone(),
+        meta: config.meta.iter().map(|(k, v)| (k.as_str().into(), v.as_str().into())).collect(),
         class: config.node_class.clone(),
         pool: config.node_pool.clone(),
         status: NodeStatus::Initializing,
-        host_volumes: config.host_volumes.clone(),
+        host_volumes: config.host_volumes.clone().into_iter().collect(),
         host_networks: config
             .host_networks
             .iter()
@@ -147,7 +148,7 @@ mod tests {
         ] {
             assert!(facts.attributes.contains_key(name), "{name} is missing from {:?}", facts.attributes);
         }
-        assert_eq!(facts.attributes["kernel.name"], "linux");
+        assert_eq!(*facts.attributes["kernel.name"], *"linux");
         let node = node(&config, &facts);
         assert!(node.resources.cpu.cpu_shares > 0 && node.resources.cpu.total_cpu_cores > 0);
         assert!(node.resources.memory.memory_mb > 0);

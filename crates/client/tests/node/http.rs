@@ -96,7 +96,7 @@ async fn files_logs_stats_and_errors() {
     assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/restart"), json!({"TaskName": "nobody"})).await.0, 404);
     let (status, body) = put(&node, "/v1/client/metadata", json!({"Meta": {"rack": "7"}})).await;
     assert_eq!((status, serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()), (200, Some("7")));
-    rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| v == "7")).map(drop)).await;
+    rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| **v == *"7")).map(drop)).await;
     end(&rig, node).await;
 }
 

@@ -1,8 +1,9 @@
 //! The requests of one group.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use model::{
+    Map,
     alloc::{Allocation, ClientStatus, DesiredStatus, alloc_name},
     ids::AllocId,
     job::TaskGroup,
@@ -111,7 +112,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let salt = ids.salt();
         let ports = NetworkAsk::new(group);
         let mut p = Self {
-            classes: fleet.class_names().iter().map(|_| Class::Unknown).collect(),
+            classes: (0..fleet.class_count()).map(|_| Class::Unknown).collect(),
             ranking: Ranking::new(fleet.len(), salt),
             only_dynamic: ports.only_dynamic(),
             ports,
@@ -154,7 +155,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     fn ask(&self, node: &Node) -> Ask {
         let mut ask =
             Ask { cpu: 0, cores: 0, memory_mb: 0, disk_mb: 0, remote: Vec::new(), pool: PoolAsk::default(), given: Arc::default() };
-        let mut tasks = BTreeMap::new();
+        let mut tasks = Map::new();
         let oversubscribed = self.rules.oversubscribed;
         for t in &self.group.tasks {
             let r = &t.resources;
@@ -191,18 +192,18 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     /// Looks at every node once.
     fn find_candidates(&mut self) {
         let fleet = self.overlay.fleet;
-        let (ready, class) = (fleet.ready(), fleet.class());
         let mut m = AllocMetric::default();
         let mut any_pool = false;
         // Facts by class, counted as nodes are met: (evaluated, filtered).
         let mut met = vec![0_i64; self.classes.len()];
-        for slot in 0..fleet.len() {
-            if !ready[slot] {
+        // A class's nodes agree in datacenter, pool and node class: one of them speaks for all.
+        let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
+        for (slot, facts) in (0_u32..).zip(fleet.all_facts()) {
+            if !facts.ready {
                 continue;
             }
-            let c = class[slot] as usize;
-            #[allow(clippy::cast_possible_truncation, reason = "slots are counted in u32 everywhere")]
-            let slot = slot as u32;
+            let c = facts.class as usize;
+            speaker[c].get_or_insert(slot);
             if matches!(self.classes[c], Class::Unknown) {
                 self.classes[c] = self.class_of(self.node(slot));
                 self.any_remote |= matches!(&self.classes[c], Class::Feasible { ask, .. } if ask.remote.contains(&true));
@@ -224,12 +225,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 let node = self.node(slot).clone();
                 self.buckets.of(&node, self.rules.region())
             };
-            self.ranking.add(slot, bucket, fleet.id_bits()[slot as usize]);
-        }
-        // A class's nodes agree in datacenter, pool and node class: one of them speaks for all.
-        let mut speaker: Vec<Option<u32>> = vec![None; self.classes.len()];
-        for slot in (0..fleet.len()).rev().filter(|s| ready[*s]) {
-            speaker[class[slot] as usize] = u32::try_from(slot).ok();
+            self.ranking.add(slot, bucket, facts.id_bits);
         }
         for (c, slot) in speaker.iter().enumerate() {
             let Some(slot) = slot else { continue };
@@ -266,7 +262,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     fn feasible(&self, slot: u32) -> (&Ask, f64) {
-        match &self.classes[self.overlay.fleet.class()[slot as usize] as usize] {
+        match &self.classes[self.overlay.fleet.facts(slot).class as usize] {
             Class::Feasible { ask, affinity } => (ask, *affinity),
             _ => unreachable!("candidates are of feasible classes"),
         }
@@ -301,10 +297,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// Is there room? Only yes or no: reasons are worked out when someone asks.
     fn room(&self, slot: u32, ask: &Ask) -> bool {
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
-        let simple = o.memory_mb[i] + ask.memory_mb <= f.memory_mb()[i]
-            && o.disk_mb[i] + ask.disk_mb <= f.disk_mb()[i]
-            && o.cpu[i] + ask.cpu <= f.cpu()[i];
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
+        let simple =
+            o.memory_mb[i] + ask.memory_mb <= f.memory_mb && o.disk_mb[i] + ask.disk_mb <= f.disk_mb && o.cpu[i] + ask.cpu <= f.cpu;
         if ask.cores == 0 && !self.ports.has_ports() {
             return simple;
         }
@@ -314,7 +309,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         if ask.cores == 0
             && let Some(n) = self.only_dynamic
             && !o.ports_touched(slot)
-            && f.port_count()[i].saturating_add(n) <= f.dynamic_room()[i]
+            && o.fleet.taken(slot).ports.saturating_add(n) <= f.dynamic_room
         {
             return true;
         }
@@ -323,42 +318,42 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
 
     /// What the node lacks, as people see it.
     fn lacking(&self, slot: u32, ask: &Ask) -> Option<String> {
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         if ask.cores > 0 {
             let node = self.node(slot);
             let free = cores::free(node, &o.cores(slot));
             if i64::try_from(free.len()).unwrap_or(i64::MAX) < ask.cores {
                 return Some("cores".to_owned());
             }
-            if o.cpu[i] + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu()[i] {
+            if o.cpu[i] + ask.cpu + ask.cores * cores::mhz_per_core(node) > f.cpu {
                 return Some("cpu".to_owned());
             }
         }
-        if o.cpu[i] + ask.cpu > f.cpu()[i] {
+        if o.cpu[i] + ask.cpu > f.cpu {
             return Some("cpu".to_owned());
         }
-        if o.memory_mb[i] + ask.memory_mb > f.memory_mb()[i] {
+        if o.memory_mb[i] + ask.memory_mb > f.memory_mb {
             return Some("memory".to_owned());
         }
-        if o.disk_mb[i] + ask.disk_mb > f.disk_mb()[i] {
+        if o.disk_mb[i] + ask.disk_mb > f.disk_mb {
             return Some("disk".to_owned());
         }
         if self.ports.is_empty() {
             return None;
         }
-        f.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err())
+        o.fleet.capacity(slot).and_then(|c| self.ports.fits(c, o.ports(slot)).err())
     }
 
     /// Bin-packing (or evenness, or sessions), anti-affinity, affinity; 0 = does not apply, but for the first.
     fn parts(&self, slot: u32, memo: &mut ([i64; 4], f64)) -> (f64, f64, f64) {
         let (ask, class_affinity) = self.feasible(slot);
-        let (o, f, i) = (&*self.overlay, self.overlay.fleet, slot as usize);
+        let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         let fit = if ask.only_remote() {
             // Managing costs a session and nothing else: sessions are kept even.
-            1.0 / f64::from(1 + f.usage_allocs(slot) + self.job_use.of_job(slot))
+            1.0 / f64::from(1 + o.fleet.taken(slot).allocs + self.job_use.of_job(slot))
         } else {
             let used_cpu = o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
-            let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu()[i], f.memory_mb()[i]];
+            let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu, f.memory_mb];
             if memo.0 != key || memo.1.is_nan() {
                 let free = |used: i64, all: i64| if all > 0 { 1.0 - used as f64 / all as f64 } else { 0.0 };
                 let (cpu, memory) = (free(key[0], key[2]), free(key[1], key[3]));
@@ -492,7 +487,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         r: &Request,
         i: usize,
         grant: NetworkGrant,
-        carried: BTreeMap<Arc<str>, model::ids::IncarnationId>,
+        carried: Map<Arc<str>, model::ids::IncarnationId>,
         metrics: Arc<AllocMetric>,
     ) -> Allocation {
         let Candidate { slot, bucket, .. } = self.ranking.candidates[i];
@@ -636,7 +631,8 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     pub(super) fn eligibility(&self, blocked: &mut Blocked) {
         // What a live instance demands is not a matter of classes.
         blocked.escaped |= self.rules.escaped() || !self.needs().is_empty();
-        for (c, name) in self.classes.iter().zip(self.overlay.fleet.class_names()) {
+        for (n, c) in (0_u32..).zip(&self.classes) {
+            let Some(name) = self.overlay.fleet.class_name(n) else { continue };
             match c {
                 Class::Feasible { .. } => *blocked.classes.entry(name.to_string()).or_default() = true,
                 Class::Filtered(_) => {

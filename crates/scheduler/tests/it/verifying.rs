@@ -1,7 +1,5 @@
 //! The last check: plans made on old snapshots meet the newest state.
 
-use std::sync::Arc;
-
 use model::{
     alloc::DesiredTransition,
     network::{Network, Port},
@@ -18,7 +16,7 @@ fn two_plans_for_the_same_room() {
     let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
     let mut second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
     assert_ne!(first.placements[&node_id("n1")][0].id, second.placements[&node_id("n1")][0].id, "two evaluations make different ids");
-    w.apply(vec![Change::ApplyPlan(Arc::new(first))]);
+    w.apply(vec![Change::ApplyPlan(Box::new(first))]);
     let v = scheduler::verify_plan(&w.state, &second);
     assert_eq!(v.refused[&node_id("n1")], "not enough cpu: 1000 of 600 would be taken");
     assert!(v.plan.placements.is_empty());
@@ -72,7 +70,7 @@ fn ports_that_are_taken_meanwhile() {
     let (a, b) = (w.eval(), w.eval());
     let first = scheduler::schedule(&w.state, &a, w.now, 1).expect("a service").plan;
     let second = scheduler::schedule(&w.state, &b, w.now, 2).expect("a service").plan;
-    w.apply(vec![Change::ApplyPlan(Arc::new(first))]);
+    w.apply(vec![Change::ApplyPlan(Box::new(first))]);
     assert_eq!(scheduler::verify_plan(&w.state, &second).refused[&node_id("n1")], "port http=8080 is taken");
 }
 

@@ -165,7 +165,7 @@ impl World {
 
     pub(crate) fn apply(&mut self, changes: Vec<Change>) -> AppliedSet {
         let index = self.state.latest_index() + 1;
-        self.state.apply(index, self.now, &changes.into()).expect("no conditions")
+        self.state.apply(index, self.now, changes.into()).expect("no conditions")
     }
 
     pub(crate) fn node(&mut self, line: &str) {
@@ -212,7 +212,7 @@ impl World {
         assert!(verified.refused.is_empty(), "a plan made on the newest state fits it: {:?}", verified.refused);
         let mut evals = decision.new_evals.clone();
         evals.push(scheduler::completed(eval, &decision));
-        self.apply(vec![Change::ApplyPlan(Arc::new(verified.plan)), Change::UpsertEvals(evals)]);
+        self.apply(vec![Change::ApplyPlan(Box::new(verified.plan)), Change::UpsertEvals(evals)]);
         decision
     }
 
@@ -261,7 +261,7 @@ impl World {
         let update = AllocClientUpdate {
             id,
             client_status: status,
-            task_states: BTreeMap::from([(Arc::from("t"), task)]),
+            task_states: model::Map::from([(Arc::from("t"), task)]),
             deployment_status: healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
             ..AllocClientUpdate::default()
         };

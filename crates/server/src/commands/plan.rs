@@ -43,7 +43,7 @@ fn preview(state: &State, job: Job, with_diff: bool) -> Result<PlanPreview, Serv
     let mut imagined = state.clone();
     let batch =
         Batch::new(vec![Change::UpsertJob { job: Box::new(job.clone()), submission: None }, Change::UpsertEvals(vec![eval.clone()])]);
-    imagined.apply(stamp.index, stamp.now, &batch).map_err(|error| internal(error.to_string()))?;
+    imagined.apply(stamp.index, stamp.now, batch).map_err(|error| internal(error.to_string()))?;
     let decision = scheduler::schedule(&imagined, &eval, stamp.now, seed()).map_err(|error| internal(error.to_string()))?;
     let diff = with_diff.then(|| {
         let before = known.as_deref();

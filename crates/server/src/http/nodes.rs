@@ -1,12 +1,10 @@
 //! Nodes and node pools.
 
-use std::collections::BTreeMap;
-
 use api::{
     paging::page,
     shapes::{AllocDetail, NodeDrainRequest, NodeEligibilityRequest, NodeListStub, NodePoolView, NodeUpdateResponse, node_detail},
 };
-use model::{Eligibility, Node};
+use model::{Eligibility, Node, node::Attributes};
 use state::{ALL_NODE_POOL, NodePool, Table};
 
 use super::{
@@ -18,10 +16,11 @@ use super::{
 use crate::requests::{DrainNode, NodeChanged};
 
 fn stub(node: &Node, resources: bool, os: bool) -> NodeListStub {
-    let version = node.attributes.get("nomad.version").or_else(|| node.attributes.get("drover.version")).cloned().unwrap_or_default();
-    let mut attributes = BTreeMap::new();
+    let version =
+        node.attributes.get("nomad.version").or_else(|| node.attributes.get("drover.version")).map(ToString::to_string).unwrap_or_default();
+    let mut attributes = Attributes::new();
     if os && let Some(name) = node.attributes.get("os.name") {
-        attributes.insert("os.name".to_owned(), name.clone());
+        attributes.insert("os.name".into(), name.clone());
     }
     NodeListStub {
         address: node.http_addr.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']).to_owned(),

@@ -1,22 +1,27 @@
 //! The node RPC: the service that nodes connect to, and the registry of their sessions.
 
+mod messages;
 mod session;
 mod updates;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    pin::Pin,
+    convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
-use api::node_rpc::{
-    FromNode, ListRemote, MAX_MESSAGE_BYTES, RemoteListed, ToNode, node_service_server::NodeService, node_service_server::NodeServiceServer,
-};
-use futures::Stream;
+use api::node_rpc::{ListRemote, RemoteListed, node_service_server::SERVICE_NAME};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{HeaderValue, header::CONTENT_TYPE};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use messages::Messages;
 use model::{NodeId, SlotKey};
 use state::Object;
 use tokio::{
@@ -25,7 +30,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE, server::NamedService, transport::server::TcpConnectInfo};
 
 use crate::{commit::Commit, shared::Shared};
 pub(crate) use updates::ClientUpdates;
@@ -35,6 +40,9 @@ const QUEUED_MESSAGES: usize = 16;
 
 /// How long a node may take to list a page of a provider: its driver's call has a limit of its own.
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node that has been told goodbye lets go of its connection by itself; one that hangs is not waited for longer than this.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// What the rest of the server knows of an open session.
 #[derive(Clone, Debug)]
@@ -47,7 +55,7 @@ pub(crate) struct SessionEntry {
     /// Ends the session; the reason goes to the node.
     end: CancellationToken,
     /// Questions to the node.
-    asks: mpsc::UnboundedSender<Ask>,
+    asks: mpsc::UnboundedSender<Box<Ask>>,
 }
 
 /// A question that a session carries to its node.
@@ -70,7 +78,7 @@ impl Sessions {
     }
 
     /// Opens a session and ends an older one of the same node.
-    fn open(&self, node: NodeId) -> (SessionEntry, mpsc::UnboundedReceiver<Ask>) {
+    fn open(&self, node: NodeId) -> (SessionEntry, mpsc::UnboundedReceiver<Box<Ask>>) {
         let (asks, asked) = mpsc::unbounded_channel();
         let entry = SessionEntry {
             serial: self.serials.fetch_add(1, Ordering::Relaxed),
@@ -90,7 +98,7 @@ impl Sessions {
         let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token };
         let (answer, answered) = oneshot::channel();
         let asks = self.lock().get(&node).map(|entry| entry.asks.clone());
-        let sent = asks.is_some_and(|asks| asks.send(Ask { question, answer }).is_ok());
+        let sent = asks.is_some_and(|asks| asks.send(Box::new(Ask { question, answer })).is_ok());
         if !sent {
             return Err(format!("node {} has no session", node.short()));
         }
@@ -156,31 +164,46 @@ impl Sessions {
     }
 }
 
-/// The service.
-#[derive(Debug)]
+/// The service. Its one call is answered here and not by generated code, whose streams keep buffers; see [`messages`].
+#[derive(Clone, Debug)]
 struct Service {
     shared: Arc<Shared>,
 }
 
-#[tonic::async_trait]
-impl NodeService for Service {
-    type SessionStream = Pin<Box<dyn Stream<Item = Result<ToNode, Status>> + Send>>;
+impl NamedService for Service {
+    const NAME: &'static str = SERVICE_NAME;
+}
 
-    async fn session(&self, request: Request<Streaming<FromNode>>) -> Result<Response<Self::SessionStream>, Status> {
-        let (tx, rx) = tokio::sync::mpsc::channel(QUEUED_MESSAGES);
-        let peer = request.remote_addr();
-        let shared = self.shared.clone();
-        shared.tasks.spawn(session::run(shared.clone(), request.into_inner(), tx, peer));
-        Ok(Response::new(Box::pin(ReceiverStream::new(rx))))
+impl tower::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let path = request.uri().path();
+        if path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)) != Some("/Session") {
+            let refused = Status::unimplemented(format!("this server has no call {path}; the node probably runs a newer release"));
+            return std::future::ready(Ok(refused.into_http()));
+        }
+        let peer = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let (tx, rx) = tokio::sync::mpsc::channel::<Box<[u8]>>(QUEUED_MESSAGES);
+        self.shared.tasks.spawn(session::run(self.shared.clone(), Messages::new(request.into_body()), tx, peer));
+        let messages = ReceiverStream::new(rx).map(|message| Frame::data(Bytes::from(message)));
+        let end =
+            futures::stream::once(async { Frame::trailers([(Status::GRPC_STATUS, HeaderValue::from_static("0"))].into_iter().collect()) });
+        let mut response = http::Response::new(Body::new(StreamBody::new(messages.chain(end).map(Ok::<_, Status>))));
+        response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        std::future::ready(Ok(response))
     }
 }
 
 /// Serves the node RPC until the server stops.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     let stopping = shared.stopping.clone();
-    let service = NodeServiceServer::new(Service { shared })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
     // Accepted sockets keep Nagle's algorithm unless told otherwise, and an allocation must not wait for an acknowledgement.
     let incoming = tokio_stream::StreamExt::map(TcpListenerStream::new(listener), |socket| {
         if let Ok(socket) = &socket
@@ -190,13 +213,21 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener) {
         }
         socket
     });
-    let served = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
-        .http2_keepalive_timeout(Some(std::time::Duration::from_secs(10)))
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, stopping.cancelled())
-        .await;
-    if let Err(error) = served {
-        tracing::error!(error = %error, "serving the node rpc failed");
+    let serving = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(10)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .add_service(Service { shared })
+        .serve_with_incoming_shutdown(incoming, stopping.cancelled());
+    let left_behind = async {
+        stopping.cancelled().await;
+        tokio::time::sleep(LETTING_GO).await;
+    };
+    tokio::select! {
+        served = serving => {
+            if let Err(error) = served {
+                tracing::error!(error = %error, "serving the node rpc failed");
+            }
+        }
+        () = left_behind => tracing::debug!("some nodes have not let go of their connections"),
     }
 }

@@ -16,19 +16,24 @@ use std::{
 };
 
 use api::node_rpc::{
-    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, ListRemote, PROTOCOL, RemoteListed, RemoteOrders, ToNode,
-    ToNodeMessage, UpdatesStored, Welcome, from_json, to_json,
+    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed,
+    RemoteOrders, ToNodeMessage, UpdatesStored, Welcome, from_json, to_json,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use model::{AllocClientUpdate, AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteReport, SlotKey, StoreIndex};
 use tokio::sync::{mpsc, oneshot};
-use tonic::{Status, Streaming};
 
-use super::{Ask, SessionEntry};
+use super::{
+    Ask, SessionEntry,
+    messages::{Messages, framed},
+};
 use crate::{error::ServerError, nodes, shared::Shared};
 
 /// A connection that does not say who it is within this time is closed.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A node that does not read is not told goodbye: it will see the connection end.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a session ends from our side.
 struct Farewell {
@@ -51,10 +56,19 @@ impl From<ServerError> for Farewell {
     }
 }
 
-type Sender = mpsc::Sender<Result<ToNode, Status>>;
+/// Takes messages as the bytes that they are sent as.
+pub(super) type Sender = mpsc::Sender<Box<[u8]>>;
+
+async fn send(to: &Sender, message: ToNodeMessage) -> Result<(), ()> {
+    let Some(bytes) = framed(message) else {
+        tracing::error!(limit = MAX_MESSAGE_BYTES, "a message to a node is too large to be sent; its session ends");
+        return Err(());
+    };
+    to.send(bytes).await.map_err(|_| ())
+}
 
 /// Serves a session until either side ends it.
-pub(super) async fn run(shared: Arc<Shared>, mut from: Streaming<FromNode>, to: Sender, peer: Option<SocketAddr>) {
+pub(super) async fn run(shared: Arc<Shared>, mut from: Messages, to: Sender, peer: Option<SocketAddr>) {
     let stopping = shared.stopping.clone();
     let farewell = tokio::select! {
         farewell = meet(&shared, &mut from, &to, peer) => farewell,
@@ -62,13 +76,15 @@ pub(super) async fn run(shared: Arc<Shared>, mut from: Streaming<FromNode>, to: 
     };
     if let Some(Farewell { reason, retry }) = farewell {
         // The node may be gone already.
-        let _ = to.send(Ok(ToNodeMessage::Goodbye(Goodbye { reason, retry }).into())).await;
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, send(&to, ToNodeMessage::Goodbye(Goodbye { reason, retry }))).await;
     }
 }
 
 /// The session from Hello to its end.
-async fn meet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
-    let (node, entry, asked) = match greet(shared, from, to).await {
+async fn meet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
+    // What is rare is boxed, here and below: the state of a quiet session is what thousands of nodes cost.
+    let greeted = Box::pin(greet(shared, from, to)).await;
+    let (node, entry, asked) = match greeted {
         Err(farewell) => return Some(farewell),
         Ok(None) => return None,
         Ok(Some(greeted)) => greeted,
@@ -95,10 +111,10 @@ impl Drop for OpenSession<'_> {
 }
 
 /// A node, its session, and the questions that the session is to carry.
-type Greeted = (NodeId, SessionEntry, mpsc::UnboundedReceiver<Ask>);
+type Greeted = (NodeId, SessionEntry, mpsc::UnboundedReceiver<Box<Ask>>);
 
 /// Checks who it is, registers it and opens its session. None = the connection ended before.
-async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender) -> Result<Option<Greeted>, Farewell> {
+async fn greet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender) -> Result<Option<Greeted>, Farewell> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, from.message()).await.map_err(|_| {
         Farewell::retry(format!("the session said nothing for {} s; its first message must be Hello", HELLO_TIMEOUT.as_secs()))
     })?;
@@ -123,7 +139,7 @@ async fn greet(shared: &Arc<Shared>, from: &mut Streaming<FromNode>, to: &Sender
         server_version: env!("CARGO_PKG_VERSION").to_owned(),
         http_addr: shared.config.http_advertise.clone(),
     };
-    let _ = to.send(Ok(ToNodeMessage::Welcome(welcome).into())).await;
+    let _ = send(to, ToNodeMessage::Welcome(welcome)).await;
     Ok(Some((id, entry, asked)))
 }
 
@@ -196,8 +212,8 @@ impl Session {
     }
 
     /// Runs until the stream ends (None) or we end it.
-    async fn serve(mut self, from: &mut Streaming<FromNode>, mut asked: mpsc::UnboundedReceiver<Ask>) -> Option<Farewell> {
-        if self.push(true).await.is_err() {
+    async fn serve(mut self, from: &mut Messages, mut asked: mpsc::UnboundedReceiver<Box<Ask>>) -> Option<Farewell> {
+        if Box::pin(self.push(true)).await.is_err() {
             return None;
         }
         let entry = self.entry.clone();
@@ -209,13 +225,13 @@ impl Session {
                     return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
                 }
                 Some(stored) = self.storing.next(), if !self.storing.is_empty() => {
-                    if let Err(farewell) = self.stored(stored).await {
+                    if let Err(farewell) = Box::pin(self.stored(stored)).await {
                         return farewell;
                     }
                 }
                 message = from.message() => match message {
                     Ok(Some(FromNode { message: Some(message) })) => {
-                        if let Err(farewell) = self.receive(message).await {
+                        if let Err(farewell) = Box::pin(self.receive(message)).await {
                             return farewell;
                         }
                     }
@@ -227,7 +243,8 @@ impl Session {
                         return None;
                     }
                 },
-                Some(Ask { question, answer }) = asked.recv() => {
+                Some(ask) = asked.recv() => {
+                    let Ask { question, answer } = *ask;
                     self.questions += 1;
                     // Those whose asker has lost patience.
                     self.asking.retain(|_, waiting| !waiting.is_closed());
@@ -237,7 +254,7 @@ impl Session {
                     }
                 }
                 () = entry.wake.notified() => {
-                    if self.push(false).await.is_err() {
+                    if Box::pin(self.push(false)).await.is_err() {
                         return None;
                     }
                 }
@@ -247,7 +264,7 @@ impl Session {
 
     /// Ok(()) as long as the node can be reached.
     async fn send(&mut self, message: ToNodeMessage) -> Result<(), ()> {
-        self.to.send(Ok(message.into())).await.map_err(|_| ())
+        send(&self.to, message).await
     }
 
     async fn receive(&mut self, message: FromNodeMessage) -> Result<(), Option<Farewell>> {

@@ -199,10 +199,10 @@ pub(crate) fn node(number: u128) -> Node {
         pool: "default".to_owned(),
         ..Node::default()
     };
-    node.attributes.insert("kernel.name".to_owned(), "linux".to_owned());
+    node.attributes.insert("kernel.name".into(), "linux".into());
     let driver = DriverInfo { detected: true, healthy: true, ..DriverInfo::default() };
     node.drivers.insert("mock_driver".to_owned(), driver.clone());
-    node.attributes.insert("driver.mock_driver".to_owned(), "1".to_owned());
+    node.attributes.insert("driver.mock_driver".into(), "1".into());
     node.resources.cpu.cpu_shares = 4000;
     node.resources.memory.memory_mb = 8192;
     node.resources.disk.disk_mb = 100_000;
@@ -224,7 +224,7 @@ pub(crate) fn remote_node(number: u128) -> Node {
         ..RemoteProvider::default()
     };
     node.drivers.insert("far".to_owned(), DriverInfo { detected: true, healthy: true, remote: Some(remote), ..DriverInfo::default() });
-    node.attributes.insert("driver.far".to_owned(), "1".to_owned());
+    node.attributes.insert("driver.far".into(), "1".into());
     node
 }
 
@@ -483,7 +483,7 @@ pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) ->
     AllocClientUpdate {
         id: alloc.id,
         client_status: status,
-        task_states: BTreeMap::from([("t".into(), task)]),
+        task_states: [("t".into(), task)].into(),
         deployment_status: in_deployment.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }

@@ -143,3 +143,30 @@ async fn a_purged_node_is_forgotten_and_may_come_again() {
     let _again = FakeNode::join(s, node(1), Fate::Runs, &p).await;
     until(s, "it runs again", |state| live(state, "web", ClientStatus::Running).len() == 1).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
+    use api::node_rpc::{FromNode, FromNodeMessage, Hello, PROTOCOL, node_service_client::NodeServiceClient, to_json};
+    let server = start().await;
+    let s = server.handle().clone();
+    let node = node(1);
+    let hello = Hello {
+        node_id: node.id.to_string(),
+        secret_id: node.secret_id.clone(),
+        node_json: to_json(&node),
+        region: "global".to_owned(),
+        protocol: PROTOCOL,
+    };
+    let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(1);
+    tx.send(FromNodeMessage::Hello(hello).into()).await.unwrap();
+    let mut client = NodeServiceClient::connect(format!("http://{}", s.rpc_addr())).await.unwrap();
+    // It neither reads nor closes its stream.
+    let session = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap();
+    until(&s, "the node is ready", |state| state.nodes().any(|node| node.ready())).await;
+    let begun = std::time::Instant::now();
+    server.shutdown().await;
+    let took = begun.elapsed();
+    println!("shut down in {took:?}");
+    assert!(took < Duration::from_secs(4), "the shutdown has waited for the node: {took:?}");
+    drop((session, tx));
+}

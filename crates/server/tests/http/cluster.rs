@@ -138,7 +138,7 @@ pub(crate) fn node(name: &str) -> Node {
         name: name.into(),
         http_addr: "127.0.0.1:1".into(),
         attributes: [("kernel.name", "linux"), ("driver.mock", "1"), ("os.name", "testos"), ("nomad.version", "1.9.7")]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .map(|(k, v)| (k.into(), v.into()))
             .into(),
         resources: NodeResources {
             cpu: NodeCpu { cpu_shares: 4000, total_cpu_cores: 4, reservable_cpu_cores: vec![0, 1, 2, 3] },

@@ -27,23 +27,23 @@ fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
 }
 
 impl Applier<'_> {
-    pub(super) fn update_from_client(&mut self, update: &AllocClientUpdate) {
+    pub(super) fn update_from_client(&mut self, update: AllocClientUpdate) {
         let Some(entry) = self.state.allocs.get(&update.id) else { return };
         let mut alloc = Allocation::clone(&entry.alloc);
         alloc.client_status = update.client_status;
-        alloc.client_description.clone_from(&update.client_description);
-        alloc.task_states.clone_from(&update.task_states);
+        alloc.client_description = update.client_description;
+        alloc.task_states = update.task_states;
         if update.network_status.is_some() {
-            alloc.network_status.clone_from(&update.network_status);
+            alloc.network_status = update.network_status;
         }
         // Health is decided once: a late report does not take it back, and whether it is a canary is the servers' to say.
-        if let Some(health) = &update.deployment_status
+        if let Some(health) = update.deployment_status
             && health.healthy.is_some()
         {
             let own = alloc.deployment_status.get_or_insert_default();
             if own.healthy != health.healthy {
                 own.healthy = health.healthy;
-                own.timestamp.clone_from(&health.timestamp);
+                own.timestamp = health.timestamp;
                 own.modify_index = self.index;
             }
         }
@@ -69,8 +69,7 @@ impl Applier<'_> {
         self.put_alloc(alloc, Cause::AllocationUpdateDesiredStatus);
     }
 
-    pub(super) fn upsert_alloc(&mut self, alloc: &Allocation) {
-        let mut alloc = alloc.clone();
+    pub(super) fn upsert_alloc(&mut self, mut alloc: Allocation) {
         alloc.alloc_modify_index = self.index;
         self.put_alloc(alloc, Cause::AllocationUpdated);
     }

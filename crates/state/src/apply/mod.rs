@@ -44,7 +44,7 @@ impl State {
     ///
     /// # Errors
     /// When a condition of the batch does not hold, or the index is not new; the state is then as before.
-    pub fn apply(&mut self, index: StoreIndex, now: TimestampNs, batch: &Batch) -> Result<AppliedSet, ApplyError> {
+    pub fn apply(&mut self, index: StoreIndex, now: TimestampNs, batch: Batch) -> Result<AppliedSet, ApplyError> {
         if index <= self.index {
             return Err(ApplyError::StaleIndex { given: index, current: self.index });
         }
@@ -54,7 +54,7 @@ impl State {
         let set = AppliedSet { index, now, ..AppliedSet::default() };
         let mut a =
             Applier { state: self, index, now, set, touched: BTreeSet::new(), counted: BTreeSet::new(), summaries: BTreeMap::new() };
-        for change in &batch.changes {
+        for change in batch.changes {
             a.change(change);
         }
         a.settle();
@@ -92,43 +92,43 @@ impl State {
 }
 
 impl Applier<'_> {
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: Change) {
         match change {
-            Change::RegisterNode(node) => self.register_node(node),
-            Change::NodeStatus { id, status, description, event } => self.node_status(*id, *status, description, event.as_ref()),
+            Change::RegisterNode(node) => self.register_node(*node),
+            Change::NodeStatus { id, status, description, event } => self.node_status(id, status, &description, event.as_ref()),
             Change::NodeDrain { id, drain, mark_eligible, last_drain, event } => {
-                self.node_drain(*id, drain.as_ref(), *mark_eligible, last_drain.as_ref(), event.as_ref());
+                self.node_drain(id, drain.as_ref(), mark_eligible, last_drain.as_ref(), event.as_ref());
             }
-            Change::NodeEligibility { id, eligibility, event } => self.node_eligibility(*id, *eligibility, event.as_ref()),
-            Change::NodeEvents(id, events) => self.node_events(*id, events),
-            Change::DeleteNode(id) => self.delete_node(*id),
-            Change::UpsertJob { job, submission } => self.upsert_job(job, submission.as_deref()),
-            Change::StopJob(key) => self.stop_job(key),
-            Change::DeleteJob(key) => self.delete_job(key),
-            Change::JobStability { key, version, stable } => self.job_stability(key, *version, *stable),
-            Change::JobVersionTag { key, version, tag } => self.job_tag(key, *version, tag.as_ref()),
+            Change::NodeEligibility { id, eligibility, event } => self.node_eligibility(id, eligibility, event.as_ref()),
+            Change::NodeEvents(id, events) => self.node_events(id, &events),
+            Change::DeleteNode(id) => self.delete_node(id),
+            Change::UpsertJob { job, submission } => self.upsert_job(&job, submission.as_deref()),
+            Change::StopJob(key) => self.stop_job(&key),
+            Change::DeleteJob(key) => self.delete_job(&key),
+            Change::JobStability { key, version, stable } => self.job_stability(&key, version, stable),
+            Change::JobVersionTag { key, version, tag } => self.job_tag(&key, version, tag.as_ref()),
             Change::UpsertEvals(evals) => evals.iter().for_each(|e| self.upsert_eval(e)),
             Change::DeleteEvals(ids) => ids.iter().for_each(|id| self.delete_eval(*id)),
-            Change::ApplyPlan(plan) => self.apply_plan(plan),
-            Change::UpdateAllocsFromClient(updates) => updates.iter().for_each(|u| self.update_from_client(u)),
+            Change::ApplyPlan(plan) => self.apply_plan(*plan),
+            Change::UpdateAllocsFromClient(updates) => updates.into_iter().for_each(|u| self.update_from_client(u)),
             Change::AllocTransitions(transitions) => transitions.iter().for_each(|(id, t)| self.transition(*id, t)),
-            Change::UpsertAllocs(allocs) => allocs.iter().for_each(|a| self.upsert_alloc(a)),
+            Change::UpsertAllocs(allocs) => allocs.into_iter().for_each(|a| self.upsert_alloc(a)),
             Change::DeleteAllocs(ids) => ids.iter().for_each(|id| self.delete_alloc(*id)),
-            Change::UpsertDeployment(d) => self.upsert_deployment(d),
-            Change::DeploymentStatus(u) => self.deployment_status(u),
-            Change::DeploymentHealth { id, healthy, unhealthy } => self.deployment_health(*id, healthy, unhealthy),
-            Change::DeploymentProgress { id, require_progress_by } => self.deployment_progress(*id, *require_progress_by),
+            Change::UpsertDeployment(d) => self.upsert_deployment(&d),
+            Change::DeploymentStatus(u) => self.deployment_status(&u),
+            Change::DeploymentHealth { id, healthy, unhealthy } => self.deployment_health(id, &healthy, &unhealthy),
+            Change::DeploymentProgress { id, require_progress_by } => self.deployment_progress(id, require_progress_by),
             Change::DeleteDeployments(ids) => ids.iter().for_each(|id| self.delete_deployment(*id)),
-            Change::PutRemoteTask(r) => self.put_remote(r),
-            Change::DeleteRemoteTask(slot) => self.delete_remote(slot),
-            Change::PutNamespace(n) => self.put_namespace(n),
-            Change::DeleteNamespace(n) => self.delete_namespace(n),
-            Change::PutNodePool(p) => self.put_pool(p),
-            Change::DeleteNodePool(p) => self.delete_pool(p),
-            Change::SetSchedulerConfig(c) => self.set_scheduler_config(c),
+            Change::PutRemoteTask(r) => self.put_remote(*r),
+            Change::DeleteRemoteTask(slot) => self.delete_remote(&slot),
+            Change::PutNamespace(n) => self.put_namespace(&n),
+            Change::DeleteNamespace(n) => self.delete_namespace(&n),
+            Change::PutNodePool(p) => self.put_pool(&p),
+            Change::DeleteNodePool(p) => self.delete_pool(&p),
+            Change::SetSchedulerConfig(c) => self.set_scheduler_config(&c),
             Change::SetClusterMeta(m) => {
-                self.state.cluster = *m;
-                self.set.put(Cause::SettingsUpdated, Object::ClusterMeta(*m));
+                self.state.cluster = m;
+                self.set.put(Cause::SettingsUpdated, Object::ClusterMeta(m));
             }
         }
     }
@@ -152,8 +152,7 @@ impl Applier<'_> {
         }
     }
 
-    fn put_remote(&mut self, record: &RemoteTask) {
-        let mut record = record.clone();
+    fn put_remote(&mut self, mut record: RemoteTask) {
         let before = self.state.remote.get(&record.slot).cloned();
         record.create_index = before.as_ref().map_or(self.index, |b| b.create_index);
         record.modify_index = self.index;

@@ -19,8 +19,7 @@ use crate::{
 const EVENTS_KEPT: usize = 10;
 
 impl Applier<'_> {
-    pub(super) fn register_node(&mut self, node: &Node) {
-        let mut node = node.clone();
+    pub(super) fn register_node(&mut self, mut node: Node) {
         let mut event = None;
         if let Some(before) = self.state.nodes.get(&node.id) {
             node.create_index = before.create_index;
@@ -51,6 +50,9 @@ impl Applier<'_> {
         // A node may name a pool that nobody has made; it then exists.
         if !self.state.pools.contains_key(node.pool.as_str()) {
             self.put_pool(&NodePool { name: node.pool.as_str().into(), ..NodePool::default() });
+        }
+        if let Some(other) = self.state.nodes.get(&node.id).or_else(|| self.state.fleet.alike(&node.computed_class)) {
+            node.share(other);
         }
         self.put_node(node, Cause::NodeRegistration);
     }

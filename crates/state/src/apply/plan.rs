@@ -4,14 +4,25 @@ use std::{collections::HashMap, sync::Arc};
 
 use model::{
     alloc::{Allocation, ClientStatus, DesiredStatus},
+    ids::AllocId,
+    job::Job,
+    metrics::AllocMetric,
     plan::{Plan, PlannedStop},
+    resources::AllocatedResources,
 };
 
 use super::Applier;
 use crate::{applied::Cause, tables::Shared};
 
+/// A placement's values that others may have in common with it.
+struct Placed {
+    id: AllocId,
+    resources: Arc<AllocatedResources>,
+    metrics: Option<Arc<AllocMetric>>,
+}
+
 impl Applier<'_> {
-    pub(super) fn apply_plan(&mut self, plan: &Plan) {
+    pub(super) fn apply_plan(&mut self, plan: Plan) {
         // First, so that placements find the deployment they are counted in.
         if let Some(d) = &plan.deployment {
             self.upsert_deployment(d);
@@ -20,16 +31,18 @@ impl Applier<'_> {
             self.deployment_status(u);
         }
         // Before the stops: an update is a copy of what the planner saw, and must not take a stop back.
-        for a in &plan.attribute_updates {
-            self.place(plan, a);
+        for a in plan.attribute_updates {
+            self.place(plan.job.as_ref(), a);
         }
         for stop in &plan.stops {
             self.stop_alloc(stop);
         }
-        for a in plan.placements.values().flatten() {
-            self.place(plan, a);
+        let mut placed = Vec::new();
+        for a in plan.placements.into_values().flatten() {
+            placed.push(Placed { id: a.id, resources: a.resources.clone(), metrics: a.metrics.clone() });
+            self.place(plan.job.as_ref(), a);
         }
-        self.share_values(plan);
+        self.share_values(&placed);
     }
 
     fn stop_alloc(&mut self, stop: &PlannedStop) {
@@ -50,10 +63,9 @@ impl Applier<'_> {
     }
 
     /// A new allocation, or the servers' fields of an existing one: what the node has reported since the snapshot stays.
-    fn place(&mut self, plan: &Plan, planned: &Allocation) {
-        let mut alloc = planned.clone();
+    fn place(&mut self, job: Option<&Arc<Job>>, mut alloc: Allocation) {
         if alloc.job.is_none() {
-            alloc.job = plan.job.clone().filter(|j| j.version == alloc.job_version && j.id == alloc.job_id);
+            alloc.job = job.cloned().filter(|j| j.version == alloc.job_version && j.id == alloc.job_id);
         }
         if let Some(now) = self.state.allocs.get(&alloc.id).map(|e| &e.alloc) {
             // The status is the node's, but for nodes that are cut off.
@@ -84,16 +96,15 @@ impl Applier<'_> {
     }
 
     /// Values that several placements of the plan have in common get rows of their own, so that 10,000 equal allocations do not write 10,000 copies.
-    fn share_values(&mut self, plan: &Plan) {
+    fn share_values(&mut self, placed: &[Placed]) {
         let mut users: HashMap<usize, (u32, u64)> = HashMap::new();
-        let placed = || plan.placements.values().flatten();
-        for a in placed() {
+        for a in placed {
             users.entry(Arc::as_ptr(&a.resources).addr()).or_default().0 += 1;
             if let Some(m) = &a.metrics {
                 users.entry(Arc::as_ptr(m).addr()).or_default().0 += 1;
             }
         }
-        for a in placed() {
+        for a in placed {
             let mut id_of = |addr: usize, value: Shared, s: &mut Self| match users.get_mut(&addr) {
                 Some((n, id)) if *n > 1 => {
                     if *id == 0 {

@@ -1,0 +1,94 @@
+//! An array that snapshots share in pieces: a change copies one small piece instead of all of it.
+
+use std::{ops::Index, sync::Arc};
+
+/// Entries of a piece: few enough to be copied with each change, enough for walks over memory.
+const PIECE: usize = 64;
+
+/// Values by position, read like an array, cheap to clone and to change after that.
+#[derive(Clone, Debug)]
+pub(crate) struct Column<T> {
+    pieces: Arc<Vec<Arc<[T; PIECE]>>>,
+    len: usize,
+}
+
+impl<T> Default for Column<T> {
+    fn default() -> Self {
+        Self { pieces: Arc::default(), len: 0 }
+    }
+}
+
+impl<T: Clone + Default> Column<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+    pub(crate) fn get(&self, at: usize) -> Option<&T> {
+        // What is beyond the end of the last piece was never written.
+        if at < self.len { Some(&self[at]) } else { None }
+    }
+    /// The entry, for writing.
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        if at >= self.len {
+            return None;
+        }
+        let piece = Arc::make_mut(&mut self.pieces).get_mut(at / PIECE)?;
+        Some(&mut Arc::make_mut(piece)[at % PIECE])
+    }
+    /// Adds an entry and returns its position.
+    pub(crate) fn push(&mut self, value: T) -> usize {
+        let at = self.len;
+        if at.is_multiple_of(PIECE) {
+            Arc::make_mut(&mut self.pieces).push(Arc::new(std::array::from_fn(|_| T::default())));
+        }
+        self.len += 1;
+        if let Some(entry) = self.get_mut(at) {
+            *entry = value;
+        }
+        at
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
+    }
+}
+
+impl<T> Index<usize> for Column<T> {
+    type Output = T;
+
+    fn index(&self, at: usize) -> &T {
+        &self.pieces[at / PIECE][at % PIECE]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Column;
+
+    proptest! {
+        /// It reads like a plain array after any changes, and a clone keeps what it was cloned from.
+        #[test]
+        fn agrees_with_an_array(changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<u16>()), 0..400)) {
+            let (mut column, mut plain) = (Column::default(), Vec::new());
+            let mut kept = (column.clone(), plain.clone());
+            for (n, (push, at, value)) in changes.into_iter().enumerate() {
+                if push || plain.is_empty() {
+                    prop_assert_eq!(column.push(value), plain.len());
+                    plain.push(value);
+                } else {
+                    let at = at.index(plain.len());
+                    *column.get_mut(at).unwrap() = value;
+                    plain[at] = value;
+                }
+                if n % 50 == 0 {
+                    kept = (column.clone(), plain.clone());
+                }
+            }
+            for (column, plain) in [(&column, &plain), (&kept.0, &kept.1)] {
+                prop_assert_eq!(column.iter().copied().collect::<Vec<_>>(), plain.clone());
+                prop_assert_eq!(column.get(plain.len()), None);
+                prop_assert!((0..plain.len()).all(|at| column.get(at) == plain.get(at)));
+            }
+        }
+    }
+}
