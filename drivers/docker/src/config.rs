@@ -8,6 +8,7 @@ use driver_sdk::{Error, config};
 use globset::Glob;
 use serde::Deserialize;
 
+use crate::engine::Engine;
 use crate::engine::endpoint::{DEFAULT_SOCKET, Endpoint};
 
 /// Capabilities that tasks may have unless the operator says otherwise: the engine's own set without raw sockets.
@@ -114,6 +115,7 @@ impl Logging {
 #[serde(default)]
 pub(crate) struct PluginConfig {
     pub(crate) endpoint: String,
+    pub(crate) ssh_config: String,
     pub(crate) auth: AuthSources,
     pub(crate) tls: TlsFiles,
     pub(crate) extra_labels: Vec<String>,
@@ -143,6 +145,7 @@ impl Default for PluginConfig {
     fn default() -> PluginConfig {
         PluginConfig {
             endpoint: String::new(),
+            ssh_config: String::new(),
             auth: AuthSources::default(),
             tls: TlsFiles::default(),
             extra_labels: Vec::new(),
@@ -170,6 +173,7 @@ impl Default for PluginConfig {
 fn common() -> Vec<(&'static str, schema::Field)> {
     vec![
         ("endpoint", string()),
+        ("ssh_config", string()),
         ("auth", block(object([("config", string()), ("helper", string())]))),
         ("tls", block(object([("cert", string()), ("key", string()), ("ca", string())]))),
         ("extra_labels", list("string")),
@@ -219,10 +223,18 @@ impl PluginConfig {
         Endpoint::parse(&text, self.tls != TlsFiles::default()).map_err(Error::Invalid)
     }
 
+    /// A client of the engine; connects with its first call.
+    pub(crate) fn engine(&self) -> Result<Engine, Error> {
+        Engine::new(self.endpoint()?, Some(&self.tls), &self.ssh_config).map_err(Error::Invalid)
+    }
+
     /// Checks what the schema cannot.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Invalid(text));
-        self.endpoint()?;
+        let endpoint = self.endpoint()?;
+        if !self.ssh_config.is_empty() && !matches!(endpoint, Endpoint::Ssh { .. }) {
+            return wrong(format!("ssh_config is for endpoints of the form ssh://user@host, this one is {endpoint}"));
+        }
         if self.windows_allow_insecure_container_admin {
             return wrong("windows_allow_insecure_container_admin has no meaning here: this driver runs Linux containers only".into());
         }
@@ -296,7 +308,8 @@ mod tests {
     fn what_cannot_work_is_refused_by_name() {
         assert_eq!(PluginConfig::default().validate(), Ok(()));
         type Change = fn(&mut PluginConfig);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
+            (|c| c.ssh_config = "/x".into(), "ssh_config"),
             (|c| c.endpoint = "nowhere".into(), "endpoint"),
             (|c| c.windows_allow_insecure_container_admin = true, "windows_allow_insecure_container_admin"),
             (|c| c.extra_labels = vec!["jub*".into()], "extra_labels"),

@@ -21,6 +21,7 @@ const CODE_WITHIN: Duration = Duration::from_secs(10);
 /// A command that is under way; ended when dropped before it has ended by itself.
 struct Running {
     engine: Arc<Engine>,
+    container: String,
     id: String,
     place: Place,
     over: bool,
@@ -32,16 +33,23 @@ impl Drop for Running {
         if self.over || self.place == Place::Remote {
             return;
         }
-        let (engine, id) = (self.engine.clone(), self.id.clone());
+        let (engine, container, id) = (self.engine.clone(), self.container.clone(), self.id.clone());
         tokio::spawn(async move {
             if let Ok(state) = state(&engine, &id).await
                 && state.running
+                && belongs(state.pid, &container)
                 && let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw)
             {
                 let _ = kill_process(pid, Signal::KILL);
             }
         });
     }
+}
+
+/// Whether this machine's process of that number is one of the container's: an engine may count the processes of another machine.
+fn belongs(pid: i64, container: &str) -> bool {
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    pid > 1 && container.len() >= 12 && cgroups.contains(container)
 }
 
 async fn state(engine: &Engine, id: &str) -> Result<ExecState, EngineError> {
@@ -58,7 +66,7 @@ async fn create(
 ) -> Result<Running, EngineError> {
     let body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
     let made: Created = engine.post("make the command", &format!("/containers/{}/exec", encode(container)), &body).await?;
-    Ok(Running { engine: engine.clone(), id: made.id, place, over: false })
+    Ok(Running { engine: engine.clone(), container: container.to_owned(), id: made.id, place, over: false })
 }
 
 impl Running {
@@ -186,4 +194,17 @@ pub(crate) async fn stream(
         () = writing => {}
     }
     running.exit().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_others_are_not_ended() {
+        let own = i64::from(std::process::id());
+        for (pid, container) in [(own, "0123456789abcdef"), (own, ""), (1, "0123456789abcdef"), (0, "0123456789abcdef")] {
+            assert!(!belongs(pid, container), "{pid} {container}");
+        }
+    }
 }

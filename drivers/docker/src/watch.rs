@@ -12,8 +12,8 @@ use tokio::sync::broadcast;
 use crate::engine::types::Container;
 use crate::engine::{Engine, EngineError, encode, filters};
 
-/// An event that was lost all the same costs this long.
-const LOOK_AT_LEAST: Duration = Duration::from_secs(20);
+/// Events are lost with their connection, which is seen; this is for what nobody has thought of.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(120);
 const AGAIN_FIRST: Duration = Duration::from_millis(200);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 const EVENT_MAX: usize = 1 << 20;

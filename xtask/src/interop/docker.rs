@@ -14,7 +14,10 @@ use super::{
     cluster::{Agent, program},
     dockerd::{Daemon, IMAGE, install},
 };
-use crate::local::{kill, until};
+use crate::{
+    local::{kill, until},
+    process::Run,
+};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Counts for ever, twenty lines a second, and says who asks for it.
@@ -138,6 +141,16 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
 
     let said = agent.exec(&id, &["/bin/sh", "-c", "echo out; echo err >&2; exit 5"])?;
     ensure!(said == (5, "out\n".into(), "err\n".into()), "exec answered {said:?}");
+    // A command whose client goes is ended.
+    let mut client = agent.exec_command(&id, &["/bin/sleep", "98766"]).stdout(std::process::Stdio::null()).spawn()?;
+    let commands = || -> Result<Vec<u32>> {
+        let list = Run::new("pgrep", ["-f", "^/bin/sleep 98766$"]).output().unwrap_or_default();
+        Ok(list.lines().filter_map(|pid| pid.parse().ok()).collect())
+    };
+    until("the command", BOUND, || Ok((!commands()?.is_empty()).then_some(())))?;
+    client.kill()?;
+    client.wait()?;
+    until("the end of the command", BOUND, || Ok(commands()?.is_empty().then_some(())))?;
     Ok((id, container))
 }
 
@@ -251,11 +264,17 @@ fn job(id: &str, kind: &str, mut config: Value) -> Value {
 }
 
 impl Agent {
+    /// `alloc exec`.
+    fn exec_command(&self, alloc: &str, command: &[&str]) -> std::process::Command {
+        let url = self.address();
+        let mut run = std::process::Command::new(program());
+        run.args(["alloc", "exec", "-address", &url, "-task", "t", alloc]).args(command).stdin(std::process::Stdio::null());
+        run
+    }
+
     /// `alloc exec`: exit code, standard output, standard error.
     pub(crate) fn exec(&self, alloc: &str, command: &[&str]) -> Result<(i32, String, String)> {
-        let url = self.address();
-        let args = ["alloc", "exec", "-address", &url, "-task", "t", alloc].into_iter().chain(command.iter().copied());
-        let out = std::process::Command::new(program()).args(args).stdin(std::process::Stdio::null()).output()?;
+        let out = self.exec_command(alloc, command).output()?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ok((out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr)))
     }

@@ -12,7 +12,7 @@ use super::{
     dockerd::{Daemon, IMAGE, install},
 };
 use crate::{
-    local::{free_ports, until},
+    local::{free_ports, kill, until},
     process::Run,
 };
 
@@ -20,7 +20,14 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
-    let wanted = [("dockerd", "docker.io"), ("busybox", "busybox-static"), ("ip", "iproute2"), ("openssl", "openssl")];
+    let wanted = [
+        ("dockerd", "docker.io"),
+        ("busybox", "busybox-static"),
+        ("ip", "iproute2"),
+        ("openssl", "openssl"),
+        ("/usr/sbin/sshd", "openssh-server"),
+        ("ssh", "openssh-client"),
+    ];
     if let Some(why) = install(&wanted) {
         return Ok(Verdict::Skipped(why));
     }
@@ -128,9 +135,91 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
         Ok(text.to_lowercase().contains("certificate").then_some(()))
     })?;
 
+    over_ssh(server, nodes, daemon)?;
+
     server.delete("/v1/job/far")?;
     until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
     until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
+}
+
+/// A node that reaches the same engine through a real sshd; a key that the host does not know is refused with the reason.
+fn over_ssh(server: &Agent, nodes: &mut Vec<Agent>, daemon: &Daemon) -> Result<()> {
+    let dir = daemon.dir().join("ssh");
+    fs::create_dir_all(&dir)?;
+    let [port] = free_ports()?;
+    let path = |name: &str| dir.join(name).display().to_string();
+    for key in ["host", "node", "stranger"] {
+        Run::new("ssh-keygen", ["-q", "-t", "ed25519", "-N", "", "-f", &path(key)]).run()?;
+    }
+    fs::copy(dir.join("node.pub"), dir.join("authorized"))?;
+    let host_key = fs::read_to_string(dir.join("host.pub"))?;
+    fs::write(dir.join("known"), format!("[127.0.0.1]:{port} {host_key}"))?;
+    let daemon_config = format!(
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile {}\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n",
+        path("host"),
+        path("authorized"),
+        path("pid"),
+    );
+    fs::write(dir.join("sshd_config"), daemon_config)?;
+    fs::create_dir_all("/run/sshd")?;
+    let log = fs::File::create(dir.join("log"))?;
+    let mut sshd = std::process::Command::new("/usr/sbin/sshd")
+        .args(["-D", "-e", "-f", &path("sshd_config")])
+        .stdin(std::process::Stdio::null())
+        .stderr(log)
+        .spawn()
+        .context("could not start sshd")?;
+    let outcome = (|| {
+        for (name, key) in [("docker-n4", "node"), ("docker-n5", "stranger")] {
+            let config = format!("Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  UserKnownHostsFile {}\n", path(key), path("known"));
+            fs::write(dir.join(format!("{key}.conf")), config)?;
+            let endpoint = format!("ssh://root@127.0.0.1:{port}{}", daemon.url().trim_start_matches("unix://"));
+            let plugin = format!(
+                "plugin \"docker_remote\" {{\n  config {{\n    endpoint = {endpoint:?}\n    ssh_config = {:?}\n  }}\n}}",
+                path(&format!("{key}.conf"))
+            );
+            nodes.push(Agent::start_as(name, Role::Node(server), &[], &plugin)?);
+        }
+        let driver = |name: &str| -> Result<Value> {
+            let all = server.get("/v1/nodes")?;
+            let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == name).cloned();
+            Ok(node.unwrap_or_default()["Drivers"]["docker_remote"].clone())
+        };
+        until("a healthy driver over ssh", BOUND, || Ok((driver("docker-n4")?["Healthy"] == true).then_some(())))?;
+        until("the reason why a stranger's key is refused", BOUND, || {
+            let why = driver("docker-n5")?["HealthDescription"].as_str().unwrap_or_default().to_owned();
+            Ok(why.contains("Permission denied").then_some(()))
+        })?;
+        // A killed plugin takes its tunnel along.
+        let marker = path("node.conf");
+        let first = processes_with(&marker)?;
+        ensure!(!first.is_empty(), "no ssh process is found");
+        let node = nodes.iter().find(|n| n.name() == "docker-n4").context("the node")?;
+        for (pid, _) in node.processes().iter().filter(|(_, c)| c.trim_end().ends_with("driver docker_remote")) {
+            kill(*pid)?;
+        }
+        until("a tunnel of the next plugin alone", BOUND, || {
+            let now = processes_with(&marker)?;
+            Ok((!now.is_empty() && now.iter().all(|pid| !first.contains(pid))).then_some(()))
+        })?;
+        nodes.retain(|n| !["docker-n4", "docker-n5"].contains(&n.name()));
+        until("the end of the tunnel", BOUND, || Ok(processes_with(&marker)?.is_empty().then_some(())))
+    })();
+    drop(sshd.kill());
+    drop(sshd.wait());
+    outcome
+}
+
+/// Processes that have a word among their arguments.
+fn processes_with(word: &str) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if line.split(|b| *b == 0).any(|arg| arg == word.as_bytes()) {
+            found.extend(entry.file_name().to_str().and_then(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    Ok(found)
 }
 
 /// The instance is the same, and its log goes on without a gap.

@@ -144,7 +144,7 @@ struct Inner {
 
 impl Connector {
     /// Reads the TLS files, connects nowhere yet.
-    pub(crate) fn new(endpoint: Endpoint, tls: Option<&TlsFiles>) -> Result<Connector, String> {
+    pub(crate) fn new(endpoint: Endpoint, tls: Option<&TlsFiles>, ssh_config: &str) -> Result<Connector, String> {
         let tls = match &endpoint {
             Endpoint::Tls { host, .. } => {
                 let files = tls.ok_or("a TLS endpoint needs a `tls` block with `ca` and, for engines that ask for it, `cert` and `key`")?;
@@ -153,7 +153,7 @@ impl Connector {
             }
             _ => None,
         };
-        let tunnel = matches!(endpoint, Endpoint::Ssh { .. }).then(Tunnel::default);
+        let tunnel = matches!(endpoint, Endpoint::Ssh { .. }).then(|| Tunnel::new(ssh_config));
         Ok(Connector(Arc::new(Inner { endpoint, tls, tunnel })))
     }
 
@@ -323,9 +323,9 @@ mod tests {
             (files("/nowhere/ca.pem", ""), "/nowhere/ca.pem"),
             (files(&empty.display().to_string(), ""), "holds no certificate"),
         ] {
-            let error = Connector::new(endpoint(), Some(&files)).err().expect("refused");
+            let error = Connector::new(endpoint(), Some(&files), "").err().expect("refused");
             assert!(error.contains(part), "{part} in {error}");
         }
-        assert!(Connector::new(endpoint(), None).is_err());
+        assert!(Connector::new(endpoint(), None, "").is_err());
     }
 }

@@ -164,8 +164,8 @@ pub(crate) fn streamed(stream: impl futures::Stream<Item = io::Result<Bytes>> + 
 
 impl Engine {
     /// A client; connects with the first call.
-    pub(crate) fn new(endpoint: Endpoint, tls: Option<&TlsFiles>) -> Result<Engine, String> {
-        let connector = Connector::new(endpoint, tls)?;
+    pub(crate) fn new(endpoint: Endpoint, tls: Option<&TlsFiles>, ssh_config: &str) -> Result<Engine, String> {
+        let connector = Connector::new(endpoint, tls, ssh_config)?;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(60))

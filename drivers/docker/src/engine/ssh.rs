@@ -20,8 +20,9 @@ const UP_WITHIN: Duration = Duration::from_secs(14);
 const WORDS_MAX: usize = 500;
 
 /// The forwarding to one engine; started when it is first needed and again when it has broken.
-#[derive(Default)]
 pub(crate) struct Tunnel {
+    /// Configuration file instead of the user's; empty = the user's.
+    config: String,
     up: Mutex<Option<Up>>,
 }
 
@@ -69,6 +70,11 @@ fn sweep(parent: &Path) {
 }
 
 impl Tunnel {
+    /// A forwarding that is not there yet.
+    pub(crate) fn new(config: &str) -> Tunnel {
+        Tunnel { config: config.to_owned(), up: Mutex::default() }
+    }
+
     /// A connection to `socket` on `host`.
     pub(crate) async fn connect(&self, user: Option<&str>, host: &str, port: Option<u16>, socket: &Path) -> io::Result<UnixStream> {
         let mut up = self.up.lock().await;
@@ -80,7 +86,7 @@ impl Tunnel {
             }
             *up = None;
         }
-        let mut fresh = start(user, host, port, socket)?;
+        let mut fresh = start(&self.config, user, host, port, socket)?;
         let local = fresh.dir.0.join("s");
         let begun = tokio::time::Instant::now();
         loop {
@@ -103,9 +109,12 @@ impl Tunnel {
     }
 }
 
-fn start(user: Option<&str>, host: &str, port: Option<u16>, socket: &Path) -> io::Result<Up> {
+fn start(config: &str, user: Option<&str>, host: &str, port: Option<u16>, socket: &Path) -> io::Result<Up> {
     let dir = OwnDir::new()?;
     let mut command = Command::new("ssh");
+    if !config.is_empty() {
+        command.args(["-F", config]);
+    }
     command.args(["-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]);
     // A shared connection of the user's would outlive us and keep the forwarding.
     command.args(["-o", "ControlMaster=no", "-o", "ControlPath=none", "-T"]);

@@ -153,7 +153,7 @@ impl driver_sdk::Driver for Driver {
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
         let config: PluginConfig = config.decode()?;
         config.validate()?;
-        let engine = Arc::new(Engine::new(config.endpoint()?, Some(&config.tls)).map_err(Error::Invalid)?);
+        let engine = Arc::new(config.engine()?);
         *lock(&self.config) = config.clone();
         // Without a node the configuration is only being checked.
         let Some(agent) = agent else {

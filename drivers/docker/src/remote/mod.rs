@@ -326,7 +326,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                  `provider`, the same name wherever this socket reaches the same engine",
             ));
         }
-        let engine = Arc::new(Engine::new(config.endpoint()?, Some(&config.tls)).map_err(Error::Invalid)?);
+        let engine = Arc::new(config.engine()?);
         *lock(&self.config) = config.clone();
         // Without a node the configuration is only being checked.
         if agent.is_none() || !configured {
