@@ -28,7 +28,6 @@ pub(crate) struct Drivers {
     configured: Mutex<ConfiguredPlugins>,
     allowed: Vec<String>,
     denied: Vec<String>,
-    builtin: Vec<String>,
 }
 
 impl Drivers {
@@ -36,13 +35,12 @@ impl Drivers {
     pub(crate) fn start(config: &Arc<ClientConfig>, facts: &Facts) -> Result<Self, StartError> {
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
-        let configured = ConfiguredPlugins { dir: config.plugin_dir.clone(), blocks: config.plugins.clone() };
-        let builtin = config.builtin_drivers.iter().map(|b| b.name.clone()).collect();
+        let configured = ConfiguredPlugins::of(config);
         let mut options = HostOptions::new(Vec::new(), config.plugin_socket_dir(), config.state_dir.join("plugins"));
         options.plugins = plugins(config, &configured, &allowed, &denied).map_err(StartError::Drivers)?;
         options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
         let host = DriverHost::start(options).map_err(|e| StartError::Drivers(e.to_string()))?;
-        Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), allowed, denied, builtin })
+        Ok(Self { host, config: config.clone(), configured: Mutex::new(configured), allowed, denied })
     }
 
     /// Looks at the plugins again, as they are configured now; `configured` replaces what was configured before.
@@ -92,7 +90,7 @@ impl Drivers {
 
     /// Whether the driver comes with the agent. Such drivers make their own cgroups.
     pub(crate) fn is_builtin(&self, name: &str) -> bool {
-        self.builtin.iter().any(|b| b == name)
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner).is_builtin(name)
     }
 
     pub(crate) fn host(&self) -> &DriverHost {
@@ -174,19 +172,33 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
 /// What the operator wants to be run, which may change while the node runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfiguredPlugins {
+    /// Drivers that come with the agent.
+    pub builtin: Vec<PluginCommand>,
     /// Directory of external plugins.
     pub dir: Option<PathBuf>,
     /// `plugin` blocks by name.
     pub blocks: BTreeMap<String, PluginSettings>,
 }
 
+impl ConfiguredPlugins {
+    /// What a node is configured with at its start.
+    #[must_use]
+    pub fn of(config: &ClientConfig) -> Self {
+        Self { builtin: config.builtin_drivers.clone(), dir: config.plugin_dir.clone(), blocks: config.plugins.clone() }
+    }
+
+    fn is_builtin(&self, name: &str) -> bool {
+        self.builtin.iter().any(|b| b.name == name)
+    }
+}
+
 /// All plugins to run: built-in ones, and the files of the directory that have a block.
 fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String], denied: &[String]) -> Result<Vec<PluginSpec>, String> {
     let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
     let mut specs: Vec<PluginSpec> =
-        config.builtin_drivers.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config, wanted.blocks.get(&p.name))).collect();
+        wanted.builtin.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config, wanted.blocks.get(&p.name))).collect();
     if let Some(dir) = &wanted.dir {
-        let external = wanted.blocks.iter().filter(|(name, _)| !config.builtin_drivers.iter().any(|b| b.name == **name));
+        let external = wanted.blocks.iter().filter(|(name, _)| !wanted.is_builtin(name));
         let blocks: BTreeMap<String, PluginBlock> =
             external.map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() })).collect();
         let (found, notes) = discover(dir, &blocks).map_err(|e| format!("read {}: {e}", dir.display()))?;

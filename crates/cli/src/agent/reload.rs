@@ -37,7 +37,7 @@ impl Reloader {
                 None => drop(self.tree.as_object_mut().map(|t| t.remove(*name))),
             }
         }
-        Ok((settings.client.map(|c| ConfiguredPlugins { dir: c.plugin_dir, blocks: c.plugins }), others))
+        Ok((settings.client.as_ref().map(ConfiguredPlugins::of), others))
     }
 
     /// Takes over what can be taken over, and logs what was done and what was not.

@@ -348,7 +348,7 @@ fn client_config(
     // Plugins are started again for as long as the agent runs, whatever its working directory is then.
     let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
     config.plugin_dir = plugin_dir.or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
-    match std::env::current_exe() {
+    match std::env::current_exe().map(replaced) {
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
                 .iter()
@@ -367,6 +367,12 @@ fn client_config(
     }
     config.stop_tasks_on_stop = dev;
     config
+}
+
+/// The kernel marks the path of a program whose file was replaced; what is at that path now is what the operator wants to run.
+fn replaced(program: PathBuf) -> PathBuf {
+    let text = program.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
+    text.map(PathBuf::from).filter(|path| path.exists()).unwrap_or(program)
 }
 
 /// Values of a free map as text: numbers and booleans are written by people without quotes.

@@ -152,3 +152,45 @@ fn an_agent_outlives_whoever_reads_its_output() {
     signal(i32::try_from(child.id()).expect("a pid"), Signal::TERM);
     assert!(child.wait().expect("wait").success());
 }
+
+#[test]
+fn changed_plugins_are_taken_over_on_sighup_and_on_request_while_tasks_run() {
+    let agent = Agent::start("plugin \"mock\" {}\n");
+    agent.put("/v1/jobs", &service("stays", "exec sleep 31009"));
+    agent.alloc("stays", "running");
+    let workload = until("the workload", || Some(workloads(&agent, "sleep 31009")).filter(|w| w.len() == 1));
+    let plugin = |name: &str| {
+        let mut found = agent.processes().into_iter().filter(|(_, c)| c.ends_with(&format!("driver {name}"))).map(|(p, _)| p);
+        found.next().filter(|_| found.next().is_none())
+    };
+    let (mock, raw_exec) = until("the plugins", || plugin("mock").zip(plugin("raw_exec")));
+
+    let path = agent.dir().join("agent.hcl");
+    let config = std::fs::read_to_string(&path).expect("configuration");
+    let changed =
+        config.replace("plugin \"mock\" {}", "datacenter = \"other\"\nplugin \"mock\" {\n  config {\n    fs_isolation = \"image\"\n  }\n}");
+    std::fs::write(&path, changed).expect("configuration");
+    signal(agent.pid(), Signal::HUP);
+    until("another mock plugin", || plugin("mock").filter(|pid| *pid != mock));
+    until("what is not reloaded to be named", || {
+        (agent.log().contains("is not reloaded") && agent.log().contains("datacenter")).then_some(())
+    });
+    assert_eq!(plugin("raw_exec"), Some(raw_exec), "what has not changed is not touched");
+
+    // A configuration with a mistake changes nothing.
+    let mock = plugin("mock");
+    std::fs::write(&path, config.replace("plugin \"mock\" {}", "no_such_setting = 1")).expect("configuration");
+    signal(agent.pid(), Signal::HUP);
+    until("the mistake in the log", || agent.log().contains("no_such_setting").then_some(()));
+    assert_eq!(plugin("mock"), mock);
+
+    let text = agent.cli_ok(&["node", "drivers", "reload", "-driver", "raw_exec"]);
+    assert!(text.contains("replaced"), "{text}");
+    until("another raw_exec plugin", || plugin("raw_exec").filter(|pid| *pid != raw_exec));
+    let text = agent.cli_ok(&["node", "drivers", "reload"]);
+    assert!(text.contains("unchanged") && !text.contains("replaced"), "{text}");
+    let refused = agent.cli(&["node", "drivers", "reload", "-driver", "nobody"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("no plugin or driver is called"), "{text}");
+    assert_eq!(workloads(&agent, "sleep 31009"), workload, "the task was not touched");
+}
