@@ -29,6 +29,37 @@ pub struct ExecIo {
     pub output: ExecOutputSink,
 }
 
+/// How much of a collected command's output is kept of each stream: its end, where a check says what is wrong.
+const KEPT: usize = 64 * 1024;
+
+/// Runs a session without a person: nothing is typed, and what it writes is kept. Both streams come beside the result.
+pub(crate) async fn collect<T, F: Future<Output = T>>(run: impl FnOnce(ExecIo) -> F) -> (T, Vec<u8>, Vec<u8>) {
+    let (typing, input) = mpsc::channel(1);
+    let (sender, mut written) = mpsc::channel(16);
+    // A fresh channel has room for one. The sender stays: its end would mean that the client has gone.
+    let _ = typing.try_send(ExecInput::StdinClosed);
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut keep = |message: Result<ExecTaskStreamingResponse, Status>| {
+        let message = message.unwrap_or_default();
+        for (kept, part) in [(&mut stdout, message.stdout), (&mut stderr, message.stderr)] {
+            kept.extend(part.unwrap_or_default().data);
+            kept.drain(..kept.len().saturating_sub(KEPT));
+        }
+    };
+    let mut session = std::pin::pin!(run(ExecIo { input, output: ExecOutputSink { sender } }));
+    let result = loop {
+        tokio::select! {
+            biased;
+            Some(message) = written.recv() => keep(message),
+            result = &mut session => break result,
+        }
+    };
+    while let Ok(message) = written.try_recv() {
+        keep(message);
+    }
+    (result, stdout, stderr)
+}
+
 /// Sends output; waits while the client does not read.
 #[derive(Debug, Clone)]
 pub struct ExecOutputSink {

@@ -17,12 +17,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::exec::ExecIo;
+use crate::exec::{self, ExecIo};
 use crate::log_copy::{LogCopy, Place};
 use crate::remote::{Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteHandle};
 use crate::schema::Spec;
 use crate::types::{
-    AgentConfig, Capabilities, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus, TaskUsage,
+    AgentConfig, Capabilities, ExecOutput, Fingerprint, Inspection, NetworkOverride, PluginInfo, Started, StopTask, TaskExit, TaskStatus,
+    TaskUsage,
 };
 use crate::{
     Context, DETACH_SIGNAL, Driver, DriverState, Error, LogChunk, RemoteDriver, RemoteError, TaskConfig, TaskHandle, handle, log_policy,
@@ -428,6 +429,18 @@ impl Driver for PlainRemote {
     async fn signal_task(&self, id: &str, signal: &str) -> Result<(), Error> {
         let task = self.task(id)?;
         self.remote.signal(&task.handle, task.epoch, signal).await.map_err(error)
+    }
+
+    async fn exec_task(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<ExecOutput, Error> {
+        let task = self.task(id)?;
+        if !self.remote.describe().exec {
+            return Err(Error::unsupported("exec"));
+        }
+        let run = exec::collect(|io| self.remote.exec(&task.handle, task.epoch, command, false, io));
+        let (exit, stdout, stderr) = tokio::time::timeout(timeout, run)
+            .await
+            .map_err(|_| Error::failed(format!("the command did not end within {timeout:?} and was ended")))?;
+        Ok(ExecOutput { stdout, stderr, exit: exit.map_err(error)? })
     }
 
     async fn exec_streaming(&self, id: &str, command: Vec<String>, tty: bool, io: ExecIo) -> Result<TaskExit, Error> {
