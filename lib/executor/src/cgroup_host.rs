@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use executor_proto::{Cgroup, CgroupV1};
 
@@ -147,6 +148,18 @@ impl CgroupHost {
         host
     }
 
+    /// Removes cgroups of workloads that hold no process and have existed for `age`: what is left when executor and record are
+    /// lost together. A start makes and fills its cgroups within milliseconds, so it is never met. Returns how many went.
+    pub fn sweep(&self, age: Duration) -> usize {
+        let old = |dir: &std::fs::DirEntry| {
+            let changed = dir.metadata().ok().filter(std::fs::Metadata::is_dir).and_then(|m| m.modified().ok());
+            changed.and_then(|at| at.elapsed().ok()).is_some_and(|elapsed| elapsed >= age)
+        };
+        let all = self.unified.iter().chain(self.v1.values()).filter_map(|parent| std::fs::read_dir(parent).ok());
+        // The kernel refuses to remove one with processes in it.
+        all.flatten().flatten().filter(|dir| old(dir) && std::fs::remove_dir(dir.path()).is_ok()).count()
+    }
+
     /// How cgroups are mounted here.
     pub fn mode(&self) -> CgroupMode {
         let limits = self.v1.keys().any(|c| c != "freezer");
@@ -239,6 +252,19 @@ mod tests {
         assert_eq!(host.v1["freezer"], Path::new("/sys/fs/cgroup/freezer/inner/drover"));
         assert_eq!(host.mode(), CgroupMode::V1);
         assert!(host.place(&CgroupPolicy { name: "t".into(), ..Default::default() }).unwrap().unified.is_empty());
+    }
+
+    #[test]
+    fn old_and_empty_ones_are_swept() {
+        let tree = tempfile::tempdir().unwrap();
+        let (empty, used) = (tree.path().join("empty"), tree.path().join("used"));
+        std::fs::create_dir_all(&empty).unwrap();
+        std::fs::create_dir_all(used.join("what-keeps-a-made-up-one")).unwrap();
+        std::fs::write(tree.path().join("cgroup.procs"), "").unwrap();
+        let host = CgroupHost { unified: Some(tree.path().to_owned()), ..CgroupHost::default() };
+        assert_eq!(host.sweep(Duration::from_secs(3600)), 0);
+        assert_eq!(host.sweep(Duration::ZERO), 1);
+        assert!(!empty.exists() && used.exists() && tree.path().join("cgroup.procs").exists());
     }
 
     #[test]

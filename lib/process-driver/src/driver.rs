@@ -28,6 +28,9 @@ const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
 /// Where the executor is installed, when the host wants it elsewhere than beside the allocations.
 const EXECUTOR_DIR_VARIABLE: &str = "DROVER_EXECUTOR_DIR";
 
+/// How long an empty cgroup must have existed to belong to nobody.
+const SWEEP_AGE: Duration = Duration::from_secs(600);
+
 /// What a host keeps for a task.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
@@ -193,6 +196,10 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
             return Fingerprint::undetected("disabled by the plugin's configuration");
         }
         let host = if config.no_cgroups() { CgroupHost::off() } else { CgroupHost::detect() };
+        let swept = host.sweep(SWEEP_AGE);
+        if swept > 0 {
+            tracing::info!(cgroups = swept, "removed empty cgroups that no executor claims");
+        }
         let name = K::NAME;
         let limits = ["memory", "cpu", "pids", "cpuset"];
         let seen = K::fingerprint(&config, &host).await.with(format!("driver.{name}.cgroups"), host.mode().name());
