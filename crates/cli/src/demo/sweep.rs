@@ -67,15 +67,20 @@ pub(crate) fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The parent goes with its last child; others may still use it.
-        if let Some(parent) = cgroup.parent() {
+        // The parent goes with its last child; others may still use it. That of Go drivers is made once, at the start of an agent: it stays.
+        if let Some(parent) = cgroup.parent().filter(|p| p.ends_with(OURS)) {
             let _ = fs::remove_dir(parent);
         }
     }
     left
 }
 
-/// Directories of the cgroups below `…/drover/` that a process is in, in all hierarchies.
+/// Parent of the cgroups that executors make.
+const OURS: &str = "drover";
+/// Parent of those that hosts make for tasks of Go drivers.
+const OF_GO_DRIVERS: &str = "nomad";
+
+/// Directories of the tasks' cgroups that a process is in, in all hierarchies.
 fn cgroups_of(pid: i32) -> Vec<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     text.lines()
@@ -83,7 +88,7 @@ fn cgroups_of(pid: i32) -> Vec<PathBuf> {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next()?, parts.next()?.trim_start_matches('/'));
             let (above, _) = path.rsplit_once('/')?;
-            if above != "drover" && !above.ends_with("/drover") {
+            if !Path::new(above).ends_with(OURS) && !Path::new(above).ends_with(OF_GO_DRIVERS) {
                 return None;
             }
             let roots: &[&str] = if controllers.is_empty() { &["unified", ""] } else { &[controllers] };
