@@ -140,8 +140,9 @@ impl Sweeps {
     }
 }
 
+/// The runtimes that a node reaches: a driver that is not healthy reaches none, and says why itself.
 fn providers_of(node: &model::Node) -> impl Iterator<Item = (&str, &model::node::RemoteProvider)> {
-    node.drivers.iter().filter_map(|(name, info)| Some((&**name, info.remote.as_ref()?)))
+    node.drivers.iter().filter(|(_, info)| info.healthy).filter_map(|(name, info)| Some((&**name, info.remote.as_ref()?)))
 }
 
 /// The providers that can be listed, each with the node to ask: not draining before draining, fewest slots first.
@@ -234,7 +235,10 @@ async fn sweep(shared: &Shared, provider: Provider, node: NodeId) -> Result<(), 
             Ok(())
         }
         Err(why) => {
-            tracing::warn!(driver = provider.0, provider = provider.1, why, "the provider could not be swept");
+            // Once: it is tried again every few seconds.
+            if entry.error != why {
+                tracing::warn!(driver = provider.0, provider = provider.1, why, "the provider could not be swept");
+            }
             entry.error = why;
             Err(())
         }

@@ -468,7 +468,11 @@ fn prepare(program: &Program<'_>, line: &mut File, parent: i32, enter_unified: b
     // SAFETY: setsid and the signal calls work on this process alone; the set is initialised by sigemptyset.
     unsafe {
         libc::setsid();
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // What is ignored stays ignored over exec, and an agent that was started with nohup ignores SIGHUP. Those that cannot be set say so and need
+        // not be.
+        for signal in 1..=libc::SIGRTMAX() {
+            libc::signal(signal, libc::SIG_DFL);
+        }
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(none.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());

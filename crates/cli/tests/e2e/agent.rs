@@ -80,7 +80,9 @@ impl Agent {
     /// Starts the process on the directory as it is and waits until the node is ready.
     pub(crate) fn launch(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
-        let mut child = Command::new(drover())
+        // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
+        let mut child = Command::new("nohup")
+            .arg(drover())
             .args(["agent", "-config"])
             .arg(self.dir.path().join("agent.hcl"))
             .env("DROVER_E2E_DIR", self.dir.path())

@@ -55,6 +55,16 @@ fn workloads_survive_kill_9_of_the_agent_and_exits_meanwhile_are_reported() {
 }
 
 #[test]
+fn a_signal_that_the_agent_ignores_reaches_a_workload() {
+    let agent = Agent::start("");
+    agent.put("/v1/jobs", &service("hears", "exec sleep 31011"));
+    let alloc = agent.alloc("hears", "running");
+    until("the workload", || Some(workloads(&agent, "sleep 31011")).filter(|w| w.len() == 1));
+    agent.cli_ok(&["alloc", "signal", "-s", "SIGHUP", alloc["ID"].as_str().expect("id")]);
+    until("its end by the signal", || events(&agent, &alloc).iter().any(|e| e["Type"] == "Terminated" && e["Signal"] == 1).then_some(()));
+}
+
+#[test]
 fn workloads_survive_kill_9_of_the_plugin() {
     let agent = Agent::start("");
     agent.put("/v1/jobs", &service("stays", "exec sleep 31002"));
