@@ -190,6 +190,11 @@ impl Agent {
     pub(crate) fn processes(&self) -> BTreeMap<i32, String> {
         processes_of(self.dir.path())
     }
+
+    /// Executors of tasks: pid → command line. That which serves a plugin as its runtime on this host belongs to the plugin.
+    pub(crate) fn executors(&self) -> BTreeMap<i32, String> {
+        self.processes().into_iter().filter(|(_, c)| c.contains("drover-executor") && !c.contains(" serve-host ")).collect()
+    }
 }
 
 impl Drop for Agent {

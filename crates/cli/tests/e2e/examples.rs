@@ -51,7 +51,7 @@ fn all_job_examples_run() {
         agent.cli_ok(&["job", "stop", job]);
     }
     until("no workload left", || agent.processes().values().all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep")).then_some(()));
-    until("no executor left", || agent.processes().values().all(|c| !c.contains("drover-executor")).then_some(()));
+    until("no executor left", || agent.executors().is_empty().then_some(()));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn kill_9_of_an_executor_ends_its_workload_and_the_policy_restarts_it() {
     agent.put("/v1/jobs", &service("held", "setsid sleep 31003 & exec sleep 31003"));
     let alloc = agent.alloc("held", "running");
     let before = until("both workloads", || Some(workloads(&agent, "sleep 31003")).filter(|w| w.len() == 2));
-    let executors: Vec<i32> = agent.processes().into_iter().filter(|(_, c)| c.contains("drover-executor")).map(|(p, _)| p).collect();
+    let executors: Vec<i32> = agent.executors().into_keys().collect();
     assert_eq!(executors.len(), 1, "one executor for one task");
     signal(executors[0], Signal::KILL);
     until("the end of the old workloads", || workloads(&agent, "sleep 31003").iter().all(|p| !before.contains(p)).then_some(()));
