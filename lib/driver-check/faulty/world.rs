@@ -325,7 +325,8 @@ impl World {
         command
             .args(["-c", &holder, "holder"])
             .args([&instance.dir.display().to_string(), &out, &err])
-            .args(["/usr/bin/env", "-i"])
+            // Whoever runs the tests under nohup ignores SIGHUP, and so would the task.
+            .args(["/usr/bin/env", "--default-signal=HUP", "-i"])
             .args(env)
             .arg(format!("{MARK}={}", meta.key))
             .args(["/bin/sh", "-c", "echo $$ >\"$0\"; exec \"$@\"", &instance.dir.join("pid").display().to_string()])
