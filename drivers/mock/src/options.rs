@@ -161,6 +161,12 @@ pub struct RemoteTaskOptions {
     pub stdout_repeat: u64,
     /// Pause between repetitions.
     pub stdout_repeat_duration: Duration,
+    /// Text for standard error.
+    pub stderr_string: String,
+    /// How often it is repeated after the first time.
+    pub stderr_repeat: u64,
+    /// Pause between repetitions.
+    pub stderr_repeat_duration: Duration,
     /// IP address of the instance.
     pub driver_ip: String,
 }

@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use driver_sdk::{DriverConfig, InstanceState, Observation, RemoteError, TaskExit};
+use driver_sdk::{DriverConfig, InstanceState, LogStream, Observation, RemoteError, TaskExit};
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Faults, RemoteTaskOptions};
@@ -55,6 +55,21 @@ fn time(millis: u64) -> Option<SystemTime> {
 
 fn span(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+/// What an instance prints on one of its streams.
+struct Printed<'a> {
+    text: &'a str,
+    repeat: u64,
+    pause: Duration,
+}
+
+fn printed(options: &RemoteTaskOptions, stream: LogStream) -> Printed<'_> {
+    let (text, repeat, pause) = match stream {
+        LogStream::Stderr => (&options.stderr_string, options.stderr_repeat, options.stderr_repeat_duration),
+        LogStream::Stdout => (&options.stdout_string, options.stdout_repeat, options.stdout_repeat_duration),
+    };
+    Printed { text, repeat, pause }
 }
 
 impl Record {
@@ -101,31 +116,33 @@ impl Record {
         })
     }
 
-    /// How much standard output there is at a time, and whether more may come.
-    fn output(&self, options: &RemoteTaskOptions, now_ms: u64) -> (u64, bool) {
+    /// How much there is of a log at a time, and whether more may come.
+    fn output(&self, options: &RemoteTaskOptions, log: &Printed<'_>, now_ms: u64) -> (u64, bool) {
         let (runs, ends) = self.times(options);
-        let size = options.stdout_string.len() as u64;
+        let size = log.text.len() as u64;
         if size == 0 || now_ms < runs {
             return (0, size > 0 && now_ms < ends);
         }
         let ran = now_ms.min(ends).saturating_sub(runs);
-        let times = match span(options.stdout_repeat_duration) {
-            0 => options.stdout_repeat,
-            pause => (ran / pause).min(options.stdout_repeat),
+        let times = match span(log.pause) {
+            0 => log.repeat,
+            pause => (ran / pause).min(log.repeat),
         };
-        (size.saturating_mul(times.saturating_add(1)), now_ms < ends && times < options.stdout_repeat)
+        (size.saturating_mul(times.saturating_add(1)), now_ms < ends && times < log.repeat)
     }
 
-    /// Length of its standard output.
-    pub(crate) fn stdout_length(&self, now_ms: u64) -> Result<u64, RemoteError> {
-        Ok(self.output(&self.options()?, now_ms).0)
-    }
-
-    /// Its standard output from an offset on, and whether more may come.
-    pub(crate) fn stdout(&self, now_ms: u64, offset: u64, max: usize) -> Result<(Vec<u8>, bool), RemoteError> {
+    /// Length of one of its logs.
+    pub(crate) fn log_length(&self, stream: LogStream, now_ms: u64) -> Result<u64, RemoteError> {
         let options = self.options()?;
-        let (length, grows) = self.output(&options, now_ms);
-        let text = options.stdout_string.as_bytes();
+        Ok(self.output(&options, &printed(&options, stream), now_ms).0)
+    }
+
+    /// One of its logs from an offset on, and whether more may come.
+    pub(crate) fn log(&self, stream: LogStream, now_ms: u64, offset: u64, max: usize) -> Result<(Vec<u8>, bool), RemoteError> {
+        let options = self.options()?;
+        let log = printed(&options, stream);
+        let (length, grows) = self.output(&options, &log, now_ms);
+        let text = log.text.as_bytes();
         let wanted = length.saturating_sub(offset).min(max as u64) as usize;
         let first = offset.checked_rem(text.len() as u64).unwrap_or(0) as usize;
         let data = text.iter().copied().cycle().skip(first).take(wanted).collect();
@@ -301,13 +318,15 @@ mod tests {
             ("stdout_string", "abc".into()),
             ("stdout_repeat", 3.into()),
             ("stdout_repeat_duration", "2s".into()),
+            ("stderr_string", "oops".into()),
         ]);
-        let read = |now, offset| record.stdout(now, offset, 100).expect("fits");
+        let read = |now, offset| record.log(LogStream::Stdout, now, offset, 100).expect("fits");
         assert_eq!(read(1000, 0), (b"abc".to_vec(), true));
         assert_eq!(read(3000, 0), (b"abcabc".to_vec(), true));
         assert_eq!(read(3000, 4), (b"bc".to_vec(), true));
         assert_eq!(read(99_000, 10), (b"bc".to_vec(), false));
         assert_eq!(read(99_000, 99), (Vec::new(), false));
-        assert_eq!(record.stdout(99_000, 0, 4).expect("fits"), (b"abca".to_vec(), true));
+        assert_eq!(record.log(LogStream::Stdout, 99_000, 0, 4).expect("fits"), (b"abca".to_vec(), true));
+        assert_eq!(record.log(LogStream::Stderr, 1000, 1, 100).expect("fits"), (b"ops".to_vec(), false));
     }
 }

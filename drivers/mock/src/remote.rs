@@ -329,31 +329,34 @@ impl RemoteDriver for MockRemote {
     }
 
     async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
-        if query.stream == LogStream::Stderr {
-            // Nothing is ever written there; a follower waits in vain.
-            if query.follow {
-                sink.closed().await;
-            }
-            return Ok(());
-        }
         let key = key_of(handle)?;
+        let stream = query.stream;
+        let file = match stream {
+            LogStream::Stderr => "stderr.0",
+            LogStream::Stdout => "stdout.0",
+        };
         let mut offset = query.offset;
         let mut from_end = query.from_end;
         loop {
             let key = key.clone();
             let work = move |provider: &Provider| {
                 let record = known(&provider.lock()?, &key)?;
-                let start = if from_end { record.stdout_length(now_ms())?.saturating_sub(offset) } else { offset };
-                Ok((start, record.stdout(now_ms(), start, CHUNK_MAX)?))
+                let start = if from_end { record.log_length(stream, now_ms())?.saturating_sub(offset) } else { offset };
+                Ok((start, record.log(stream, now_ms(), start, CHUNK_MAX)?))
             };
             let (start, (data, more)) = self.call("logs", work).await?;
             (offset, from_end) = (start + data.len() as u64, false);
             let full = data.len() == CHUNK_MAX;
-            if !data.is_empty() && sink.send(LogChunk { offset: start, data, file: "stdout.0".into() }).await.is_err() {
+            if !data.is_empty() && sink.send(LogChunk { offset: start, data, file: file.into() }).await.is_err() {
                 return Ok(());
             }
             if full {
                 continue;
+            }
+            if query.follow && !more && offset == 0 && stream == LogStream::Stderr {
+                // Nothing is ever written there; a follower waits in vain.
+                sink.closed().await;
+                return Ok(());
             }
             if !query.follow || !more {
                 return Ok(());

@@ -67,7 +67,7 @@ pub(crate) enum Work<'a> {
 
 impl TaskKit {
     /// Names for [`TaskKit::preset`].
-    pub const PRESETS: [&'static str; 4] = ["command", "docker", "mock", "remote_exec"];
+    pub const PRESETS: [&'static str; 5] = ["command", "docker", "mock", "mock_remote", "remote_exec"];
 
     /// A kit as a person writes it.
     pub fn from_json(value: Value) -> Result<Self, KitError> {
@@ -102,6 +102,7 @@ impl TaskKit {
                 stubborn: Some(json!({"run_for": "1h", "kill_after": "1h"})),
                 ..TaskKit::default()
             },
+            "mock_remote" => TaskKit { plugin: Some(json!({"dir": "@DIR@/provider"})), ..TaskKit::preset("mock")? },
             other => return Err(KitError::NoPreset(other.to_owned())),
         })
     }
