@@ -91,6 +91,16 @@ impl PluginConfig {
         named("allow_caps", &self.allow_caps)
     }
 
+    /// Whether tasks that say nothing have a limit of processes.
+    pub(crate) fn limits_pids(&self) -> bool {
+        self.pids_limit > 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn without_pids_limit() -> PluginConfig {
+        PluginConfig { pids_limit: 0, ..PluginConfig::default() }
+    }
+
     /// Whether system calls are filtered.
     pub(crate) fn filters(&self) -> bool {
         self.seccomp == "default"

@@ -44,9 +44,9 @@ impl Kind for Exec {
         }
     }
 
-    async fn fingerprint(_: &PluginConfig, cgroups: &CgroupHost) -> Fingerprint {
-        if let Some(missing) = ["memory", "cpu"].into_iter().find(|controller| !cgroups.enforces(controller)) {
-            return Fingerprint::undetected(format!("there is no cgroup controller {missing} that this process may use"));
+    async fn fingerprint(plugin: &PluginConfig, cgroups: &CgroupHost) -> Fingerprint {
+        if let Some(missing) = lacking(plugin, |controller| cgroups.enforces(controller)) {
+            return Fingerprint::undetected(missing);
         }
         match isolation_supported() {
             Ok(()) => Fingerprint::healthy().with("driver.exec", "1"),
@@ -81,6 +81,14 @@ impl Kind for Exec {
             ..LaunchSpec::default()
         })
     }
+}
+
+/// Why no task could be limited on this host. Processes are limited only where the plugin's configuration says so.
+fn lacking(plugin: &PluginConfig, enforces: impl Fn(&str) -> bool) -> Option<String> {
+    let limits = [("memory", true), ("cpu", true), ("pids", plugin.limits_pids())];
+    let (missing, _) = limits.into_iter().find(|(controller, needed)| *needed && !enforces(controller))?;
+    let way_out = if missing == "pids" { "; with pids_limit = 0 in the plugin's config tasks run without that limit" } else { "" };
+    Some(format!("there is no cgroup controller {missing} that this process may use{way_out}"))
 }
 
 fn isolation(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig, rights: Rights) -> Result<Isolation, Error> {
@@ -158,4 +166,21 @@ fn devices(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
         Ok(Bind { devices: true, ..bind(&device.host_path, &device.task_path) })
     };
     task.devices.iter().map(device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_could_start_no_task_is_not_offered() {
+        let without = |missing: &'static str| move |controller: &str| controller != missing;
+        let usual = PluginConfig::default();
+        assert_eq!(lacking(&usual, without("cpuset")), None);
+        for controller in ["memory", "cpu", "pids"] {
+            let why = lacking(&usual, without(controller)).expect("every task has this limit");
+            assert!(why.contains(&format!("controller {controller} ")), "{why}");
+        }
+        assert_eq!(lacking(&PluginConfig::without_pids_limit(), without("pids")), None);
+    }
 }
