@@ -43,8 +43,10 @@ pub(crate) fn check() -> Result<Verdict> {
     };
     let config = target_dir().join("interop").join("go-raw-exec.hcl");
     std::fs::write(&config, "enabled = true\n").with_context(|| format!("could not write {}", config.display()))?;
-    // Its exit code only says that something failed, which is known.
-    let output = std::process::Command::new(program())
+    // Its exit code only says that something failed, which is known. SIGHUP reaches its tasks also when all of this was started with nohup.
+    let output = std::process::Command::new("env")
+        .arg("--default-signal=HUP")
+        .arg(program())
         .args(["driver", "check", "-json", "-slack", "5", "-config"])
         .args([&config, &plugin])
         .output()
