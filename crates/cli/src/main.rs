@@ -50,7 +50,7 @@ enum Command {
     /// Work with deployments
     #[command(subcommand)]
     Deployment(commands::deployment::Command),
-    /// Serve a built-in driver as a plugin (started by the agent)
+    /// Check and describe driver plugins; serve a built-in one (the agent does)
     Driver(commands::driver::Args),
     /// Work with evaluations
     #[command(subcommand)]

@@ -46,6 +46,9 @@ fn all_job_examples_run() {
     let said = agent.alloc("json-batch", "complete");
     assert_eq!(agent.logs(&said, "say"), "said by a job in JSON\n");
 
+    // Needs hosts that ssh reaches: what can be known without them is checked here, the rest is `cargo xtask interop ssh`.
+    agent.cli_ok(&["job", "validate", &example("remote-ssh.nomad.hcl").display().to_string()]);
+
     // What was started ends when it is stopped, remote instance included.
     for job in ["hello", "lifecycle", "counter"] {
         agent.cli_ok(&["job", "stop", job]);
@@ -89,7 +92,7 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
 #[test]
 fn agent_examples_are_understood() {
     // The examples name directories and ports of a real installation: they are checked, not run.
-    for file in ["agents/server.hcl", "agents/client.hcl"] {
+    for file in ["agents/server.hcl", "agents/client.hcl", "agents/client-ssh.hcl"] {
         let text = fs::read_to_string(example(file)).expect("the example");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let local = text.replace("/var/lib/drover", &dir.path().display().to_string());
