@@ -223,9 +223,7 @@ impl Stock {
                 .agent
                 .processes()
                 .into_iter()
-                .filter(|(pid, command)| {
-                    *pid != self.agent.pid() && !PLUGINS.iter().any(|(f, _)| command.ends_with(&format!("plugins/{f}")))
-                })
+                .filter(|(pid, command)| *pid != self.agent.pid() && !of_a_plugin(command))
                 .map(|(pid, command)| format!("process {pid}: {command}"))
                 .chain(self.mounts())
                 .chain(self.alloc_dirs())
@@ -233,7 +231,7 @@ impl Stock {
                 .collect();
             if ours.is_empty() { Ok(Some(())) } else { bail!("there are {ours:?}") }
         })?;
-        let executors = self.agent.processes().values().filter(|c| c.contains("drover-executor")).count();
+        let executors = self.agent.processes().values().filter(|c| c.contains("drover-executor") && !of_a_plugin(c)).count();
         ensure!(executors == 0, "{executors} executors are left");
         self.agent.stop()?;
         until("the end of the plugins", || {
@@ -274,6 +272,11 @@ impl Stock {
         walk(Path::new("/sys/fs/cgroup"), &self.allocs, &mut found);
         found
     }
+}
+
+/// A plugin, or the runtime that remote_exec keeps on this host and that ends with it.
+fn of_a_plugin(command: &str) -> bool {
+    command.contains(" serve-host ") || PLUGINS.iter().any(|(file, _)| command.ends_with(&format!("plugins/{file}")))
 }
 
 fn parent(pid: u32) -> u32 {
