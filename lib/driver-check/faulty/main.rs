@@ -83,10 +83,15 @@ fn announce(path: &Path) {
 }
 
 async fn serve() -> std::io::Result<()> {
-    if !fault("launch/sigint") {
-        let mut interrupts = signal(SignalKind::interrupt())?;
-        tokio::spawn(async move { while interrupts.recv().await.is_some() {} });
-    }
+    // Heard in both cases: what a shell starts in the background ignores it, and would hide the fault.
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        while interrupts.recv().await.is_some() {
+            if fault("launch/sigint") {
+                std::process::exit(130);
+            }
+        }
+    });
     let mut terminate = signal(SignalKind::terminate())?;
     let path = socket();
     let listener = UnixListener::bind(&path)?;
