@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -20,7 +21,9 @@ use super::{
 use crate::commands::driver::BUILT_IN;
 
 /// Drivers that every node offers; `mock` only when asked for, since it runs nothing.
-const ALWAYS: &[&str] = &["docker", "exec", "raw_exec", "remote_exec"];
+const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
+/// Where a Docker engine listens unless somebody says otherwise.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// Drivers that do nothing without a configuration, not even on a dev agent.
 const CONFIGURED: &[&str] = &["docker_remote", "mock_remote"];
 
@@ -352,7 +355,7 @@ fn client_config(
         Ok(program) => {
             config.builtin_drivers = BUILT_IN
                 .iter()
-                .filter(|n| ALWAYS.contains(n) || (dev && !CONFIGURED.contains(n)) || config.plugins.contains_key(**n))
+                .filter(|n| config.plugins.contains_key(**n) || offered(n, dev))
                 .map(|n| PluginCommand { name: (*n).to_owned(), program: program.clone(), args: vec!["driver".into(), (*n).to_owned()] })
                 .collect();
         }
@@ -367,6 +370,24 @@ fn client_config(
     }
     config.stop_tasks_on_stop = dev;
     config
+}
+
+/// Is the driver offered although no `plugin` block names it?
+fn offered(name: &str, dev: bool) -> bool {
+    match name {
+        // Every plugin is a process: a node without an engine is spared this one.
+        "docker" => engine_seen(),
+        name => ALWAYS.contains(&name) || (dev && !CONFIGURED.contains(&name)),
+    }
+}
+
+/// Has there been a Docker engine since this process started? Its driver stays when the engine goes: it has tasks, and it waits for the engine.
+fn engine_seen() -> bool {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    if Path::new(DOCKER_SOCKET).exists() {
+        SEEN.store(true, Ordering::Relaxed);
+    }
+    SEEN.load(Ordering::Relaxed)
 }
 
 /// The kernel marks the path of a program whose file was replaced; what is at that path now is what the operator wants to run.
