@@ -4,7 +4,12 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
+
+/// How long a lock may take that nobody holds on purpose.
+const PATIENCE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a data directory could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +58,15 @@ impl DataDirLock {
         let path = dir.join(Self::FILE);
         // Never truncated on open: the content belongs to whoever holds the lock.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        match file.try_lock() {
+        // A process that was being started while the last holder ended has a copy of the lock's descriptor until it executes: not every refusal is
+        // final.
+        let patience = Instant::now() + PATIENCE;
+        let mut tried = file.try_lock();
+        while matches!(tried, Err(TryLockError::WouldBlock)) && Instant::now() < patience {
+            std::thread::sleep(PAUSE);
+            tried = file.try_lock();
+        }
+        match tried {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
