@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),
-    ("remote-exec", &["driver-sdk", "executor-client"]),
+    ("remote-exec", &["driver-sdk", "executor-client", "process-driver"]),
     // Pure: no runtime, clock, randomness, files, network.
     ("model", &[]),
     ("hcl-lang", &[]),

@@ -16,13 +16,13 @@ use executor_client::host::{HostAcknowledge, HostKey, HostKeys, HostList, HostLo
 use executor_client::{Meter, signal_number};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
+use process_driver::usage;
 use tokio::sync::mpsc;
 
 use crate::beside;
 use crate::config::{PluginConfig, TaskOptions, Transport};
 use crate::host::{Host, Status};
 use crate::pool::{Pool, SCHEMA, Target, key_of};
-use crate::usage::usage;
 use crate::wire;
 
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";

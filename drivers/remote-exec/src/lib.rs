@@ -14,7 +14,6 @@ mod host;
 mod place;
 mod pool;
 mod ssh;
-mod usage;
 mod wire;
 
 pub use driver::Driver;

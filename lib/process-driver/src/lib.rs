@@ -17,3 +17,4 @@ pub use denied::{DeniedIds, is_denied};
 pub use driver::ProcessDriver;
 pub use kind::{Kind, ProcessConfig};
 pub use task::{cgroup_policy, environment, log_policy, task_dir, user};
+pub use usage::usage;
