@@ -7,6 +7,9 @@ use crate::config::{HostConfig, Inventory};
 /// Run by `/bin/sh` on the host: finds or receives the executor of this release and becomes it. One line without quotes, backslashes and
 /// exclamation marks, because a login shell of unknown kind reads it first.
 ///
+/// What an earlier try has left half, because the host or the shell was killed, is removed: the name says which process of which host wrote it (home
+/// directories may be shared by hosts).
+///
 /// `$1` nonce, `$2` directory, `$3` file name, `$4` size, `$5` SHA-256.
 const BOOTSTRAP: &str = "\
 umask 077; \
@@ -19,7 +22,8 @@ good() { test -f $1 && test $(wc -c < $1) -eq $2 || return 1; \
 command -v sha256sum > /dev/null 2>&1 || return 0; \
 set -- $(sha256sum $1) $3; test $1 = $3; }; \
 if good $f $4 $5; then :; else \
-t=executors/.$3.$$; \
+h=$(uname -n); t=executors/.$3.$h.$$; \
+for p in executors/.drover-executor-*.$h.*; do kill -0 ${p##*.} 2> /dev/null || rm -f $p; done; \
 say SEND $(uname -m); \
 head -c $4 > $t || { rm -f $t; fail cannot store the executor in $2/executors on the host; }; \
 good $t $4 $5 || { rm -f $t; fail the executor did not arrive whole in $2/executors on the host; }; \

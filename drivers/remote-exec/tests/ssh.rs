@@ -332,7 +332,7 @@ async fn what_is_wrong_with_a_host_is_said_in_words() {
         std::fs::write(fake.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
         std::fs::set_permissions(fake.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    program("uname", "echo riscv64");
+    program("uname", "case $1 in -m) echo riscv64 ;; *) PATH=${PATH#*:}; exec uname $* ;; esac");
     program("head", "echo head: No space left on device >&2; exit 1");
     world.set("a", "says", "ops@a: Permission denied (publickey).\n");
     world.set("b", "says", "@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@\nHost key verification failed.\n");
@@ -355,17 +355,29 @@ async fn what_is_wrong_with_a_host_is_said_in_words() {
         let why = why(manager.ensure(request).await.unwrap_err());
         assert!(why.contains(words) && why.contains(&format!("host {host} cannot be reached since")), "{host}: {why}");
     }
+    // A try that was killed while it stored the executor: its process is gone, this file is not. One that is under way is left alone.
+    let half = |pid: u32| {
+        let host = rustix::system::uname();
+        let name = format!(".drover-executor-0123.{}.{pid}", host.nodename().to_string_lossy());
+        world.root("c").join("executors").join(name)
+    };
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let (left, under_way) = (half(ended.id()), half(std::process::id()));
+    std::fs::write(&left, "half").unwrap();
+    std::fs::write(&under_way, "half").unwrap();
     // A disk that is full before the executor is there.
     std::fs::remove_file(fake.join("uname")).unwrap();
     let manager = world.manager(json!({ "c": {} })).await;
     let why = why(manager.ensure(world.ensure("t", 1, SLEEP)).await.unwrap_err());
     assert!(why.contains("a disk of the host is full") && why.contains("cannot store the executor"), "{why}");
-    // The next try is under way already, and what it has stored goes with it.
+    // The next try is under way already, and what it has stored goes with it; so does what a killed try has left.
     let begun = std::time::Instant::now();
-    while std::fs::read_dir(world.root("c").join("executors")).unwrap().next().is_some() {
+    while left.exists() || std::fs::read_dir(world.root("c").join("executors")).unwrap().count() > 1 {
         assert!(begun.elapsed() < Duration::from_secs(20), "something half is left");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    assert!(under_way.exists(), "another's file was removed while it is written");
     // No ssh at all.
     let driver = Driver::new();
     let config = json!({ "transport": "ssh", "pool": "p", "ssh": "/no/such/ssh", "host": { "a": {} } });

@@ -36,6 +36,7 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
         return Ok(target);
     }
     std::fs::create_dir_all(dir).map_err(Error::io("create the directory for executors", dir))?;
+    remove_halves(dir);
     let temporary = dir.join(format!(".{}.{}", installed_name(), std::process::id()));
     let written = std::fs::OpenOptions::new()
         .write(true)
@@ -54,4 +55,18 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
     }
     written.map_err(Error::io("install the executor as", &target))?;
     Ok(target)
+}
+
+/// Removes what processes that were killed meanwhile had begun to write: their ids are in the names.
+fn remove_halves(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let writer = name.to_str().and_then(|n| n.strip_prefix(".drover-executor-")?.rsplit_once('.')?.1.parse().ok());
+        let dead = writer
+            .and_then(rustix::process::Pid::from_raw)
+            .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
+        if dead {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }

@@ -99,26 +99,3 @@ async fn files_logs_stats_and_errors() {
     rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| **v == *"7")).map(drop)).await;
     end(&rig, node).await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn placement_to_running_is_quick() {
-    let rig = Rig::new().await;
-    let node = rig.node().await;
-    rig.driver_ready("mock").await;
-    let mut times = Vec::new();
-    for _ in 0..20 {
-        let mut quiet = task("t", "mock", json!({"run_for": "1h"}));
-        quiet.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
-        let (a, job) = alloc("service", vec![quiet]);
-        let begin = Instant::now();
-        rig.server.place(&a, &job);
-        rig.server.status(a.id, ClientStatus::Running).await;
-        times.push(begin.elapsed());
-        rig.server.stop_alloc(a.id);
-        rig.server.status(a.id, ClientStatus::Complete).await;
-    }
-    times.sort_unstable();
-    eprintln!("placement to running: median {:?}, worst {:?}", times[times.len() / 2], times[times.len() - 1]);
-    assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
-    end(&rig, node).await;
-}

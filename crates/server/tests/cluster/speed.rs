@@ -1,31 +1,10 @@
-//! Latency and throughput, with bounds that hold on a busy machine without optimisation; the benches measure properly.
+//! What a burst costs in transactions, and the measurement of placements that `cargo xtask bench placements` runs.
 
 use std::time::{Duration, Instant};
 
 use model::ClientStatus;
 
 use crate::fake::*;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_allocation_reaches_its_node_at_once() {
-    let server = start().await;
-    let s = server.handle();
-    let a = FakeNode::join(s, node(1), Fate::Silent, &Provider::default()).await;
-    let mut times = Vec::new();
-    for n in 0..20 {
-        let before = a.view().allocs.len();
-        let start = Instant::now();
-        submit(s, batch_job(&format!("job-{n}"), 1)).await;
-        while a.view().allocs.len() == before {
-            assert!(start.elapsed() < PATIENCE);
-            tokio::time::sleep(Duration::from_micros(200)).await;
-        }
-        times.push(start.elapsed());
-    }
-    times.sort();
-    println!("submit → pushed to the node: p50 {:?}, worst {:?}", times[10], times[19]);
-    assert!(times[10] < Duration::from_millis(100), "{times:?}");
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_updates_becomes_few_transactions() {
