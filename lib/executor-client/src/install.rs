@@ -70,3 +70,22 @@ fn remove_halves(dir: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_had_begun_is_removed_and_what_is_under_way_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let half = |writer: u32| dir.path().join(format!(".drover-executor-0123.{writer}"));
+        let (left, under_way, other) = (half(ended.id()), half(std::process::id()), dir.path().join(".drover-executor-notes"));
+        for file in [&left, &under_way, &other] {
+            std::fs::write(file, "half").unwrap();
+        }
+        install(dir.path()).unwrap();
+        assert!(!left.exists() && under_way.exists() && other.exists());
+    }
+}
