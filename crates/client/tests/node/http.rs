@@ -1,7 +1,5 @@
 //! The client endpoints.
 
-use std::time::{Duration, Instant};
-
 use axum::{body::Body, http::Request};
 use client::Client;
 use http_body_util::BodyExt;
