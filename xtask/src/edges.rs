@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("state", &["model"]),
     ("scheduler", &["model", "state"]),
     ("lifecycle", &["model"]),
+    ("template", &[]),
     // Shells around them.
     ("api", &["model"]),
     ("store", &["model", "state"]),
@@ -55,7 +56,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 /// Crates that may link neither a runtime nor a network stack, at any depth of their manifests.
 #[cfg(test)]
-const PURE: &[&str] = &["model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle"];
+const PURE: &[&str] = &["model", "hcl-lang", "jobspec", "state", "scheduler", "lifecycle", "template"];
 
 #[cfg(test)]
 const IMPURE_DEPENDENCIES: &[&str] = &["tokio", "tonic", "hyper", "axum", "rusqlite", "rustix", "libc", "rand", "reqwest", "async-trait"];

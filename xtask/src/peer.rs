@@ -133,20 +133,29 @@ pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Re
 /// Builds Nomad's raw_exec as an external plugin to `out`: its driver package from the registry, served by the small main in
 /// `xtask/interop/go-raw-exec`.
 pub(crate) fn raw_exec(out: &Path) -> Result<()> {
-    go_program("go-raw-exec", out)
+    interop_program("go-raw-exec", out)
 }
 
 /// Builds a host made of Nomad's own plugin client to `out`: it drives a plugin of ours as a stock agent does.
 pub(crate) fn go_host(out: &Path) -> Result<()> {
-    go_program("go-host", out)
+    interop_program("go-host", out)
 }
 
-/// Builds a program of `xtask/interop`, whose dependencies come from the Go module registry.
-fn go_program(name: &str, out: &Path) -> Result<()> {
+/// Builds the program to `out` that renders the golden cases of the template crate with Go's text/template and consul-template.
+pub(crate) fn go_templates(out: &Path) -> Result<()> {
+    go_program("go-templates", &workspace::root().join("crates/template/tests/golden"), "generate.go", out)
+}
+
+/// Builds a program of `xtask/interop`.
+fn interop_program(name: &str, out: &Path) -> Result<()> {
+    go_program(name, &workspace::root().join("xtask/interop").join(name), "main.go", out)
+}
+
+/// Builds a Go program of one file, whose dependencies come from the Go module registry.
+fn go_program(name: &str, from: &Path, main: &str, out: &Path) -> Result<()> {
     let out = absolute(out)?;
-    let from = workspace::root().join("xtask/interop").join(name);
     let scratch = Scratch::new(name)?;
-    for (file, to) in [("main.go", "main.go"), ("go.mod.template", "go.mod")] {
+    for (file, to) in [(main, "main.go"), ("go.mod.template", "go.mod")] {
         fs::copy(from.join(file), scratch.0.join(to)).with_context(|| format!("{} has no {file}", from.display()))?;
     }
     Run::new("go", ["mod", "tidy"]).dir(&scratch.0).run()?;

@@ -21,7 +21,7 @@ use crate::{
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Builds a Go program once per target directory.
-fn built(name: &str, build: fn(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(super) fn built(name: &str, build: fn(&Path) -> Result<()>) -> Result<PathBuf> {
     peer::cached(&target_dir().join("interop").join(name), build)
 }
 

@@ -8,6 +8,7 @@ mod dockerd;
 mod driver_template;
 mod go_conformance;
 mod go_driver;
+mod go_templates;
 mod ssh;
 mod stock_cli;
 mod stock_nomad;
@@ -45,6 +46,7 @@ const CHECKS: &[Check] = &[
     ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
     ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
+    ("go-templates", "Go's text/template with consul-template renders the golden cases as they are recorded", go_templates::check),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),
     ("stock-nomad-newest", "our drivers run jobs under the newest Nomad that the registry serves", stock_nomad::newest),

@@ -1,0 +1,136 @@
+//! Values while a template runs: what Go's reflection would see of consul-template's data.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+/// How deep lists and maps may hold each other; printing and dropping are recursive.
+pub(crate) const MAX_DEPTH: u16 = 200;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// No value, and Go's nil.
+    Nil,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+    /// Bytes, as Go's strings are; mostly UTF-8.
+    Str(Rc<[u8]>),
+    List(Rc<List>),
+    Map(Rc<Map>),
+    /// From a loop function: start and end, one at a time.
+    Loop(i64, i64),
+    Scratch(Scratch),
+}
+
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) items: Vec<Value>,
+    depth: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(crate) entries: BTreeMap<Rc<[u8]>, Value>,
+    /// Values are strings: a missing key reads as an empty one.
+    pub(crate) of_strings: bool,
+    /// A Go struct of this type: printed and reached by its fields only.
+    pub(crate) record: Option<&'static str>,
+    depth: u16,
+}
+
+/// Values that a template keeps for itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch(pub(crate) Rc<RefCell<BTreeMap<Rc<[u8]>, Value>>>);
+
+/// Go's kinds for comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basic {
+    Bool,
+    Int,
+    Uint,
+    Float,
+    Str,
+}
+
+fn deeper<'a>(values: impl Iterator<Item = &'a Value>) -> Result<u16, String> {
+    let depth = values.map(Value::depth).max().unwrap_or(0) + 1;
+    if depth > MAX_DEPTH { Err(format!("lists and maps are nested more than {MAX_DEPTH} deep")) } else { Ok(depth) }
+}
+
+impl Value {
+    pub(crate) fn text(text: impl AsRef<[u8]>) -> Self {
+        Self::Str(Rc::from(text.as_ref()))
+    }
+
+    /// Fails when it is nested too deep.
+    pub(crate) fn list(items: Vec<Value>) -> Result<Self, String> {
+        let depth = deeper(items.iter())?;
+        Ok(Self::List(Rc::new(List { items, depth })))
+    }
+
+    pub(crate) fn strings<T: AsRef<[u8]>>(items: impl IntoIterator<Item = T>) -> Self {
+        let items = items.into_iter().map(Value::text).collect();
+        Self::List(Rc::new(List { items, depth: 1 }))
+    }
+
+    /// Fails when it is nested too deep.
+    pub(crate) fn map(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
+        let depth = deeper(entries.values())?;
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: None, depth })))
+    }
+
+    pub(crate) fn string_map(entries: BTreeMap<Rc<[u8]>, Value>) -> Self {
+        Self::Map(Rc::new(Map { entries, of_strings: true, record: None, depth: 1 }))
+    }
+
+    fn depth(&self) -> u16 {
+        match self {
+            Self::List(l) => l.depth,
+            Self::Map(m) => m.depth,
+            _ => 0,
+        }
+    }
+
+    /// Go's truth: false, zero, empty and nothing are false.
+    pub(crate) fn is_true(&self) -> bool {
+        match self {
+            Self::Nil => false,
+            Self::Bool(b) => *b,
+            Self::Int(i) => *i != 0,
+            Self::Uint(u) => *u != 0,
+            Self::Float(f) => *f != 0.0,
+            Self::Str(s) => !s.is_empty(),
+            Self::List(l) => !l.items.is_empty(),
+            Self::Map(m) => m.record.is_some() || !m.entries.is_empty(),
+            Self::Loop(..) | Self::Scratch(_) => true,
+        }
+    }
+
+    pub(crate) fn basic(&self) -> Option<Basic> {
+        match self {
+            Self::Bool(_) => Some(Basic::Bool),
+            Self::Int(_) => Some(Basic::Int),
+            Self::Uint(_) => Some(Basic::Uint),
+            Self::Float(_) => Some(Basic::Float),
+            Self::Str(_) => Some(Basic::Str),
+            _ => None,
+        }
+    }
+
+    /// As people know it from Go.
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint64",
+            Self::Float(_) => "float64",
+            Self::Str(_) => "string",
+            Self::List(l) if !l.items.is_empty() && l.items.iter().all(|v| matches!(v, Self::Str(_))) => "[]string",
+            Self::List(_) => "[]interface {}",
+            Self::Map(m) => m.record.unwrap_or(if m.of_strings { "map[string]string" } else { "map[string]interface {}" }),
+            Self::Loop(..) => "<-chan int64",
+            Self::Scratch(_) => "*template.Scratch",
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Every case of golden.json, which a Go program made with text/template and consul-template: the same text, or an error in both.
+
+use serde_json::Value;
+use template::{Limits, Lookup, Outcome, Settings, Source, Syntax, Template};
+
+struct Environment;
+
+impl Source for Environment {
+    fn env(&self, name: &str) -> Option<String> {
+        match name {
+            "GREETING" => Some("hello".into()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    fn file(&mut self, _: &str) -> Lookup<Vec<u8>> {
+        Lookup::Missing
+    }
+}
+
+fn render(case: &Value) -> Result<String, String> {
+    let text = |name: &str| case[name].as_str().unwrap_or_default().to_owned();
+    let syntax = Syntax { left: text("Left"), right: text("Right"), denied: Vec::new() };
+    let template = Template::parse("t", &text("Template"), &syntax).map_err(|e| e.to_string())?;
+    let settings = Settings { error_on_missing_key: case["Strict"] == true, now_ns: 0, limits: Limits::default() };
+    match template.render(&mut Environment, &settings).map_err(|e| e.to_string())? {
+        Outcome::Ready(bytes) => String::from_utf8(bytes).map_err(|e| e.to_string()),
+        Outcome::Waiting(what) => Err(format!("waits for {what:?}")),
+    }
+}
+
+/// Where ours is another behaviour on purpose: the template, and why.
+const DIFFERENT: &[(&str, &str)] = &[
+    ("{{ 1i }}", "complex numbers are refused: no function takes them"),
+    (r#"{{ join "-" (parseJSON "[\"a\",\"b\"]") }}"#, "Go's types keep apart two lists of strings; ours are one"),
+    (r#"{{ toTOML (parseJSON "[1]") }}"#, "Go writes what no TOML parser reads"),
+];
+
+#[test]
+fn templates_render_as_go_renders_them() {
+    let golden: Value = serde_json::from_str(include_str!("golden/golden.json")).expect("golden.json");
+    let cases = golden["Cases"].as_array().expect("cases");
+    assert!(cases.len() > 300, "only {} cases", cases.len());
+    let mut wrong = Vec::new();
+    for case in cases {
+        let template = case["Template"].as_str().expect("template");
+        let ours = render(case);
+        let same = match (&case["Output"], &ours) {
+            (Value::String(theirs), Ok(ours)) => theirs == ours,
+            (Value::Null, Err(_)) => true,
+            _ => false,
+        };
+        if same == DIFFERENT.iter().any(|(t, _)| *t == template) {
+            wrong.push(format!("{template}\n    Go:   {}\n    ours: {ours:?}", case["Output"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

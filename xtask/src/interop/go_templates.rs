@@ -1,0 +1,41 @@
+//! The golden cases of the template crate, rendered again by Go: what is recorded is still what Go does.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::{Verdict, go_driver};
+use crate::{local::target_dir, peer, process::Run, workspace};
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    if let Some(skipped) = go_driver::no_go() {
+        return Ok(skipped);
+    }
+    let program = go_driver::built("go-templates", peer::go_templates)?;
+    let golden = workspace::root().join("crates/template/tests/golden");
+    let now = target_dir().join("interop").join(format!("golden.{}.json", std::process::id()));
+    Run::new(program, [golden.join("cases.txt"), now.clone()]).run()?;
+    let read = |path: &std::path::Path| -> Result<Value> {
+        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
+    };
+    let (recorded, rendered) = (read(&golden.join("golden.json")), read(&now));
+    fs::remove_file(&now).with_context(|| format!("remove {}", now.display()))?;
+    let (recorded, rendered) = (recorded?, rendered?);
+    let cases = |v: &Value| v["Cases"].as_array().cloned().unwrap_or_default();
+    let (recorded, rendered) = (cases(&recorded), cases(&rendered));
+    ensure!(!rendered.is_empty(), "the Go program rendered nothing");
+    let changed: Vec<String> = recorded.iter().zip(&rendered).filter(|(a, b)| a != b).map(|(a, b)| format!("{a}\n  now {b}")).collect();
+    if recorded.len() != rendered.len() || !changed.is_empty() {
+        bail!(
+            "golden.json holds {} cases, Go renders {}; {} differ. If cases.txt was changed, write golden.json again with generate.go.\n{}",
+            recorded.len(),
+            rendered.len(),
+            changed.len(),
+            changed.join("\n")
+        );
+    }
+    Ok(Verdict::Passed)
+}
