@@ -32,6 +32,8 @@ pub struct Patience {
 const MAX_NOISE: usize = 256 * 1024;
 /// How much of the child's last words is kept.
 const LAST_WORDS: usize = 2048;
+/// How long a far end that cannot serve may take to say why and to tidy up, before it is killed.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Why a channel could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,12 +128,15 @@ impl HostChannel {
         let (hello, received) = match opened {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(Greeting::Told(error))) => {
+                // It ends by itself, or when it finds that nothing more is sent, and tidies up; the reason may come last, by the other pipe.
+                drop(stdin);
+                let _ = tokio::time::timeout(FAREWELL, listening).await;
                 let _ = child.start_kill();
                 return Err(with_words(error, &words));
             }
             Ok(Err(Greeting::Ended(noise))) => {
                 let end = child.wait().await.map(|status| status.to_string()).unwrap_or_default();
-                let _ = tokio::time::timeout(Duration::from_secs(1), listening).await;
+                let _ = tokio::time::timeout(FAREWELL, listening).await;
                 return Err(OpenError::Ended(ended(&end, &lock(&words), &noise)));
             }
             Err(_) => {
