@@ -28,14 +28,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("template", &[]),
     // Shells around them.
     ("api", &["model"]),
+    ("artifact", &[]),
     ("store", &["model", "state"]),
     ("driver-host", &["driver-proto", "hcl-lang"]),
-    ("client", &["api", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
+    ("client", &["api", "artifact", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
     ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
     (
         "cli",
         &[
             "api",
+            "artifact",
             "client",
             "docker",
             "driver-check",

@@ -37,6 +37,9 @@ enum Command {
     /// Work with allocations
     #[command(subcommand)]
     Alloc(commands::alloc::Command),
+    /// Fetch one artifact: what a node starts for each, with its task on stdin
+    #[command(hide = true)]
+    ArtifactFetch,
     /// Print a completion script for a shell
     Completion(commands::completion::Args),
     /// Work with agent configuration files
@@ -101,6 +104,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         // These own their runtime, or need none.
         Command::Agent(args) => agent::run(args),
+        Command::ArtifactFetch => Ok(artifact::serve()),
         Command::Driver(args) => commands::driver::run(&args),
         Command::Completion(args) => {
             commands::completion::run(&args, &mut Cli::command());
@@ -127,6 +131,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Status(args) => commands::status::run(args).await,
                 Command::System(c) => commands::system::run(c).await,
                 Command::Agent(_)
+                | Command::ArtifactFetch
                 | Command::Driver(_)
                 | Command::Completion(_)
                 | Command::Config(_)

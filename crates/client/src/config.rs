@@ -53,6 +53,8 @@ pub struct ClientConfig {
     pub driver_denylist: Vec<String>,
     /// Free options with Nomad's names; those that the node knows are listed at [`KNOWN_OPTIONS`], others are refused by the agent's configuration.
     pub options: BTreeMap<String, String>,
+    /// How artifacts are fetched.
+    pub artifacts: ArtifactConfig,
     /// Collection of allocations that have ended.
     pub gc: GcConfig,
     /// How often resource use is sampled where somebody asks for a series.
@@ -142,6 +144,27 @@ pub struct PluginSettings {
     pub config: Option<serde_json::Value>,
 }
 
+/// How artifacts are fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArtifactConfig {
+    /// Program and arguments that serve one fetch, see [`artifact::serve`]; `None` = artifacts cannot be fetched.
+    pub program: Option<PluginCommand>,
+    /// Bounds of a fetch.
+    pub limits: artifact::Limits,
+    /// Keep the fetching process to the directories that it needs, where the kernel can.
+    pub isolate: bool,
+    /// Further paths that it may use; directories among them that may be read are what `file` sources may name.
+    pub extra_paths: Vec<artifact::ExtraPath>,
+    /// Variables of the agent that it gets.
+    pub environment: Vec<String>,
+}
+
+impl Default for ArtifactConfig {
+    fn default() -> Self {
+        Self { program: None, limits: artifact::Limits::default(), isolate: true, extra_paths: Vec::new(), environment: Vec::new() }
+    }
+}
+
 /// When ended allocations lose their directories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GcConfig {
@@ -189,6 +212,7 @@ impl ClientConfig {
             driver_allowlist: Vec::new(),
             driver_denylist: Vec::new(),
             options: BTreeMap::new(),
+            artifacts: ArtifactConfig::default(),
             gc: GcConfig::default(),
             telemetry_interval: Duration::from_secs(1),
             max_kill_timeout: Duration::from_secs(30),

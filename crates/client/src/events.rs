@@ -14,6 +14,10 @@ pub mod kind {
     pub const SETUP_FAILURE: &str = "Setup Failure";
     /// The configuration makes no sense to the driver.
     pub const FAILED_VALIDATION: &str = "Failed Validation";
+    /// Artifacts are fetched.
+    pub const DOWNLOADING_ARTIFACTS: &str = "Downloading Artifacts";
+    /// An artifact could not be fetched.
+    pub const ARTIFACT_DOWNLOAD_FAILED: &str = "Failed Artifact Download";
     /// It runs.
     pub const STARTED: &str = "Started";
     /// It has ended.
@@ -93,6 +97,16 @@ pub fn failed_validation(now: TimestampNs, why: &str) -> TaskEvent {
     let mut e = with(event(kind::FAILED_VALIDATION, now, why), [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())]);
     e.fails_task = true;
     e
+}
+
+/// Artifacts are fetched.
+pub fn downloading(now: TimestampNs) -> TaskEvent {
+    event(kind::DOWNLOADING_ARTIFACTS, now, "Client is downloading artifacts")
+}
+
+/// An artifact could not be fetched.
+pub fn artifact_failed(now: TimestampNs, why: &str) -> TaskEvent {
+    with(event(kind::ARTIFACT_DOWNLOAD_FAILED, now, why), [("download_error", why.to_owned())])
 }
 
 /// It runs.

@@ -40,6 +40,6 @@ mod stats;
 mod store;
 
 pub use client::{Client, ClientHandle};
-pub use config::{ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved};
+pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};

@@ -105,11 +105,6 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
 
 pub(crate) const TASK: &[Refused<Task>] = &[
     Refused {
-        feature: "artifact",
-        reason: "nodes do not fetch artifacts yet; fetch in a prestart task",
-        used: |t| !t.artifacts.is_empty(),
-    },
-    Refused {
         feature: "template",
         reason: "nodes do not render templates yet; pass values through env or write the file in a prestart task",
         used: |t| !t.templates.is_empty(),

@@ -154,8 +154,34 @@ pub(crate) struct Client {
     pub(crate) host_volume: BTreeMap<String, HostVolume>,
     /// Networks of the host, by which jobs choose addresses.
     pub(crate) host_network: BTreeMap<String, HostNetwork>,
+    /// How artifacts are fetched.
+    pub(crate) artifact: Artifact,
     /// Move everything off the node before its agent ends.
     pub(crate) drain_on_shutdown: Option<DrainOnShutdown>,
+}
+
+/// How artifacts are fetched.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Artifact {
+    /// An HTTP download must be complete after this long.
+    pub(crate) http_read_timeout: Option<String>,
+    /// Size of an HTTP or S3 download, such as `100GB`.
+    pub(crate) http_max_size: Option<String>,
+    /// All of git's work must be done after this long.
+    pub(crate) git_timeout: Option<String>,
+    /// An S3 download must be complete after this long.
+    pub(crate) s3_timeout: Option<String>,
+    /// Entries of an archive; 0 = any number.
+    pub(crate) decompression_file_count_limit: Option<u64>,
+    /// Size of what comes out of an archive; `0` = any.
+    pub(crate) decompression_size_limit: Option<String>,
+    /// Do not keep the fetching process to the directories that it needs.
+    pub(crate) disable_filesystem_isolation: Option<bool>,
+    /// Further paths that it may use, as `KIND:MODE:PATH`; readable directories are what `file` sources may name.
+    pub(crate) filesystem_isolation_extra_paths: Vec<String>,
+    /// Variables of the agent that it gets, with commas between them.
+    pub(crate) set_environment_variables: Option<String>,
 }
 
 /// How a node drains itself.
@@ -278,7 +304,12 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("telemetry.publish_node_metrics", "metrics of single nodes are not part of this release; /v1/client/stats has them"),
     ("client.chroot_env", "chroot isolation comes with the exec driver in a later release"),
     ("client.template", "templates are not part of this release"),
-    ("client.artifact", "artifacts are not part of this release"),
+    ("client.artifact.gcs_timeout", "artifacts are not fetched by gcs; use the https address of the object"),
+    ("client.artifact.hg_timeout", "artifacts are not fetched by hg; use git"),
+    (
+        "client.artifact.disable_artifact_inspection",
+        "links that leave the destination are never given to a task; leave them out of the artifact",
+    ),
     ("client.cni_path", "bridge and CNI networks are not part of this release"),
     ("client.cni_config_dir", "bridge and CNI networks are not part of this release"),
     ("client.bridge_network_name", "bridge and CNI networks are not part of this release"),

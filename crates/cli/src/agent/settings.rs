@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use client::{ClientConfig, HostNetwork, PluginCommand, PluginSettings};
+use client::{ArtifactConfig, ClientConfig, HostNetwork, PluginCommand, PluginSettings};
 use model::GoDuration;
 use serde_json::Value;
 use server::ServerConfig;
@@ -77,6 +77,14 @@ impl Reader {
                 default
             }
         }
+    }
+    /// A number of bytes with a unit as people write it: `10GB` (powers of ten) or `10GiB` (powers of two).
+    fn size(&mut self, name: &str, text: Option<&str>, default: u64) -> u64 {
+        let Some(text) = text else { return default };
+        bytes(text).unwrap_or_else(|| {
+            self.wrong(format!("{name} must be a size such as 100GB or 512MiB, it is {text:?}"));
+            default
+        })
     }
     fn ip(&mut self, name: &str, text: Option<&str>, default: IpAddr) -> IpAddr {
         let Some(text) = text else { return default };
@@ -369,6 +377,38 @@ fn client_config(
         });
     }
     config.stop_tasks_on_stop = dev;
+    config.artifacts = artifact_config(r, &c.artifact);
+    config
+}
+
+fn artifact_config(r: &mut Reader, a: &super::config::Artifact) -> ArtifactConfig {
+    let mut config = ArtifactConfig::default();
+    let limits = &mut config.limits;
+    limits.http_timeout = r.duration("client.artifact.http_read_timeout", a.http_read_timeout.as_deref(), limits.http_timeout);
+    limits.git_timeout = r.duration("client.artifact.git_timeout", a.git_timeout.as_deref(), limits.git_timeout);
+    limits.s3_timeout = r.duration("client.artifact.s3_timeout", a.s3_timeout.as_deref(), limits.s3_timeout);
+    limits.http_max_bytes = r.size("client.artifact.http_max_size", a.http_max_size.as_deref(), limits.http_max_bytes);
+    if limits.http_max_bytes == 0 {
+        r.wrong("client.artifact.http_max_size must be above 0: nothing could be fetched".into());
+    }
+    let unpacked = r.size("client.artifact.decompression_size_limit", a.decompression_size_limit.as_deref(), limits.unpacked_bytes);
+    limits.unpacked_bytes = unpacked;
+    limits.unpacked_files = a.decompression_file_count_limit.unwrap_or(limits.unpacked_files);
+    config.isolate = !a.disable_filesystem_isolation.unwrap_or(false);
+    for path in &a.filesystem_isolation_extra_paths {
+        match artifact::ExtraPath::parse(path) {
+            Ok(path) => config.extra_paths.push(path),
+            Err(why) => r.wrong(format!("client.artifact.filesystem_isolation_extra_paths: {why}")),
+        }
+    }
+    let names = a.set_environment_variables.as_deref().unwrap_or_default().split(',').map(str::trim);
+    config.environment = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    // Without its own file the agent has no drivers either, which is said there.
+    config.program = std::env::current_exe().ok().map(replaced).map(|program| PluginCommand {
+        name: "artifact".into(),
+        program,
+        args: vec!["artifact-fetch".into()],
+    });
     config
 }
 
@@ -394,6 +434,25 @@ fn engine_seen() -> bool {
 fn replaced(program: PathBuf) -> PathBuf {
     let text = program.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
     text.map(PathBuf::from).filter(|path| path.exists()).unwrap_or(program)
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1_000_000,
+        "g" | "gb" => 1_000_000_000,
+        "t" | "tb" => 1_000_000_000_000,
+        "ki" | "kib" => 1 << 10,
+        "mi" | "mib" => 1 << 20,
+        "gi" | "gib" => 1 << 30,
+        "ti" | "tib" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// Values of a free map as text: numbers and booleans are written by people without quotes.
@@ -458,6 +517,36 @@ mod tests {
             (json!({"leave_on_terminate": true}), json!({"deadline": "soon"}), "drain_on_shutdown.deadline"),
         ] {
             assert!(with(top, drain).expect_err("a mistake").contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn artifacts_have_their_limits() {
+        let with = |artifact: serde_json::Value| {
+            let client = json!({"enabled": true, "servers": ["a"], "artifact": artifact});
+            check(json!({"data_dir": "/x", "client": client})).map(|s| s.client.expect("client").artifacts)
+        };
+        let given = with(json!({
+            "http_read_timeout": "5m", "http_max_size": "2GiB", "git_timeout": "1m", "s3_timeout": "2m",
+            "decompression_file_count_limit": 7, "decompression_size_limit": "10 MB", "disable_filesystem_isolation": true,
+            "filesystem_isolation_extra_paths": ["d:r:/srv"], "set_environment_variables": "A, B"
+        }))
+        .expect("fine");
+        let seconds = [given.limits.http_timeout, given.limits.git_timeout, given.limits.s3_timeout].map(|d| d.as_secs());
+        assert_eq!(seconds, [300, 60, 120]);
+        assert_eq!((given.limits.http_max_bytes, given.limits.unpacked_bytes, given.limits.unpacked_files), (2 << 30, 10_000_000, 7));
+        assert_eq!((given.isolate, given.extra_paths.len(), given.environment.join(" ")), (false, 1, "A B".to_owned()));
+        assert!(with(json!({})).expect("defaults").isolate);
+        for (wrong, part) in [
+            (json!({"http_max_size": "big"}), "http_max_size"),
+            (json!({"http_max_size": "0"}), "above 0"),
+            (json!({"git_timeout": "x"}), "git_timeout"),
+            (json!({"filesystem_isolation_extra_paths": ["/srv"]}), "KIND:MODE"),
+            (json!({"gcs_timeout": "1m"}), "gcs"),
+            (json!({"hg_timeout": "1m"}), "hg"),
+            (json!({"disable_artifact_inspection": true}), "links"),
+        ] {
+            assert!(with(wrong.clone()).expect_err("a mistake").contains(part), "{wrong}");
         }
     }
 

@@ -2,6 +2,7 @@
 //! directory of its own, and whatever names that directory is ended with it.
 
 mod agent;
+mod artifacts;
 mod commands;
 mod demo;
 mod examples;

@@ -9,6 +9,7 @@ fn main() -> ExitCode {
         Some("mock") => driver_sdk::block_on(mock::serve()),
         Some("raw_exec") => driver_sdk::block_on(raw_exec::serve()),
         Some("remote_exec") => driver_sdk::block_on(remote_exec::serve()),
+        Some("artifact-fetch") => artifact::serve(),
         Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),
         Some("executor") => go_like::executor(),
         _ => ExitCode::from(2),

@@ -7,8 +7,10 @@ use driver_host::{CallError, Driver, TaskHandle, handle_from_bytes, handle_to_by
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
 use model::{Allocation, GoDuration, Job, Task};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
+    artifacts,
     machine::{Exit, StartFailure},
     run::AllocCommand,
     task_config,
@@ -85,7 +87,7 @@ impl Subject {
         Some(TaskCgroup::new(self.alloc.id, &self.task, &cores))
     }
 
-    fn dirs(&self) -> AllocDirs {
+    pub(crate) fn dirs(&self) -> AllocDirs {
         AllocDirs::new(&self.ctx.config.alloc_dir, self.alloc.id)
     }
 
@@ -107,7 +109,7 @@ fn blocking_failed(e: &tokio::task::JoinError) -> StartFailure {
 }
 
 /// Prepares and starts a run; answers with the handle.
-pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, StartFailure> {
+pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &CancellationToken) -> Result<Vec<u8>, StartFailure> {
     let ctx = &subject.ctx;
     let setup = |why: String| StartFailure::Setup { why, recoverable: false };
     let (Some(group), Some(task)) = (subject.job.group(&subject.alloc.task_group), subject.task()) else {
@@ -122,6 +124,10 @@ pub(crate) async fn start(subject: &Subject, run: &str) -> Result<Vec<u8>, Start
     let capabilities = driver.capabilities().unwrap_or_default();
     let cgroup = subject.cgroup();
     prepare(subject, task, cgroup.clone()).await?;
+    artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
+    if interrupted.is_cancelled() {
+        return Err(StartFailure::Interrupted);
+    }
     let prepared = begin.elapsed();
     let node = ctx.node();
     let (config, _vars) = task_config::build(&task_config::Input {

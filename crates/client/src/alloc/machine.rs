@@ -50,6 +50,10 @@ pub(crate) enum StartFailure {
     Validation(String),
     /// The node could not prepare it.
     Setup { why: String, recoverable: bool },
+    /// An artifact could not be fetched.
+    Artifact { why: String, recoverable: bool },
+    /// It was to be stopped, or the agent ends, before its driver was called.
+    Interrupted,
     /// The driver could not start it.
     Driver { why: String, recoverable: bool },
 }
@@ -116,6 +120,11 @@ pub(crate) enum Event {
         task: Arc<str>,
         message: String,
         annotations: BTreeMap<String, String>,
+    },
+    /// The node has something to tell of a task.
+    Noted {
+        task: Arc<str>,
+        event: Box<model::TaskEvent>,
     },
     /// What is known of a remote task.
     Remote {
@@ -204,6 +213,10 @@ pub(crate) enum Effect {
     /// The task is dead: its collector and cgroups go.
     TaskOver {
         task: Arc<str>,
+    },
+    /// A start is no longer wanted: what the node is at before the driver is called ends.
+    Interrupt {
+        run: String,
     },
     Wake {
         at: TimestampNs,
@@ -434,6 +447,7 @@ impl Machine {
             }
             Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
             Event::DriverSaid { task, message, annotations } => self.note(&task, events::driver(now.time, &message, &annotations)),
+            Event::Noted { task, event } => self.note(&task, *event),
             Event::Remote { task, view } => self.remote(&task, *view, now),
             Event::RemoteReleased { task } => {
                 if let Some(slot) = self.slots.get_mut(&task) {

@@ -67,6 +67,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
             Effect::Settle { task, .. } => format!("settle {task}"),
             Effect::EndUnattended { task, .. } => format!("end unattended {task}"),
             Effect::TaskOver { task } => format!("over {task}"),
+            Effect::Interrupt { .. } => "interrupt".into(),
             Effect::Wake { at, timer } => match timer {
                 Timer::Restart { task } => format!("restart {task} at {}", at / S),
                 Timer::ShutdownDelay { task, .. } => format!("delay {task} until {}", at / S),
@@ -179,6 +180,8 @@ fn failures_to_start_by_kind() {
         (StartFailure::Validation("v".into()), false),
         (StartFailure::Setup { why: "s".into(), recoverable: true }, true),
         (StartFailure::Setup { why: "s".into(), recoverable: false }, false),
+        (StartFailure::Artifact { why: "a".into(), recoverable: true }, true),
+        (StartFailure::Artifact { why: "a".into(), recoverable: false }, false),
         (StartFailure::Driver { why: "d".into(), recoverable: true }, true),
         (StartFailure::Driver { why: "d".into(), recoverable: false }, false),
     ] {
@@ -191,10 +194,19 @@ fn failures_to_start_by_kind() {
 
 #[test]
 fn a_stop_in_each_phase() {
-    // Starting: the stop follows the start.
+    // Starting: the stop follows the start, unless what precedes it can be interrupted.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
-    assert_eq!(p.stop(2 * S), Vec::<String>::new());
+    assert_eq!(p.stop(2 * S), ["interrupt"]);
     assert_eq!(p.started("t", 3 * S), ["wait t", "stop t"]);
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    p.stop(2 * S);
+    assert_eq!(p.failed_start("t", StartFailure::Interrupted, 3 * S), ["free t"]);
+    assert_eq!(p.freed("t", 3 * S), ["over t"]);
+    assert_eq!(p.machine.update().client_status, ClientStatus::Complete, "a stopped task has not failed");
+    // The agent ends: what was announced is left for the next one.
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    assert_eq!(p.failed_start("t", StartFailure::Interrupted, 3 * S), Vec::<String>::new());
+    assert!(!p.machine.unsettled() && p.machine.tasks().all(|(_, r)| r.run.is_some() && r.state.state == TaskRunState::Pending));
     // Running.
     let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
     p.started("t", S);

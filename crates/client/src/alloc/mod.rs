@@ -1,5 +1,6 @@
 //! Allocations: one loop each, which owns the state; see `machine` for what it decides and `effects` for what it does.
 
+mod artifacts;
 pub(crate) mod effects;
 pub(crate) mod machine;
 #[cfg(test)]

@@ -63,6 +63,11 @@ pub(crate) enum AllocCommand {
         message: String,
         annotations: BTreeMap<String, String>,
     },
+    /// The node has something to tell of a task.
+    Noted {
+        task: Arc<str>,
+        event: Box<model::TaskEvent>,
+    },
 }
 
 /// What others see of an allocation.
@@ -103,6 +108,8 @@ pub(crate) struct AllocLoop {
     /// Work that nothing waits for but the removal of the directory.
     cleanups: JoinSet<()>,
     exits: HashMap<String, CancellationToken>,
+    /// Starts under way; cancelled when they are no longer wanted.
+    starts: HashMap<String, CancellationToken>,
     published: Option<AllocClientUpdate>,
     destroyed: bool,
 }
@@ -139,6 +146,7 @@ impl AllocLoop {
             effects: JoinSet::new(),
             cleanups: JoinSet::new(),
             exits: HashMap::new(),
+            starts: HashMap::new(),
             published: None,
             destroyed: false,
         };
@@ -216,6 +224,7 @@ impl AllocLoop {
             AllocCommand::DriverSaid { task, message, annotations } => {
                 self.apply(Event::DriverSaid { task, message, annotations }).await;
             }
+            AllocCommand::Noted { task, event } => self.apply(Event::Noted { task, event }).await,
             AllocCommand::Restart { task, all, reply } => {
                 let answer = self.restart(task.as_deref(), all).await;
                 // The asker may have gone.
@@ -248,6 +257,9 @@ impl AllocLoop {
             && let Some(over) = self.exits.remove(run)
         {
             over.cancel();
+        }
+        if let Event::Started { run, .. } = &event {
+            self.starts.remove(run);
         }
         let now = self.now();
         let effects = self.machine.apply(event, now);
@@ -313,8 +325,10 @@ impl AllocLoop {
         match effect {
             Effect::Start { task, run } => {
                 let subject = self.subject(&task);
+                let interrupted = self.ctx.stop.child_token();
+                self.starts.insert(run.clone(), interrupted.clone());
                 self.effects.spawn(async move {
-                    let result = effects::start(&subject, &run).await;
+                    let result = effects::start(&subject, &run, &interrupted).await;
                     Some(Event::Started { task, run, result })
                 });
             }
@@ -370,6 +384,11 @@ impl AllocLoop {
             Effect::TaskOver { task } => {
                 let subject = self.subject(&task);
                 self.cleanups.spawn(async move { effects::task_over(&subject).await });
+            }
+            Effect::Interrupt { run } => {
+                if let Some(start) = self.starts.get(&run) {
+                    start.cancel();
+                }
             }
             Effect::Wake { at, timer } => {
                 let wait = u64::try_from(at.saturating_sub(now_ns())).unwrap_or(0);

@@ -52,7 +52,6 @@ pub(crate) fn logs_disabled(task: &Task) -> bool {
 pub(crate) fn refused(task: &Task) -> Option<String> {
     let identity = task.identity.iter().chain(&task.identities).any(|i| i.env || i.file);
     let what = [
-        (!task.artifacts.is_empty(), "artifact"),
         (!task.templates.is_empty(), "template"),
         (task.vault.is_some(), "vault"),
         (task.csi_plugin.is_some(), "csi_plugin"),

@@ -329,6 +329,11 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     if let Some(why) = task_config::refused(spec) {
         return Err(Preparation::Refused(why));
     }
+    if !spec.artifacts.is_empty() {
+        let why =
+            format!("driver {:?} runs tasks where this node has no directory for them: artifacts cannot be delivered there", spec.driver);
+        return Err(Preparation::Refused(format!("{why}; let the workload fetch them")));
+    }
     let driver = ctx.drivers.get(&spec.driver, Duration::from_secs(20)).await.map_err(Preparation::Later)?;
     if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
         return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));
@@ -351,7 +356,11 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         cgroup: None,
     })
     .map_err(|failure| match failure {
-        StartFailure::Validation(why) | StartFailure::Setup { why, .. } | StartFailure::Driver { why, .. } => Preparation::Refused(why),
+        StartFailure::Validation(why)
+        | StartFailure::Setup { why, .. }
+        | StartFailure::Artifact { why, .. }
+        | StartFailure::Driver { why, .. } => Preparation::Refused(why),
+        StartFailure::Interrupted => Preparation::Later("the preparation was interrupted".into()),
     })?;
     // Paths of this node would be lies at the provider.
     config.alloc_dir = String::new();

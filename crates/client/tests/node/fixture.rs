@@ -307,6 +307,7 @@ impl Rig {
             .into_iter()
             .map(|name| PluginCommand { name: name.into(), program: plugin(), args: vec![name.into()] })
             .collect();
+        config.artifacts.program = Some(PluginCommand { name: "artifact".into(), program: plugin(), args: vec!["artifact-fetch".into()] });
         let runtime = serde_json::json!({"root": self.dir.path().join("runtime")});
         config.plugins.insert("remote_exec".into(), PluginSettings { args: Vec::new(), config: Some(runtime) });
         config

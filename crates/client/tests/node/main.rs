@@ -1,5 +1,6 @@
 //! The node with real plugin processes and a server that is played by the test.
 
+mod artifacts;
 mod faults;
 mod fixture;
 mod http;

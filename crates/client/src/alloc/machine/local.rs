@@ -56,17 +56,27 @@ impl Machine {
                     self.begin_stop(task, now, out);
                 }
             }
+            // The agent ends: the next one finds a start that was never confirmed.
+            Err(StartFailure::Interrupted) if slot.kill.is_none() => slot.phase = Phase::Idle,
             Err(failure) => {
                 let (event, end) = match &failure {
-                    StartFailure::Validation(why) => (events::failed_validation(now.time, why), End::Unrecoverable),
-                    StartFailure::Setup { why, recoverable } => {
-                        (events::setup_failure(now.time, why, false), if *recoverable { End::StartFailed } else { End::Unrecoverable })
+                    StartFailure::Validation(why) => (Some(events::failed_validation(now.time, why)), End::Unrecoverable),
+                    StartFailure::Setup { why, recoverable } => (
+                        Some(events::setup_failure(now.time, why, false)),
+                        if *recoverable { End::StartFailed } else { End::Unrecoverable },
+                    ),
+                    StartFailure::Artifact { why, recoverable } => {
+                        (Some(events::artifact_failed(now.time, why)), if *recoverable { End::StartFailed } else { End::Unrecoverable })
                     }
                     StartFailure::Driver { why, recoverable } => {
-                        (events::driver_failure(now.time, why), if *recoverable { End::StartFailed } else { End::Unrecoverable })
+                        (Some(events::driver_failure(now.time, why)), if *recoverable { End::StartFailed } else { End::Unrecoverable })
                     }
+                    // The kill that has interrupted it says all that there is to say.
+                    StartFailure::Interrupted => (None, End::Unrecoverable),
                 };
-                events::push(&mut slot.record.state, event);
+                if let Some(event) = event {
+                    events::push(&mut slot.record.state, event);
+                }
                 self.ended(task, end, now);
                 self.free(task, true, out);
             }
@@ -253,6 +263,7 @@ impl Machine {
                 }
                 match (slot.phase, &slot.record.run) {
                     (Phase::Running, _) => self.begin_stop(task, now, out),
+                    (Phase::Starting, Some(run)) => out.push(Effect::Interrupt { run: run.id.clone() }),
                     // Its driver may never come back, and then nobody else would end it.
                     (Phase::Recovering, Some(run)) => out.push(Effect::EndUnattended { task: task.clone(), run: run.id.clone() }),
                     _ => {}
