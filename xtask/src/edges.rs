@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
     ("docker", &["driver-sdk"]),
+    ("ecs", &["driver-sdk"]),
     ("exec", &["driver-sdk", "executor-client", "process-driver"]),
     ("mock", &["driver-sdk"]),
     ("raw-exec", &["driver-sdk", "executor-client", "process-driver"]),

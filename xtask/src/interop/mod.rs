@@ -6,6 +6,7 @@ mod docker;
 mod docker_remote;
 mod dockerd;
 mod driver_template;
+mod ecs;
 mod go_conformance;
 mod go_driver;
 mod go_templates;
@@ -42,6 +43,11 @@ const CHECKS: &[Check] = &[
         "docker-remote",
         "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same container",
         docker_remote::check,
+    ),
+    (
+        "ecs",
+        "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: one task for each slot",
+        ecs::check,
     ),
     ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
     ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),

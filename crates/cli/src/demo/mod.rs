@@ -35,6 +35,7 @@ const ELSEWHERE: &str = "\
 The remote task ran in a directory of this machine that belongs to no node (remote_exec, transport \"local\"). On real runtimes:
   remote_exec    transport \"ssh\"; hosts with an ssh server, and a key to log in; nothing else is installed there (examples/agents/client-ssh.hcl)
   docker_remote  a Docker engine elsewhere, by TCP with TLS, ssh or a socket (docs/drivers/docker.md)
+  ecs            an Amazon ECS cluster, on Fargate or EC2; a plugin of its own, cargo build -p ecs (docs/drivers/ecs.md)
 What each driver guarantees is in docs/remote-tasks.md.";
 
 /// The whole demo may take this long; a story that hangs is a failure, not a wait.

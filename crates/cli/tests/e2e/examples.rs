@@ -48,6 +48,7 @@ fn all_job_examples_run() {
 
     // Needs hosts that ssh reaches: what can be known without them is checked here, the rest is `cargo xtask interop ssh`.
     agent.cli_ok(&["job", "validate", &example("remote-ssh.nomad.hcl").display().to_string()]);
+    agent.cli_ok(&["job", "validate", &example("remote-ecs.nomad.hcl").display().to_string()]);
 
     // What was started ends when it is stopped, remote instance included.
     for job in ["hello", "lifecycle", "counter"] {
@@ -92,7 +93,7 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
 #[test]
 fn agent_examples_are_understood() {
     // The examples name directories and ports of a real installation: they are checked, not run.
-    for file in ["agents/server.hcl", "agents/client.hcl", "agents/client-ssh.hcl"] {
+    for file in ["agents/server.hcl", "agents/client.hcl", "agents/client-ssh.hcl", "agents/client-ecs.hcl"] {
         let text = fs::read_to_string(example(file)).expect("the example");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let local = text.replace("/var/lib/drover", &dir.path().display().to_string());

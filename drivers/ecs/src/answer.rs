@@ -1,0 +1,228 @@
+//! Errors of the service as one of the three answers. Codes decide; only where one code has several meanings does its text.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use aws_sdk_ecs::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_ecs::types::Failure;
+use driver_sdk::RemoteError;
+
+/// What went wrong with a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// What was attempted.
+    pub(crate) doing: &'static str,
+    /// What came of it.
+    pub(crate) what: What,
+}
+
+/// What came of a call that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The service has answered with an error.
+    Refused { code: String, message: String },
+    /// No answer, or one that is none: whether the call took effect is not known.
+    NoAnswer(String),
+}
+
+/// What an error means for the instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// It cannot succeed in this form, whoever sends it.
+    WrongRequest,
+    /// There is no room or no quota for it now; nothing was made.
+    NoRoom,
+    /// Too many requests.
+    Throttled,
+    /// Not with these credentials.
+    Credentials,
+    /// The cluster does not exist.
+    NoCluster,
+    /// Nothing is known.
+    CouldNotAsk,
+}
+
+/// What a code means. `message` is consulted where the service has one code for many things.
+pub(crate) fn meaning(code: &str, message: &str) -> Meaning {
+    match code {
+        "ClientException" if message.contains("Capacity is unavailable") || message.contains("Too many concurrent attempts") => {
+            Meaning::NoRoom
+        }
+        "ClientException"
+        | "InvalidParameterException"
+        | "UnsupportedFeatureException"
+        | "PlatformUnknownException"
+        | "PlatformTaskDefinitionIncompatibilityException"
+        | "ValidationException"
+        | "SerializationException" => Meaning::WrongRequest,
+        "LimitExceededException" | "ServiceQuotaExceededException" => Meaning::NoRoom,
+        "ThrottlingException" | "Throttling" | "ThrottledException" | "TooManyRequestsException" | "RequestLimitExceeded" | "SlowDown" => {
+            Meaning::Throttled
+        }
+        "AccessDeniedException"
+        | "AccessDenied"
+        | "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "InvalidSignatureException"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "IncompleteSignatureException"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "RequestExpired"
+        | "NotAuthorized"
+        | "OptInRequired"
+        | "BlockedException" => Meaning::Credentials,
+        "ClusterNotFoundException" => Meaning::NoCluster,
+        // ServerException, InternalError and whatever comes later: an error that is not understood is no answer.
+        _ => Meaning::CouldNotAsk,
+    }
+}
+
+/// The causes of an error, outermost first, each once.
+fn chain(error: &dyn StdError) -> String {
+    let mut out = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !out.contains(&text) {
+            out = format!("{out}: {text}");
+        }
+        cause = inner.source();
+    }
+    out
+}
+
+impl Trouble {
+    /// From the error of a call.
+    pub(crate) fn of<E>(doing: &'static str, error: SdkError<E>) -> Self
+    where
+        E: ProvideErrorMetadata + StdError + 'static,
+    {
+        let what = match &error {
+            SdkError::ServiceError(context) => {
+                let status = context.raw().status();
+                match context.err().code() {
+                    Some(code) => {
+                        What::Refused { code: code.to_owned(), message: context.err().message().unwrap_or("no explanation").to_owned() }
+                    }
+                    None => What::NoAnswer(format!("the answer has status {status} and no error code")),
+                }
+            }
+            // Connecting, credentials, time-outs, and answers that cannot be read.
+            _ => What::NoAnswer(chain(&error)),
+        };
+        Self { doing, what }
+    }
+
+    /// What it means.
+    pub(crate) fn meaning(&self) -> Meaning {
+        match &self.what {
+            What::Refused { code, message } => meaning(code, message),
+            What::NoAnswer(_) => Meaning::CouldNotAsk,
+        }
+    }
+
+    /// Whether the service answered with this code.
+    pub(crate) fn is(&self, wanted: &str) -> bool {
+        matches!(&self.what, What::Refused { code, .. } if code == wanted)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { doing, what } = self;
+        match what {
+            What::NoAnswer(why) => write!(f, "could not {doing}: {why}"),
+            What::Refused { code, message } => match self.meaning() {
+                Meaning::Credentials => write!(
+                    f,
+                    "could not {doing}: AWS refuses this node's credentials ({code}: {message}); check them and their permissions (docs/drivers/ecs.md)"
+                ),
+                Meaning::NoCluster => {
+                    write!(f, "could not {doing}: the cluster does not exist ({message}); check `cluster` and `region` of the plugin")
+                }
+                Meaning::Throttled => {
+                    write!(f, "could not {doing}: too many requests ({code}: {message}); it is tried again, see requests_per_second")
+                }
+                Meaning::NoRoom => write!(f, "could not place the task: {code}: {message}; nothing was started, it is tried again"),
+                Meaning::WrongRequest | Meaning::CouldNotAsk => write!(f, "could not {doing}: {code}: {message}"),
+            },
+        }
+    }
+}
+
+impl From<Trouble> for RemoteError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble.meaning() {
+            Meaning::WrongRequest => RemoteError::WrongRequest(trouble.to_string()),
+            _ => RemoteError::CouldNotAsk(trouble.to_string()),
+        }
+    }
+}
+
+/// Why RunTask, answered with success, has started nothing.
+pub(crate) fn not_placed(failures: &[Failure]) -> RemoteError {
+    if failures.is_empty() {
+        return RemoteError::could_not_ask("RunTask was answered with neither a task nor a reason; whether one was started is not known");
+    }
+    let texts: Vec<String> = failures
+        .iter()
+        .map(|failure| {
+            let reason = failure.reason().unwrap_or("no reason given");
+            failure.detail().map_or_else(|| reason.to_owned(), |detail| format!("{reason} ({detail})"))
+        })
+        .collect();
+    let text = texts.join(", ");
+    // What the task needs and no instance of the cluster has is not had later either, unless somebody adds one: that is room, too.
+    RemoteError::could_not_ask(format!("could not place the task: {text}; nothing was started, it is tried again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: &str, message: &str) -> RemoteError {
+        Trouble { doing: "start the task", what: What::Refused { code: code.into(), message: message.into() } }.into()
+    }
+
+    #[test]
+    fn codes_are_one_of_the_three_answers() {
+        let wrong = ["ClientException", "InvalidParameterException", "PlatformUnknownException", "UnsupportedFeatureException"];
+        for code in wrong {
+            assert!(matches!(refused(code, "m"), RemoteError::WrongRequest(_)), "{code}");
+        }
+        let unknown = [
+            ("ThrottlingException", "too many requests"),
+            ("ServerException", "ServerException: m"),
+            ("UnrecognizedClientException", "credentials"),
+            ("AccessDeniedException", "permissions"),
+            ("ExpiredTokenException", "credentials"),
+            ("ClusterNotFoundException", "does not exist"),
+            ("LimitExceededException", "could not place"),
+            ("SomethingNew", "SomethingNew: m"),
+        ];
+        for (code, text) in unknown {
+            let RemoteError::CouldNotAsk(said) = refused(code, "m") else { panic!("{code}") };
+            assert!(said.contains(text), "{code}: {said}");
+        }
+        let full = refused("ClientException", "Capacity is unavailable at this time. Please try again later");
+        assert!(matches!(&full, RemoteError::CouldNotAsk(why) if why.contains("could not place")), "{full}");
+    }
+
+    #[test]
+    fn silence_and_rubbish_say_nothing() {
+        let silent = Trouble { doing: "look at tasks", what: What::NoAnswer("timeout".into()) };
+        assert_eq!(RemoteError::from(silent), RemoteError::could_not_ask("could not look at tasks: timeout"));
+    }
+
+    #[test]
+    fn a_task_without_a_place_says_why() {
+        let failure = Failure::builder().reason("RESOURCE:MEMORY").detail("2 of 3 instances").build();
+        let RemoteError::CouldNotAsk(why) = not_placed(&[failure]) else { panic!() };
+        assert!(why.starts_with("could not place the task: RESOURCE:MEMORY (2 of 3 instances)"), "{why}");
+        assert!(matches!(not_placed(&[]), RemoteError::CouldNotAsk(why) if why.contains("not known")));
+    }
+}

@@ -1,0 +1,96 @@
+//! No more requests a second than the operator allows, in the order in which they are asked for.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long nothing is asked after the service has complained.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What is left of the budget: requests are booked ahead, so that nobody overtakes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Account {
+    /// Pause between two requests.
+    every: Duration,
+    /// How far bookings may lie behind the clock: what was not used is saved up to this.
+    saved: Duration,
+    /// When the next request is booked for.
+    next: Duration,
+}
+
+impl Account {
+    fn new(per_second: f64) -> Self {
+        // A second's worth may come at once.
+        Self { every: Duration::from_secs_f64(1.0 / per_second), saved: Duration::from_secs(1), next: Duration::ZERO }
+    }
+
+    /// Books a request and says how long to wait for it.
+    fn take(&mut self, now: Duration) -> Duration {
+        let at = self.next.max(now.saturating_sub(self.saved));
+        self.next = at + self.every;
+        at.saturating_sub(now)
+    }
+
+    /// Nobody is let through for a while, also those that come later.
+    fn pause(&mut self, now: Duration) {
+        self.next = self.next.max(now + PAUSE);
+    }
+}
+
+/// The budget of one node at one provider.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    begun: Instant,
+    account: Mutex<Account>,
+}
+
+impl Budget {
+    /// So many requests each second.
+    pub(crate) fn new(per_second: f64) -> Self {
+        Self { begun: Instant::now(), account: Mutex::new(Account::new(per_second)) }
+    }
+
+    fn account(&self) -> std::sync::MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when a request may be made.
+    pub(crate) async fn take(&self) {
+        let wait = self.account().take(self.begun.elapsed());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The service has said that there are too many.
+    pub(crate) fn slow_down(&self) {
+        self.account().pause(self.begun.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_spread_and_savings_are_bounded() {
+        let mut account = Account::new(10.0);
+        let now = Duration::from_secs(100);
+        let waits: Vec<u128> = (0..14).map(|_| account.take(now).as_millis()).collect();
+        // Ten are saved up, the eleventh is due now, then one each tenth of a second.
+        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 100, 200, 300]);
+        assert_eq!(account.take(now + Duration::from_millis(400)).as_millis(), 0);
+        let later = now + Duration::from_secs(3600);
+        assert_eq!((0..14).filter(|_| account.take(later).is_zero()).count(), 11, "an hour of quiet saves no more than a second's worth");
+    }
+
+    #[test]
+    fn a_complaint_holds_everybody_up() {
+        let mut account = Account::new(10.0);
+        let now = Duration::from_secs(100);
+        account.pause(now);
+        assert_eq!(account.take(now), PAUSE);
+        assert_eq!(account.take(now), PAUSE + Duration::from_millis(100));
+        account.pause(now);
+        assert_eq!(account.take(now), PAUSE + Duration::from_millis(200), "a second complaint adds nothing to a longer wait");
+    }
+}

@@ -1,0 +1,782 @@
+//! The driver.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use aws_sdk_ecs::types::Task;
+use driver_sdk::config::Config;
+use driver_sdk::schema::Spec;
+use driver_sdk::{
+    AgentConfig, Context, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk,
+    LogsQuery, Observation, ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
+};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::answer::{Meaning, not_placed};
+use crate::api::{self, Api, BATCH, ClusterSeen, Listing, Ran};
+use crate::config::PluginConfig;
+use crate::definition::{LogPlace, Made};
+use crate::logs::{Ended, Places};
+use crate::look::{Absence, absence, gone, observation};
+use crate::marks::{self, Marks};
+use crate::options::{EcsTask, TaskOptions};
+use crate::plan;
+use crate::poll::{Look, Poller};
+
+type Answer<T> = Result<T, RemoteError>;
+
+/// Longest time that a container may have for its end, and then some for the service's own.
+const STOP_SLACK: Duration = Duration::from_secs(150);
+/// How often a stop looks whether the task has ended.
+const STOP_LOOK: Duration = Duration::from_secs(1);
+/// How long after a start whose answer was lost a listing that does not show the task is not believed.
+const LOST_ANSWER: Duration = Duration::from_secs(10);
+/// How soon a cluster that is not well is asked for again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// What hosts wait for a fingerprint.
+const FINGERPRINT_WITHIN: Duration = Duration::from_millis(800);
+
+/// The token that finds an instance again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HandleV1 {
+    /// ARN of the cluster: one of the same name in another account is another one.
+    pub(crate) cluster: String,
+    /// ARN of the task.
+    pub(crate) arn: String,
+    /// Idempotency key.
+    pub(crate) key: String,
+    pub(crate) owner: String,
+    /// When it was made, in seconds since 1970.
+    pub(crate) created: u64,
+    /// The container that counts.
+    pub(crate) container: String,
+    /// Where its output is, when it is anywhere.
+    pub(crate) log: Option<LogPlace>,
+}
+
+impl DriverState for HandleV1 {
+    const VERSION: u16 = 1;
+}
+
+impl HandleV1 {
+    fn created(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(self.created)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was answered about the cluster.
+#[derive(Clone)]
+struct Health {
+    at: std::time::Instant,
+    answer: Answer<ClusterSeen>,
+}
+
+/// The cluster and what this node knows of it.
+struct Site {
+    api: Api,
+    config: PluginConfig,
+    poller: Arc<Poller>,
+    places: Places,
+    /// The last answer about the cluster, and when it came.
+    health: Mutex<Option<Health>>,
+    /// One question about the cluster at a time; who waits takes the answer.
+    asking: tokio::sync::Mutex<()>,
+    /// One start of a key at a time.
+    starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Keys with a start whose answer was lost, and when.
+    lost: Mutex<HashMap<String, std::time::Instant>>,
+    /// Acknowledged tasks that the service did not let be tagged.
+    acknowledged: Mutex<HashSet<String>>,
+}
+
+/// The loop of a site, which ends when another one takes its place.
+struct Loop {
+    looking: tokio::task::JoinHandle<()>,
+    poller: Arc<Poller>,
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.looking.abort();
+        self.poller.close();
+    }
+}
+
+/// The driver `ecs`.
+#[derive(Default)]
+pub struct Driver {
+    context: OnceLock<Context>,
+    config: Mutex<PluginConfig>,
+    provider: Mutex<String>,
+    site: Mutex<Option<(Arc<Site>, Loop)>>,
+    /// Why there is no site.
+    missing: Mutex<String>,
+    /// A fingerprint after an unhealthy one is on its way.
+    looks_again: Arc<AtomicBool>,
+}
+
+fn error(error: Error) -> RemoteError {
+    RemoteError::wrong_request(error)
+}
+
+fn seconds(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+impl Site {
+    /// The cluster's ARN, asked for once and when it matters.
+    async fn cluster(&self, fresh: bool) -> Answer<String> {
+        let known = || lock(&self.health).clone();
+        let arn = |seen: ClusterSeen| seen.arn;
+        if let Some(Health { answer: Ok(seen), .. }) = known()
+            && !fresh
+        {
+            return Ok(arn(seen));
+        }
+        let begun = std::time::Instant::now();
+        let _turn = self.asking.lock().await;
+        if let Some(health) = known().filter(|h| h.at > begun) {
+            return health.answer.map(arn);
+        }
+        let answer = self.api.cluster().await.map_err(RemoteError::from).and_then(|seen| self.of_account(seen));
+        *lock(&self.health) = Some(Health { at: std::time::Instant::now(), answer: answer.clone() });
+        answer.map(arn)
+    }
+
+    fn of_account(&self, seen: ClusterSeen) -> Answer<ClusterSeen> {
+        let account = seen.arn.split(':').nth(4).unwrap_or_default();
+        match &self.api.cluster.place {
+            Some((_, wanted)) if wanted != account => {
+                Err(RemoteError::could_not_ask(format!("the cluster {} is of account {account}, configured is {wanted}", seen.arn)))
+            }
+            _ => Ok(seen),
+        }
+    }
+
+    /// Absence counts only in the cluster that had it.
+    async fn same_cluster(&self, handle: &HandleV1, fresh: bool) -> Answer<()> {
+        let here = self.cluster(fresh).await?;
+        if handle.cluster == here {
+            return Ok(());
+        }
+        Err(RemoteError::could_not_ask(format!("the instance lives in the cluster {}, this node reaches {here}", handle.cluster)))
+    }
+
+    fn is_acknowledged(&self, arn: &str) -> bool {
+        lock(&self.acknowledged).contains(arn)
+    }
+
+    /// What the tags of a task say; the handle's word where they are gone.
+    fn marks(&self, task: &Task, handle: Option<&HandleV1>) -> Option<Marks> {
+        let mut marks = match (Marks::of(task.tags()), handle) {
+            (Some(marks), Some(handle)) if marks.key != handle.key => Marks { key: handle.key.clone(), ..marks },
+            (Some(marks), _) => marks,
+            (None, Some(handle)) => {
+                Marks { key: handle.key.clone(), owner: handle.owner.clone(), container: handle.container.clone(), ..Marks::default() }
+            }
+            (None, None) => return None,
+        };
+        marks.acknowledged |= task.task_arn().is_some_and(|arn| self.is_acknowledged(arn));
+        Some(marks)
+    }
+
+    async fn log_of(&self, task: &Task, container: &str) -> Answer<Option<LogPlace>> {
+        let (Some(definition), Some(arn)) = (task.task_definition_arn(), task.task_arn()) else {
+            return Ok(None);
+        };
+        Ok(self.api.definition(definition).await?.log(container, arn))
+    }
+
+    async fn handle(&self, task: &Task, marks: &Marks) -> Answer<HandleV1> {
+        let arn = task.task_arn().filter(|arn| !arn.is_empty());
+        let arn = arn.ok_or_else(|| RemoteError::could_not_ask("the service tells of a task without an ARN"))?;
+        let log = match self.log_of(task, &marks.container).await {
+            Ok(log) => log,
+            // The instance is there; its log is looked for again when somebody reads it.
+            Err(why) => {
+                tracing::warn!(task = arn, %why, "where the log of the task is cannot be found out now");
+                None
+            }
+        };
+        let cluster = match task.cluster_arn() {
+            Some(cluster) => cluster.to_owned(),
+            None => self.cluster(false).await?,
+        };
+        let created = task.created_at().and_then(|at| SystemTime::try_from(*at).ok()).unwrap_or_else(SystemTime::now);
+        Ok(HandleV1 {
+            cluster,
+            arn: arn.to_owned(),
+            key: marks.key.clone(),
+            owner: marks.owner.clone(),
+            created: seconds(created),
+            container: marks.container.clone(),
+            log,
+        })
+    }
+
+    /// Tasks by ARN; what the service does not know is left out.
+    async fn tasks(&self, arns: &[String]) -> Answer<Vec<Task>> {
+        let mut tasks = Vec::with_capacity(arns.len());
+        for batch in arns.chunks(BATCH) {
+            tasks.extend(self.api.describe(batch.to_vec()).await?.0);
+        }
+        Ok(tasks)
+    }
+
+    /// Tasks of a listing that are wanted; stops reading when `enough`.
+    async fn listed(&self, listing: Listing<'_>, wanted: impl Fn(&Marks) -> bool, enough: usize) -> Answer<Vec<(Task, Marks)>> {
+        let (mut found, mut from) = (Vec::new(), None);
+        loop {
+            let (arns, next) = self.api.list(listing, from, BATCH).await?;
+            for task in self.tasks(&arns).await? {
+                if let Some(marks) = self.marks(&task, None).filter(&wanted) {
+                    found.push((task, marks));
+                }
+            }
+            from = next;
+            if from.is_none() || found.len() >= enough {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The live task of a key.
+    async fn live(&self, key: &str, owner: &str) -> Answer<Option<(Task, Marks)>> {
+        let started_by = marks::started_by(owner, key);
+        let mut found = self.listed(Listing::OfKey(&started_by), |m| m.key == key && m.owner == owner, usize::MAX).await?;
+        found.sort_by_key(|(task, _)| task.created_at().map(|at| at.secs()));
+        if found.len() > 1 {
+            let arns: Vec<&str> = found.iter().filter_map(|(task, _)| task.task_arn()).collect();
+            tracing::error!(key, ?arns, "a key has several tasks; the oldest counts, the others must be ended by hand");
+        }
+        Ok(found.into_iter().next())
+    }
+
+    /// The task of a key, also one that has ended lately and is not acknowledged.
+    async fn search(&self, key: &str, owner: &str) -> Answer<Option<(Task, Marks)>> {
+        if let Some((task, marks)) = self.live(key, owner).await?
+            && observation(&task, &marks).state != InstanceState::Gone
+        {
+            return Ok(Some((task, marks)));
+        }
+        // The service lists by starter without a further filter only, and then live ones: those that have ended are gone through.
+        let ended = self.listed(Listing::Ended, |m| m.key == key && m.owner == owner && !m.acknowledged, 1).await?;
+        Ok(ended.into_iter().next())
+    }
+
+    /// What to say of a task that the service calls missing.
+    async fn missing(&self, handle: &HandleV1) -> Observation {
+        let unknown = |why: &dyn std::fmt::Display| Observation::unknown(handle.key.as_str(), why);
+        let window = self.config.consistency_window;
+        let mut found = None;
+        loop {
+            match absence(handle.created(), SystemTime::now(), window, found) {
+                Absence::TooEarly => {
+                    return unknown(&format!(
+                        "ECS does not know the task {} yet; it was made less than {} s ago, so this says nothing",
+                        handle.arn,
+                        window.as_secs()
+                    ));
+                }
+                Absence::Search => {
+                    if let Err(why) = self.same_cluster(handle, true).await {
+                        return unknown(&why);
+                    }
+                    match self.search(&handle.key, &handle.owner).await {
+                        Ok(seen) => found = Some(seen.is_some_and(|(task, _)| task.task_arn() == Some(&handle.arn))),
+                        Err(why) => return unknown(&why),
+                    }
+                }
+                Absence::Gone => {
+                    if let Some(log) = &handle.log {
+                        self.places.forget(log);
+                    }
+                    return gone(&handle.key);
+                }
+                Absence::Contradiction => {
+                    return unknown(&format!("ECS lists the task {} and says that it does not know it", handle.arn));
+                }
+            }
+        }
+    }
+
+    async fn look_at(&self, handle: &HandleV1) -> Answer<Option<(Task, Marks)>> {
+        let (tasks, failures) = self.api.describe(vec![handle.arn.clone()]).await?;
+        if let Some(task) = tasks.into_iter().find(|t| t.task_arn() == Some(&handle.arn)) {
+            let marks = self.marks(&task, Some(handle)).unwrap_or_default();
+            return Ok(Some((task, marks)));
+        }
+        match failures.iter().find(|f| f.arn() == Some(&handle.arn)).and_then(|f| f.reason()) {
+            Some("MISSING") => Ok(None),
+            Some(other) => Err(RemoteError::could_not_ask(format!("ECS says {other} of the task {}", handle.arn))),
+            None => Err(RemoteError::could_not_ask(format!("ECS says nothing of the task {}", handle.arn))),
+        }
+    }
+
+    /// No change under an epoch that is older than one that was used.
+    fn accept(marks: &Marks, epoch: u64) -> Answer<()> {
+        if marks.epoch > epoch {
+            return Err(RemoteError::StaleEpoch { given: epoch, accepted: marks.epoch });
+        }
+        Ok(())
+    }
+
+    /// Takes the task over with this epoch. Between looking and tagging lies a moment, so it is looked at once more.
+    async fn claim(&self, handle: &HandleV1, marks: &Marks, epoch: u64) -> Answer<()> {
+        Self::accept(marks, epoch)?;
+        if marks.epoch == epoch {
+            return Ok(());
+        }
+        self.api.tag(&handle.arn, vec![marks::epoch_tag(epoch)]).await?;
+        match self.look_at(handle).await? {
+            Some((_, now)) => Self::accept(&now, epoch),
+            None => Ok(()),
+        }
+    }
+
+    async fn existing(&self, task: Task, marks: Marks, epoch: u64) -> Answer<Ensured> {
+        let handle = self.handle(&task, &marks).await?;
+        let mut observed = observation(&task, &marks);
+        if observed.state == InstanceState::Gone {
+            return Err(RemoteError::sealed("the key has had its instance, whose end was acknowledged; a new start needs a new key"));
+        }
+        if observed.state == InstanceState::Exited {
+            Self::accept(&marks, epoch)?;
+        } else {
+            self.claim(&handle, &marks, epoch).await?;
+            observed.epoch = observed.epoch.max(epoch);
+        }
+        Ok(Ensured { handle: handle.remote_handle()?, observed, created: false })
+    }
+
+    async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        plan::refused(&request)?;
+        let options = EcsTask::decode(&request.task.msgpack_driver_config).map_err(error)?;
+        let turn = lock(&self.starting).entry(request.key.clone()).or_default().clone();
+        let _turn = turn.lock().await;
+        let ensured = self.start(&request, &options).await;
+        let mut starting = lock(&self.starting);
+        // Ours, the map's: nobody else waits.
+        if starting.get(&request.key).is_some_and(|entry| Arc::strong_count(entry) <= 2) {
+            starting.remove(&request.key);
+        }
+        ensured
+    }
+
+    async fn start(&self, request: &Ensure, options: &EcsTask) -> Answer<Ensured> {
+        if let Some((task, marks)) = self.live(&request.key, &request.owner).await? {
+            return self.existing(task, marks, request.epoch).await;
+        }
+        let known = match (options.definition(), &options.container) {
+            (Some(name), _) => self.api.definition(name).await?,
+            (None, Some(container)) => {
+                let made = Made::of(options, container, &request.task, &request.owner, &self.api.region)?;
+                let owner =
+                    Marks { owner: request.owner.clone(), ..Marks::default() }.tags().into_iter().filter(|t| t.key() == Some(marks::OWNER));
+                self.api.made(&made, owner.collect()).await?
+            }
+            (None, None) => return Err(RemoteError::wrong_request("config.task names neither a task_definition nor a container")),
+        };
+        let plan = plan::plan(request, options, &known.container(options.container_name.as_deref())?)?;
+        // Whatever ends this call before its answer: the task may exist.
+        lock(&self.lost).insert(request.key.clone(), std::time::Instant::now());
+        let ran = self.api.run(&plan, &known.arn).await;
+        if !matches!(&ran, Err(trouble) if trouble.meaning() == Meaning::CouldNotAsk) {
+            lock(&self.lost).remove(&request.key);
+        }
+        match ran? {
+            Ran::Task(task) => {
+                let handle = self.handle(&task, &plan.marks).await?;
+                // The answer to a repetition is that to the first request; how the task is now is another question, and not this one's.
+                let observed = observation(&task, &plan.marks);
+                Ok(Ensured { handle: handle.remote_handle()?, observed, created: true })
+            }
+            Ran::NotPlaced(failures) => Err(not_placed(&failures)),
+            // An earlier start of this key, by another manager or under another epoch.
+            Ran::Taken(arns) => {
+                let mut tasks = self.tasks(&arns).await?.into_iter().filter_map(|task| {
+                    let marks = self.marks(&task, None)?;
+                    (marks.key == request.key && marks.owner == request.owner).then_some((task, marks))
+                });
+                match tasks.next() {
+                    Some((task, marks)) => self.existing(task, marks, request.epoch).await,
+                    None => Err(RemoteError::could_not_ask(format!(
+                        "ECS says that the key has the tasks {arns:?} already, and does not show them; nothing was started"
+                    ))),
+                }
+            }
+        }
+    }
+
+    async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
+        self.same_cluster(handle, false).await?;
+        if !matches!(stop.signal.as_str(), "" | "SIGTERM") {
+            tracing::warn!(signal = stop.signal, task = handle.arn, "ECS sends the signal that the image names; no other can be chosen");
+        }
+        let deadline = std::time::Instant::now() + stop.timeout + STOP_SLACK;
+        let mut told = false;
+        loop {
+            let Some((task, marks)) = self.look_at(handle).await? else {
+                return match self.missing(handle).await {
+                    seen if seen.state == InstanceState::Unknown => Err(RemoteError::could_not_ask(seen.reason)),
+                    seen => Ok(seen),
+                };
+            };
+            let seen = observation(&task, &marks);
+            match seen.state {
+                InstanceState::Gone => return Ok(seen),
+                InstanceState::Exited => return Self::accept(&marks, epoch).map(|()| seen),
+                InstanceState::Unknown => return Err(RemoteError::could_not_ask(seen.reason)),
+                InstanceState::Creating | InstanceState::Running => {}
+            }
+            if !told {
+                self.claim(handle, &marks, epoch).await?;
+                self.api.stop(&handle.arn, "stopped by the job's scheduler").await?;
+                told = true;
+                continue;
+            }
+            if std::time::Instant::now() > deadline {
+                let status = task.last_status().unwrap_or_default();
+                return Err(RemoteError::could_not_ask(format!(
+                    "the task {} was told to end and is still {status} after {} s",
+                    handle.arn,
+                    (stop.timeout + STOP_SLACK).as_secs()
+                )));
+            }
+            tokio::time::sleep(STOP_LOOK).await;
+        }
+    }
+
+    async fn acknowledge(&self, handle: &HandleV1, epoch: u64) -> Answer<()> {
+        self.same_cluster(handle, false).await?;
+        let Some((task, marks)) = self.look_at(handle).await? else {
+            return match self.missing(handle).await {
+                seen if seen.state == InstanceState::Unknown => Err(RemoteError::could_not_ask(seen.reason)),
+                _ => Ok(()),
+            };
+        };
+        let seen = observation(&task, &marks);
+        match seen.state {
+            InstanceState::Gone => return Ok(()),
+            InstanceState::Exited => Self::accept(&marks, epoch)?,
+            _ => {
+                return Err(RemoteError::wrong_request(format!(
+                    "instance {} has not ended; stop it before its result is acknowledged",
+                    handle.key
+                )));
+            }
+        }
+        let tags = vec![marks::epoch_tag(epoch), marks::acknowledged_tag()];
+        match self.api.tag(&handle.arn, tags).await {
+            Ok(()) => {}
+            // The service may take no tags for what has ended. It forgets it within the hour; until then this node remembers.
+            Err(trouble) if ["InvalidParameterException", "ResourceNotFoundException", "ClientException"].iter().any(|c| trouble.is(c)) => {
+                tracing::debug!(task = handle.arn, %trouble, "an ended task is not tagged as acknowledged");
+                lock(&self.acknowledged).insert(handle.arn.clone());
+            }
+            Err(trouble) => return Err(trouble.into()),
+        }
+        if let Some(log) = &handle.log {
+            self.places.forget(log);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Look for Site {
+    async fn look(&self, handles: &[HandleV1]) -> Vec<Observation> {
+        let mut seen = Vec::with_capacity(handles.len());
+        for batch in handles.chunks(BATCH) {
+            let arns: Vec<String> = batch.iter().map(|h| h.arn.clone()).collect();
+            let (tasks, failures) = match self.api.describe(arns).await {
+                Ok(answer) => answer,
+                Err(why) => {
+                    seen.extend(batch.iter().map(|h| Observation::unknown(h.key.as_str(), &why)));
+                    continue;
+                }
+            };
+            let tasks: HashMap<&str, &Task> = tasks.iter().filter_map(|t| Some((t.task_arn()?, t))).collect();
+            for handle in batch {
+                let failure = || failures.iter().find(|f| f.arn() == Some(&handle.arn)).and_then(|f| f.reason());
+                let now = match (tasks.get(handle.arn.as_str()), failure()) {
+                    (Some(task), _) => observation(task, &self.marks(task, Some(handle)).unwrap_or_default()),
+                    (None, Some("MISSING")) => self.missing(handle).await,
+                    (None, why) => Observation::unknown(
+                        handle.key.as_str(),
+                        format!("ECS says {} of the task {}", why.unwrap_or("nothing"), handle.arn),
+                    ),
+                };
+                seen.push(now);
+            }
+        }
+        seen
+    }
+}
+
+struct OneTask<'a>(&'a Site, &'a HandleV1);
+
+#[async_trait]
+impl Ended for OneTask<'_> {
+    async fn ended(&self) -> Answer<bool> {
+        let seen = self.0.look(std::slice::from_ref(self.1)).await;
+        Ok(seen.first().is_some_and(|s| matches!(s.state, InstanceState::Exited | InstanceState::Gone)))
+    }
+}
+
+impl Driver {
+    /// A driver without a cluster; `set_config` names it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn site(&self) -> Answer<Arc<Site>> {
+        let site = lock(&self.site).as_ref().map(|(site, _)| site.clone());
+        site.ok_or_else(|| RemoteError::could_not_ask(lock(&self.missing).clone()))
+    }
+
+    fn resolve(&self, handle: &RemoteHandle) -> Answer<(Arc<Site>, HandleV1)> {
+        Ok((self.site()?, HandleV1::from_remote_handle(handle)?))
+    }
+}
+
+#[async_trait]
+impl RemoteDriver for Driver {
+    fn info(&self) -> PluginInfo {
+        PluginInfo::new("ecs", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn attach(&self, context: Context) {
+        let _ = self.context.set(context);
+    }
+
+    fn config_schema(&self) -> Option<Spec> {
+        Some(PluginConfig::schema())
+    }
+
+    async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
+        let config = PluginConfig::decode(config)?;
+        let cluster = config.cluster()?;
+        *lock(&self.config) = config.clone();
+        let nowhere = |why: &str| {
+            *lock(&self.site) = None;
+            lock(&self.provider).clear();
+            why.clone_into(&mut lock(&self.missing));
+        };
+        if !config.enabled {
+            nowhere("the driver is disabled on this node; set `enabled = true` in the plugin's configuration");
+            return Ok(());
+        }
+        // Without a node the configuration is only being checked.
+        if agent.is_none() {
+            nowhere("the plugin's configuration was checked and not put into force");
+            return Ok(());
+        }
+        let Some(region) = api::region(&config, &cluster).await else {
+            nowhere("no region is known for the cluster; set `region` in the plugin's configuration, or AWS_REGION");
+            return Ok(());
+        };
+        *lock(&self.provider) = config.provider(&cluster, &region);
+        let every = config.poll_interval;
+        let site = Arc::new(Site {
+            api: Api::new(&config, cluster, region).await,
+            config,
+            poller: Poller::new(),
+            places: Places::default(),
+            health: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            starting: Mutex::default(),
+            lost: Mutex::default(),
+            acknowledged: Mutex::default(),
+        });
+        let looking = site.clone();
+        let poller = site.poller.clone();
+        let looking = tokio::spawn(async move { looking.poller.run(looking.clone(), every).await });
+        *lock(&self.site) = Some((site, Loop { looking, poller }));
+        Ok(())
+    }
+
+    fn task_config_schema(&self) -> Spec {
+        TaskOptions::schema()
+    }
+
+    async fn fingerprint(&self) -> Fingerprint {
+        let Ok(site) = self.site() else {
+            return Fingerprint::undetected(lock(&self.missing).clone());
+        };
+        let (asked, context) = (site.clone(), self.context.get().cloned());
+        let (answered, answer) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let seen = asked.cluster(true).await;
+            // Whoever has given up waiting asks again, and then it is known.
+            if answered.send(seen).is_err()
+                && let Some(context) = context
+            {
+                context.refingerprint();
+            }
+        });
+        let fresh = tokio::time::timeout(FINGERPRINT_WITHIN, answer).await.ok().and_then(Result::ok);
+        let known = lock(&site.health).clone().map(|h| h.answer);
+        if matches!(fresh, Some(Err(_)))
+            && let Some(context) = self.context.get().cloned()
+            && !self.looks_again.swap(true, Ordering::Relaxed)
+        {
+            let again = self.looks_again.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                again.store(false, Ordering::Relaxed);
+                context.refingerprint();
+            });
+        }
+        let cluster = match (fresh, known) {
+            (Some(Err(why)), _) | (_, Some(Err(why))) => return Fingerprint::unhealthy(why.to_string()),
+            (_, None) => return Fingerprint::unhealthy(format!("the cluster {} has not answered yet", site.api.cluster.given)),
+            (_, Some(Ok(cluster))) => cluster,
+        };
+        if cluster.status != "ACTIVE" {
+            return Fingerprint::unhealthy(format!("the cluster {} is {}", cluster.arn, cluster.status));
+        }
+        Fingerprint::healthy()
+            .with("driver.ecs", "true")
+            .with("driver.ecs.cluster", cluster.arn)
+            .with("driver.ecs.region", &site.api.region)
+            .with("driver.ecs.container_instances", cluster.instances)
+            .with("driver.ecs.provider", lock(&self.provider).clone())
+    }
+
+    fn describe(&self) -> Description {
+        let config = lock(&self.config).clone();
+        Description {
+            provider: lock(&self.provider).clone(),
+            keyed_create: true,
+            find: true,
+            list: true,
+            // Stale epochs are refused when the newer one has been seen; the service compares nothing.
+            conditional_writes: false,
+            // The service cannot be told in advance that nothing is to be started with a token.
+            seal: false,
+            // For about an hour, not until they are acknowledged.
+            retained_exit_results: false,
+            logs: true,
+            exec: false,
+            signals: false,
+            stats: false,
+            file_upload: false,
+            watch: true,
+            handle_schema_min: HandleV1::VERSION.into(),
+            handle_schema_max: HandleV1::VERSION.into(),
+            pool_cpu_mhz: config.pool_cpu_mhz,
+            pool_memory_mib: config.pool_memory_mib,
+        }
+    }
+
+    async fn ensure(&self, request: Ensure) -> Answer<Ensured> {
+        self.site()?.ensure(request).await
+    }
+
+    async fn find(&self, key: &str, owner: &str) -> Answer<(RemoteHandle, Observation)> {
+        let site = self.site()?;
+        if let Some((task, marks)) = site.search(key, owner).await? {
+            lock(&site.lost).remove(key);
+            return Ok((site.handle(&task, &marks).await?.remote_handle()?, observation(&task, &marks)));
+        }
+        let lost = lock(&site.lost).get(key).map(std::time::Instant::elapsed);
+        if let Some(age) = lost {
+            if age < LOST_ANSWER {
+                return Err(RemoteError::could_not_ask(
+                    "a start of the task was sent and its answer has not come; whether there is one is known when listings have caught up",
+                ));
+            }
+            lock(&site.lost).remove(key);
+        }
+        Err(RemoteError::gone(format!("{} has no task of the key {key}", lock(&self.provider))))
+    }
+
+    async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
+        let site = self.site()?;
+        // A page of ours is one of the service's, first of live tasks and then of ended ones: what ends meanwhile is told twice, never left out.
+        let (ended, from) = match page_token.split_once(':') {
+            Some(("ended", from)) => (true, from),
+            Some(("live", from)) => (false, from),
+            _ => (false, ""),
+        };
+        let listing = if ended { Listing::Ended } else { Listing::Live };
+        let (arns, next) = site.api.list(listing, (!from.is_empty()).then(|| from.to_owned()), page_size).await?;
+        let next_page_token = match (next, ended) {
+            (Some(next), true) => format!("ended:{next}"),
+            (Some(next), false) => format!("live:{next}"),
+            (None, false) => "ended:".to_owned(),
+            (None, true) => String::new(),
+        };
+        let mut page = Page { instances: Vec::new(), next_page_token };
+        for task in site.tasks(&arns).await? {
+            let Some(marks) = site.marks(&task, None).filter(|m| m.owner == owner && !m.acknowledged) else {
+                continue;
+            };
+            let observed = observation(&task, &marks);
+            page.instances.push(Instance {
+                handle: site.handle(&task, &marks).await?.remote_handle()?,
+                epoch: marks.epoch,
+                owner: marks.owner,
+                slot: marks.slot,
+                key: marks.key,
+                observed,
+            });
+        }
+        Ok(page)
+    }
+
+    async fn observe(&self, handles: &[RemoteHandle]) -> Answer<Vec<Observation>> {
+        let site = self.site()?;
+        let read: Vec<Answer<HandleV1>> = handles.iter().map(HandleV1::from_remote_handle).collect();
+        let asked: Vec<HandleV1> = read.iter().flatten().cloned().collect();
+        let mut seen = site.look(&asked).await.into_iter();
+        let mut answer = |handle: Answer<HandleV1>| match handle {
+            Ok(handle) => seen.next().unwrap_or_else(|| Observation::unknown(handle.key, "it was not looked at")),
+            Err(why) => Observation::unknown("", why),
+        };
+        Ok(read.into_iter().map(&mut answer).collect())
+    }
+
+    async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Answer<()> {
+        let site = self.site()?;
+        let handles: Vec<HandleV1> = handles.iter().map(HandleV1::from_remote_handle).collect::<Answer<_>>()?;
+        site.poller.watch(handles, sink).await;
+        Ok(())
+    }
+
+    async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Answer<Observation> {
+        let (site, handle) = self.resolve(handle)?;
+        site.stop(&handle, epoch, &stop).await
+    }
+
+    async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Answer<()> {
+        let (site, handle) = self.resolve(handle)?;
+        site.acknowledge(&handle, epoch).await
+    }
+
+    async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Answer<()> {
+        let (site, handle) = self.resolve(handle)?;
+        let log = match &handle.log {
+            Some(log) => Some(log.clone()),
+            None => match site.look_at(&handle).await? {
+                Some((task, marks)) => site.log_of(&task, &marks.container).await?,
+                None => None,
+            },
+        };
+        let log = log.ok_or_else(|| {
+            RemoteError::wrong_request(
+                "the container's output goes to no log group that is known: its definition needs the log driver awslogs with \
+                 awslogs-group and awslogs-stream-prefix, or config.task.container a log_group",
+            )
+        })?;
+        site.places.send(&site.api, &log, query, &sink, &OneTask(&site, &handle)).await
+    }
+}

@@ -1,0 +1,19 @@
+# A node that manages remote tasks of an ECS cluster. The plugin directory holds drover-driver-ecs under the name `ecs`.
+data_dir   = "/var/lib/drover/client-ecs"
+plugin_dir = "/opt/drover/plugins"
+
+ports {
+  http = 4667
+}
+
+client {
+  enabled = true
+  servers = ["127.0.0.1:4647"]
+}
+
+plugin "ecs" {
+  config {
+    enabled = true
+    cluster = "arn:aws:ecs:eu-west-1:123456789012:cluster/prod"
+  }
+}

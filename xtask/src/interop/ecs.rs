@@ -1,0 +1,547 @@
+//! The driver `ecs` against moto's server, with a proxy in between that loses, delays and refuses: nodes come and go, the task stays one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    Verdict,
+    cluster::{Agent, Role, program},
+};
+use crate::{
+    local::{free_ports, kill, target_dir, until},
+    peer,
+    process::Run,
+    workspace,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+const MOTO: &str = "moto[server]==5.*";
+const CLUSTER: &str = "drover";
+const REGION: &str = "us-east-1";
+const GROUP: &str = "/drover/far";
+
+/// What the suite fails on with moto behind, and why.
+const KNOWN: &[(&str, &str)] =
+    &[("logs/complete", "the log service has one stream for both outputs: what is written to standard error is on standard output")];
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return Ok(Verdict::Skipped(format!("moto cannot be installed: {why:#}"))),
+    };
+    Run::new("cargo", ["build", "-p", "ecs"]).dir(workspace::root()).run()?;
+    let plugin = target_dir().join("debug/drover-driver-ecs");
+    let cloud = Cloud::start(&python)?;
+    cloud.conforms(&plugin).context("the conformance suite")?;
+    cloud.rules(json!([]))?;
+    let server =
+        Agent::start_as("ecs-server", Role::Server, &[], "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n}")?;
+    let mut nodes = vec![node("ecs-n1", &server, &plugin, &cloud.plugin("good"))?];
+    let result = story(&server, &mut nodes, &plugin, &cloud);
+    let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
+    result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cloud.log()))?;
+    Ok(Verdict::Passed)
+}
+
+/// A Python that has moto.
+fn python() -> Result<PathBuf> {
+    let dir = target_dir().join("interop/moto");
+    fs::create_dir_all(target_dir().join("interop"))?;
+    peer::cached(&dir, |out| {
+        Run::new("python3", [Path::new("-m"), Path::new("venv"), out]).run()?;
+        // The scripts of a virtual environment name its place, so that nothing but the interpreter is used of it.
+        Run::new(out.join("bin/python"), ["-m", "pip", "install", "-q", MOTO]).run()
+    })?;
+    Ok(dir.join("bin/python"))
+}
+
+fn node(name: &str, server: &Agent, plugin: &Path, config: &str) -> Result<Agent> {
+    Agent::start_as(name, Role::Node(server), &[("ecs", plugin)], &format!("plugin \"ecs\" {{\n  config {{\n{config}\n  }}\n}}"))
+}
+
+/// moto and the proxy in front of it.
+struct Cloud {
+    dir: PathBuf,
+    moto: u16,
+    proxy: u16,
+    subnet: String,
+    group: String,
+    children: Vec<Child>,
+}
+
+impl Drop for Cloud {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            drop(child.kill());
+            drop(child.wait());
+        }
+        drop(fs::remove_dir_all(&self.dir));
+    }
+}
+
+impl Cloud {
+    fn start(python: &Path) -> Result<Self> {
+        let [moto, proxy] = free_ports()?;
+        let dir = std::env::temp_dir().join(format!("drover-interop-ecs-{}", std::process::id()));
+        drop(fs::remove_dir_all(&dir));
+        fs::create_dir_all(&dir)?;
+        let mut cloud = Self { dir, moto, proxy, subnet: String::new(), group: String::new(), children: Vec::new() };
+        for profile in ["good", "stranger"] {
+            let text = format!("[default]\naws_access_key_id = {profile}\naws_secret_access_key = {profile}\n");
+            fs::write(cloud.dir.join(profile), text)?;
+        }
+        let serve = "import sys; from moto.server import main; sys.exit(main(sys.argv[1:]))";
+        cloud.spawn(python, &["-c", serve, "-H", "127.0.0.1", "-p", &moto.to_string()])?;
+        let script = workspace::root().join("xtask/interop/ecs/proxy.py");
+        cloud.spawn(python, &[&script.display().to_string(), &proxy.to_string(), &moto.to_string(), GROUP, "far"])?;
+        until("a cluster", BOUND, || Ok(cloud.ecs("CreateCluster", &json!({"clusterName": CLUSTER})).ok()))?;
+        // By itself a task of moto's ends after a few looks.
+        let stays = json!({"model_name": "ecs::task", "transition": {"progression": "manual", "times": 1_000_000_000}});
+        ureq::post(format!("http://127.0.0.1:{moto}/moto-api/state-manager/set-transition")).send_json(&stays)?;
+        until("the proxy", BOUND, || Ok(cloud.calls("RunTask").ok()))?;
+        let log =
+            json!({"logDriver": "awslogs", "options": {"awslogs-group": GROUP, "awslogs-region": REGION, "awslogs-stream-prefix": "far"}});
+        cloud.ecs(
+            "RegisterTaskDefinition",
+            &json!({
+                "family": "demo", "networkMode": "awsvpc", "requiresCompatibilities": ["FARGATE"], "cpu": "256", "memory": "512",
+                "containerDefinitions": [{"name": "web", "image": "busybox", "memory": 512, "essential": true, "logConfiguration": log}],
+            }),
+        )?;
+        cloud.call("logs", "Logs_20140328.CreateLogGroup", &json!({"logGroupName": GROUP}))?;
+        cloud.subnet = cloud.ec2("DescribeSubnets", "subnetId")?;
+        cloud.group = cloud.ec2("DescribeSecurityGroups", "groupId")?;
+        Ok(cloud)
+    }
+
+    fn spawn(&mut self, python: &Path, args: &[&str]) -> Result<()> {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
+        let mut command = Command::new(python);
+        command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.children.push(command.spawn().with_context(|| format!("could not start {}", python.display()))?);
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        let text = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().filter(|l| !l.contains(" 200 ")).collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// Body of the plugin's `config`.
+    fn plugin(&self, credentials: &str) -> String {
+        format!(
+            "enabled = true\ncluster = {CLUSTER:?}\nregion = {REGION:?}\nendpoint = \"http://127.0.0.1:{}\"\nrequests_per_second = 200\n\
+             poll_interval = \"300ms\"\nconsistency_window = \"3s\"\nshared_credentials_file = {:?}",
+            self.proxy,
+            self.dir.join(credentials),
+        )
+    }
+
+    /// A call to moto itself, without the proxy.
+    fn call(&self, service: &str, target: &str, body: &Value) -> Result<Value> {
+        let scope = format!("AWS4-HMAC-SHA256 Credential=check/20260101/{REGION}/{service}/aws4_request, SignedHeaders=host, Signature=0");
+        let request = ureq::post(format!("http://127.0.0.1:{}/", self.moto)).config().http_status_as_error(false).build();
+        let request = request.header("Authorization", scope).header("X-Amz-Target", target).content_type("application/x-amz-json-1.1");
+        let mut answer = request.send(body.to_string())?;
+        let text = answer.body_mut().read_to_string()?;
+        ensure!(answer.status().is_success(), "{target} was answered with {}: {text}", answer.status());
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    fn ecs(&self, call: &str, body: &Value) -> Result<Value> {
+        self.call("ecs", &format!("AmazonEC2ContainerServiceV20141113.{call}"), body)
+    }
+
+    fn tell(&self, path: &str, body: &Value) -> Result<()> {
+        ureq::post(format!("http://127.0.0.1:{}{path}", self.proxy)).send(body.to_string())?;
+        Ok(())
+    }
+
+    fn rules(&self, rules: Value) -> Result<()> {
+        self.tell("/_rules", &rules)
+    }
+
+    /// How often a call has come.
+    fn calls(&self, call: &str) -> Result<u64> {
+        let counts: Value = ureq::get(format!("http://127.0.0.1:{}/_calls", self.proxy)).call()?.body_mut().read_json()?;
+        Ok(counts[call].as_u64().unwrap_or(0))
+    }
+
+    /// ARNs of the tasks that moto has.
+    fn tasks(&self, status: &str) -> Result<Vec<String>> {
+        let listed = self.ecs("ListTasks", &json!({"cluster": CLUSTER, "desiredStatus": status}))?;
+        Ok(listed["taskArns"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)).collect())
+    }
+
+    /// The only task that runs.
+    fn one(&self) -> Result<String> {
+        let tasks = self.tasks("RUNNING")?;
+        ensure!(tasks.len() == 1, "one task expected, there are {tasks:?}");
+        Ok(tasks[0].clone())
+    }
+
+    /// Ends a task as if its container had.
+    fn end(&self, arn: &str, said: Value) -> Result<()> {
+        self.tell("/_tasks", &json!({arn: said}))?;
+        self.ecs("StopTask", &json!({"cluster": CLUSTER, "task": arn, "reason": "Essential container in task exited"})).map(drop)
+    }
+
+    /// Writes numbered lines into the task's log.
+    fn say(&self, arn: &str, numbers: std::ops::RangeInclusive<u64>) -> Result<()> {
+        let stream = format!("far/web/{}", arn.rsplit('/').next().unwrap_or_default());
+        // It may be there already.
+        drop(self.call("logs", "Logs_20140328.CreateLogStream", &json!({"logGroupName": GROUP, "logStreamName": stream})));
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as u64;
+        let events: Vec<Value> = numbers.map(|n| json!({"timestamp": now, "message": n.to_string()})).collect();
+        self.call("logs", "Logs_20140328.PutLogEvents", &json!({"logGroupName": GROUP, "logStreamName": stream, "logEvents": events}))
+            .map(drop)
+    }
+
+    /// The first value of an element in the answer to a question about networks.
+    fn ec2(&self, action: &str, element: &str) -> Result<String> {
+        let scope = format!("AWS4-HMAC-SHA256 Credential=check/20260101/{REGION}/ec2/aws4_request, SignedHeaders=host, Signature=0");
+        let request = ureq::post(format!("http://127.0.0.1:{}/", self.moto)).header("Authorization", scope);
+        let text = request.send(format!("Action={action}&Version=2016-11-15"))?.body_mut().read_to_string()?;
+        let open = format!("<{element}>");
+        let at = text.find(&open).with_context(|| format!("{action} tells of no {element}"))? + open.len();
+        Ok(text[at..].chars().take_while(|c| *c != '<').collect())
+    }
+
+    fn network(&self) -> Value {
+        json!({"aws_vpc_configuration": {"assign_public_ip": "ENABLED", "subnets": [self.subnet], "security_groups": []}})
+    }
+
+    fn job(&self, id: &str, kind: &str, count: usize) -> Value {
+        json!({"Job": {
+            "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"],
+            "TaskGroups": [{
+                "Name": "g", "Count": count, "Update": {"MaxParallel": 0},
+                "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+                "Tasks": [{"Name": "t", "Driver": "ecs", "KillTimeout": 1_000_000_000_i64,
+                           "Config": {"task": {"launch_type": "FARGATE", "task_definition": "demo:1", "network_configuration": self.network()}},
+                           "Resources": {"CPU": 20, "MemoryMB": 32}}]
+            }]
+        }})
+    }
+
+    fn service(&self, count: usize) -> Value {
+        self.job("far", "service", count)
+    }
+
+    fn batch(&self, id: &str) -> Value {
+        self.job(id, "batch", 1)
+    }
+
+    /// Everything that hosts rely on, of the plugin as it is.
+    fn conforms(&self, plugin: &Path) -> Result<()> {
+        let (config, tasks) = (self.dir.join("plugin.hcl"), self.dir.join("tasks.json"));
+        fs::write(&config, self.plugin("good"))?;
+        let task = |command: Value| json!({"task": {"launch_type": "FARGATE", "task_definition": "demo", "network_configuration": self.network(), "command": command}});
+        let fails = json!({"task": {"launch_type": "FARGATE", "task_definition": "no-such-definition"}});
+        fs::write(
+            &tasks,
+            json!({
+                "runs": task(json!(["serve"])), "exits": task(json!(["exit", "7", "0"])), "exits_later": task(json!(["exit", "7", "1"])),
+                "prints": task(json!(["print", "@TEXT@"])), "fails": fails,
+            })
+            .to_string(),
+        )?;
+        let output = Command::new(program())
+            .args(["driver", "check", "-json", "-slack", "5", "-config"])
+            .args([&config, Path::new("-task"), &tasks, plugin])
+            .output()
+            .context("could not run the suite")?;
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("the suite printed no report, but: {}", String::from_utf8_lossy(&output.stderr)))?;
+        let checks = report["checks"].as_array().context("the report has no checks")?;
+        let failed: Vec<(&str, &str)> = checks
+            .iter()
+            .filter(|c| c["verdict"] == "fail")
+            .filter_map(|c| Some((c["id"].as_str()?, c["text"].as_str()?)))
+            .filter(|(id, _)| !KNOWN.iter().any(|(known, _)| known == id))
+            .collect();
+        ensure!(failed.is_empty(), "{failed:#?}");
+        let stale: Vec<&str> =
+            KNOWN.iter().map(|(id, _)| *id).filter(|id| !checks.iter().any(|c| c["id"] == *id && c["verdict"] == "fail")).collect();
+        ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
+        let passed = report["passed"].as_u64().unwrap_or(0);
+        ensure!(passed > 40, "too few checks passed: {passed}");
+        eprintln!("    {passed} checks of the conformance suite passed");
+        ensure!(self.tasks("RUNNING")?.is_empty(), "the suite has left tasks running");
+        Ok(())
+    }
+}
+
+fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
+    until("a healthy driver", BOUND, || Ok((healthy(server)? == 1).then_some(())))?;
+
+    // The service is full, then it loses its answer to the start: one task in the end.
+    cloud.rules(json!([{"call": "RunTask", "do": "not_placed", "times": 1}, {"call": "RunTask", "do": "drop_reply", "times": 1}]))?;
+    register(server, &cloud.service(1))?;
+    until("the reason why there is no place", BOUND, || {
+        Ok(server.get("/v1/remote/tasks")?.to_string().contains("RESOURCE:MEMORY").then_some(()))
+    })?;
+    let first = until("a running instance", BOUND, || running(server))?;
+    let arn = cloud.one().context("after a lost answer")?;
+    ensure!(first["ProviderId"] == arn.as_str(), "the record does not name {arn}: {first}");
+    let tags = cloud.ecs("ListTagsForResource", &json!({"resourceArn": arn}))?.to_string();
+    ensure!(tags.contains("drover:key") && tags.contains("drover:owner") && tags.contains("drover:epoch"), "{tags}");
+    same(server, cloud, &arn, 1, "the start")?;
+
+    // A drain with room.
+    nodes.push(node("ecs-n2", server, plugin, &cloud.plugin("good"))?);
+    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
+    let manager = self::manager(server)?;
+    drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
+    until("another manager after the drain", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    same(server, cloud, &arn, 2, "the drain")?;
+    drain(server, &manager, Value::Null)?;
+
+    // kill -9 of the plugin, and of the manager with everything that belongs to it.
+    let manager = self::manager(server)?;
+    let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
+    for (pid, _) in nodes[at].processes().iter().filter(|(_, c)| c.contains("plugins/ecs")) {
+        kill(*pid)?;
+    }
+    same(server, cloud, &arn, 3, "kill -9 of the plugin")?;
+    drop(nodes.remove(at));
+    until("another manager after kill -9", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    same(server, cloud, &arn, 4, "kill -9 of its node")?;
+
+    // Faults of the service: said, and nothing is concluded from them. Afterwards it is as before.
+    for (fault, said) in [
+        (json!({"call": "DescribeTasks", "do": "throttle"}), "too many requests"),
+        (json!({"call": "*", "do": "credentials"}), "credentials"),
+        (json!({"call": "DescribeTasks", "do": "error"}), "ServerException"),
+        (json!({"call": "DescribeTasks", "do": "garbage"}), "could not look at tasks"),
+        (json!({"call": "DescribeTasks", "do": "drop"}), "could not look at tasks"),
+    ] {
+        cloud.rules(json!([fault]))?;
+        until(&format!("the word of {fault}"), BOUND, || {
+            let record = record(server)?;
+            Ok((record["Observed"]["State"] == "Unknown" && record.to_string().contains(said)).then_some(()))
+        })?;
+        cloud.rules(json!([]))?;
+        until(&format!("a running instance after {fault}"), BOUND, || running(server))?;
+        ensure!(cloud.one()? == arn, "another task after {fault}");
+    }
+
+    // A stranger's credentials.
+    cloud.rules(json!([{"call": "DescribeClusters", "do": "denied", "times": 50}]))?;
+    nodes.push(node("ecs-n3", server, plugin, &cloud.plugin("stranger"))?);
+    until("the reason why a stranger is refused", BOUND, || {
+        let all = server.get("/v1/nodes")?;
+        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n3").cloned().unwrap_or_default();
+        Ok(node["Drivers"]["ecs"]["HealthDescription"].as_str().is_some_and(|d| d.contains("AccessDenied")).then_some(()))
+    })?;
+    cloud.rules(json!([]))?;
+    nodes.retain(|n| n.name() != "ecs-n3");
+
+    // No credentials at all.
+    nodes.push(node("ecs-n7", server, plugin, &cloud.plugin("nobody"))?);
+    until("the reason why nobody is nobody", BOUND, || {
+        let all = server.get("/v1/nodes")?;
+        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n7").cloned().unwrap_or_default();
+        Ok(node["Drivers"]["ecs"]["HealthDescription"]
+            .as_str()
+            .is_some_and(|d| d.contains("could not load credentials file"))
+            .then_some(()))
+    })?;
+    nodes.retain(|n| n.name() != "ecs-n7");
+
+    // A node of a cluster that does not exist.
+    let nowhere = cloud.plugin("good").replace(&format!("cluster = {CLUSTER:?}"), "cluster = \"nowhere\"");
+    nodes.push(node("ecs-n4", server, plugin, &nowhere)?);
+    until("the reason why a cluster is not found", BOUND, || {
+        let all = server.get("/v1/nodes")?;
+        let node = all.as_array().into_iter().flatten().find(|n| n["Name"] == "ecs-n4").cloned().unwrap_or_default();
+        Ok(node["Drivers"]["ecs"]["HealthDescription"].as_str().is_some_and(|d| d.contains("does not exist")).then_some(()))
+    })?;
+    nodes.retain(|n| n.name() != "ecs-n4");
+
+    // Stopped by the job: confirmed.
+    server.delete("/v1/job/far")?;
+    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
+    until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+
+    ends(server, cloud)?;
+    starts_under_faults(server, nodes, plugin, cloud)?;
+    made_from_the_job(server, cloud)
+}
+
+/// Exit codes and reasons, each once.
+fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
+    let table = [
+        ("exits", json!({"exitCode": 3, "stopCode": "EssentialContainerExited"}), "failed", 3, ""),
+        ("well", json!({"exitCode": 0, "stopCode": "EssentialContainerExited"}), "complete", 0, ""),
+        (
+            "memory",
+            json!({"exitCode": 137, "reason": "OutOfMemoryError: Container killed due to memory usage", "stopCode": "EssentialContainerExited"}),
+            "failed",
+            137,
+            "OutOfMemory",
+        ),
+        ("spot", json!({"exitCode": 0, "stopCode": "SpotInterruption"}), "failed", -1, "spot interruption"),
+    ];
+    for (id, end, status, code, said) in table {
+        register(server, &cloud.batch(id))?;
+        until("a running instance", BOUND, || running(server))?;
+        cloud.end(&cloud.one()?, end)?;
+        let task = until(&format!("{id}: an allocation that is {status}"), BOUND, || {
+            let allocs = server.get(&format!("/v1/job/{id}/allocations"))?;
+            let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == status).cloned();
+            Ok(found.map(|a| a["TaskStates"]["t"].clone()))
+        })?;
+        let told = task["Events"].as_array().into_iter().flatten().find(|e| e["Type"] == "Terminated").cloned().unwrap_or_default();
+        ensure!(told["ExitCode"] == code, "{id}: the exit code is {code}, the event says {told}");
+        ensure!(told.to_string().contains(said), "{id}: the event does not say {said:?}: {told}");
+        server.delete(&format!("/v1/job/{id}"))?;
+        until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+    }
+    Ok(())
+}
+
+/// Many starts through everything at once, with nodes that die in the middle: one task for each slot.
+fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
+    const COUNT: usize = 12;
+    nodes.push(node("ecs-n5", server, plugin, &cloud.plugin("good"))?);
+    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
+    cloud.rules(json!([
+        {"call": "RunTask", "do": "drop_reply", "times": 4},
+        {"call": "RunTask", "do": "throttle", "times": 2},
+        {"call": "RunTask", "do": "error", "times": 2},
+        {"call": "RunTask", "do": "drop", "times": 2},
+        {"call": "RunTask", "do": "garbage", "times": 2},
+        // What was just started is not listed yet.
+        {"call": "ListTasks", "do": "nothing_listed", "times": 12},
+        {"call": "RunTask", "do": "delay", "seconds": 1, "times": -1},
+    ]))?;
+    register(server, &cloud.service(COUNT))?;
+    until("the first tasks", BOUND, || Ok((cloud.tasks("RUNNING")?.len() >= 3).then_some(())))?;
+    let dead = nodes.remove(0);
+    let name = dead.name().to_owned();
+    drop(dead);
+    nodes.push(node("ecs-n6", server, plugin, &cloud.plugin("good"))?);
+    let all_run = || {
+        let records = server.get("/v1/remote/tasks")?;
+        let records = records.as_array().cloned().unwrap_or_default();
+        let settled = |r: &&Value| r["Observed"]["State"] == "Running" && r["ManagerName"] != name.as_str();
+        Ok((records.iter().filter(settled).count() == COUNT).then_some(records))
+    };
+    let records = until("all slots running", 3 * BOUND, all_run)?;
+    let mut ours: Vec<String> = records.iter().filter_map(|r| r["ProviderId"].as_str().map(str::to_owned)).collect();
+    let mut theirs = cloud.tasks("RUNNING")?;
+    ours.sort();
+    theirs.sort();
+    ensure!(ours == theirs, "the slots name {ours:?}, the service runs {theirs:?}");
+    // One loop looks at all of them.
+    let before = cloud.calls("DescribeTasks")?;
+    std::thread::sleep(Duration::from_secs(3));
+    let asked = cloud.calls("DescribeTasks")? - before;
+    eprintln!("    {asked} DescribeTasks in 3 s for {COUNT} tasks on two nodes that look every 300 ms");
+    ensure!(asked <= 60, "{asked} requests in 3 s look at {COUNT} tasks one by one");
+    cloud.rules(json!([{"call": "StopTask", "do": "error", "times": 3}, {"call": "StopTask", "do": "drop_reply", "times": 3}]))?;
+    server.delete("/v1/job/far")?;
+    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
+    until("no record left", 2 * BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))?;
+    cloud.rules(json!([]))
+}
+
+/// A definition that the driver makes, once for all instances.
+fn made_from_the_job(server: &Agent, cloud: &Cloud) -> Result<()> {
+    let text = fs::read_to_string(workspace::root().join("examples/remote-ecs.nomad.hcl"))?;
+    // What a person would write in its place.
+    let real = [
+        ("/drover/greeter", GROUP),
+        ("subnet-0cd4b2ec21331a144", &cloud.subnet),
+        ("subnet-0da9019dcab8ae2f1", &cloud.subnet),
+        ("sg-05f444f6c0dda876d", &cloud.group),
+    ];
+    let text = real.iter().fold(text, |text, (example, real)| text.replace(example, real));
+    let job = server.put("/v1/jobs/parse", &json!({"JobHCL": text, "Canonicalize": true})).context("parsing the example")?;
+    register(server, &json!({"Job": job}))?;
+    let arns = until("two tasks", BOUND, || Ok(Some(cloud.tasks("RUNNING")?).filter(|t| t.len() == 2)))?;
+    let described = cloud.ecs("DescribeTasks", &json!({"cluster": CLUSTER, "tasks": arns}))?;
+    let definitions: std::collections::BTreeSet<&str> =
+        described["tasks"].as_array().into_iter().flatten().filter_map(|t| t["taskDefinitionArn"].as_str()).collect();
+    ensure!(definitions.len() == 1 && definitions.iter().all(|d| d.contains("/drover-")), "the tasks have the definitions {definitions:?}");
+    ensure!(described.to_string().contains("NOMAD_TASK_NAME"), "the task's environment does not travel: {described}");
+    server.delete("/v1/job/greeter")?;
+    until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))?;
+    // A definition that does not exist is the job's own fault, and said.
+    let mut wrong = cloud.batch("wrong");
+    wrong["Job"]["TaskGroups"][0]["Tasks"][0]["Config"]["task"]["task_definition"] = json!("no-such");
+    register(server, &wrong)?;
+    until("the reason why it is refused", BOUND, || {
+        let allocs = server.get("/v1/job/wrong/allocations")?;
+        Ok(allocs.to_string().contains("Unable to describe task definition").then_some(()))
+    })?;
+    server.delete("/v1/job/wrong").map(drop)
+}
+
+/// The task is the same, and its log goes on without a gap: ten lines each time.
+fn same(server: &Agent, cloud: &Cloud, arn: &str, time: u64, after: &str) -> Result<()> {
+    ensure!(cloud.one()? == arn, "another task after {after}");
+    cloud.say(arn, (time - 1) * 10 + 1..=time * 10)?;
+    let wanted: String = (1..=time * 10).map(|n| format!("{n}\n")).collect();
+    until(&format!("the log after {after}"), BOUND, || {
+        let alloc = allocation(server)?;
+        let text = server.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))?;
+        if text.len() > wanted.len() {
+            bail!("lines are there twice: {text:?}");
+        }
+        Ok((text == wanted).then_some(()))
+    })
+}
+
+fn healthy(server: &Agent) -> Result<usize> {
+    let nodes = server.get("/v1/nodes")?;
+    Ok(nodes.as_array().into_iter().flatten().filter(|n| n["Status"] == "ready" && n["Drivers"]["ecs"]["Healthy"] == true).count())
+}
+
+fn record(server: &Agent) -> Result<Value> {
+    Ok(server.get("/v1/remote/tasks")?.get(0).cloned().unwrap_or_default())
+}
+
+fn running(server: &Agent) -> Result<Option<Value>> {
+    let record = record(server)?;
+    Ok((record["Observed"]["State"] == "Running").then_some(record))
+}
+
+/// Name of the node that manages the instance.
+fn manager(server: &Agent) -> Result<String> {
+    let record = record(server)?;
+    let name = record["ManagerName"].as_str().unwrap_or_default();
+    ensure!(!name.is_empty(), "the instance has no manager: {record}");
+    Ok(name.to_owned())
+}
+
+/// Drains a node, or ends that and makes it eligible again.
+fn drain(server: &Agent, name: &str, spec: Value) -> Result<()> {
+    let nodes = server.get("/v1/nodes")?;
+    let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str().map(str::to_owned));
+    let id = id.with_context(|| format!("no node is called {name}"))?;
+    server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": spec.is_null()}))?;
+    Ok(())
+}
+
+fn allocation(server: &Agent) -> Result<String> {
+    let allocs = server.get("/v1/job/far/allocations")?;
+    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run");
+    found.and_then(|a| a["ID"].as_str().map(str::to_owned)).context("no running allocation")
+}
+
+fn register(server: &Agent, job: &Value) -> Result<()> {
+    let (status, text) = server.put_text("/v1/jobs", job)?;
+    ensure!(status == 200, "the job was refused: {status} {text}");
+    Ok(())
+}
