@@ -2,6 +2,7 @@
 
 mod agent;
 mod allocs;
+mod audit;
 mod cluster;
 mod exec;
 mod files;
@@ -11,6 +12,7 @@ mod remote;
 
 pub use agent::*;
 pub use allocs::*;
+pub use audit::*;
 pub use cluster::*;
 pub use exec::*;
 pub use files::*;

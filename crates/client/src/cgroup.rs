@@ -125,6 +125,48 @@ pub fn prepare() -> io::Result<()> {
     }
 }
 
+/// The directories that hold the tasks' cgroups.
+pub(crate) fn task_parents() -> Vec<PathBuf> {
+    let root = Path::new(ROOT);
+    match mode() {
+        Mode::Off => Vec::new(),
+        Mode::V2 => ["share.slice", "reserve.slice"].map(|name| root.join("nomad.slice").join(name)).to_vec(),
+        Mode::V1 => V1_CONTROLLERS.iter().map(|c| root.join(c).join("nomad")).chain([root.join("cpuset/nomad/reserve")]).collect(),
+    }
+}
+
+/// The parents that [`prepare`] would have to make now, each after the one above it.
+pub(crate) fn missing_parents() -> Vec<PathBuf> {
+    let root = Path::new(ROOT);
+    let mut all = match mode() {
+        Mode::Off => Vec::new(),
+        Mode::V2 => vec![root.join("nomad.slice")],
+        Mode::V1 => vec![root.join("cpuset/nomad"), root.join("cpuset/nomad/share")],
+    };
+    all.extend(task_parents());
+    all.retain(|dir| !dir.exists());
+    all
+}
+
+/// Removes parents that this node has made, when nobody uses them: the kernel keeps those with children. Other nodes of the machine make them again
+/// when they need them. Returns those that are gone.
+pub(crate) fn remove_parents(made: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut gone = made;
+    // What lies deeper goes first.
+    gone.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
+    gone.retain(|dir| fs::remove_dir(dir).is_ok() || !dir.exists());
+    gone
+}
+
+/// Kills the members of one cgroup and removes it with everything below. Blocking. Returns how many members there were.
+pub(crate) fn destroy_dir(dir: &Path) -> io::Result<usize> {
+    let killed = kill_members(dir)?;
+    match remove_tree(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(killed),
+        other => other.map(|()| killed),
+    }
+}
+
 /// The cgroups of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskCgroup {
@@ -184,7 +226,14 @@ impl TaskCgroup {
     /// When the kernel refuses.
     pub fn create(&self) -> io::Result<()> {
         for dir in self.dirs() {
-            ensure_dir(&dir)?;
+            match ensure_dir(&dir) {
+                // Another node of this machine has ended and taken the empty parents along.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    prepare()?;
+                    ensure_dir(&dir)?;
+                }
+                other => other?,
+            }
         }
         if !self.cores.is_empty() {
             let dir = PathBuf::from(self.cpuset_path());
@@ -235,12 +284,10 @@ impl TaskCgroup {
     /// # Errors
     /// When members or directories stay.
     pub fn destroy(&self) -> io::Result<usize> {
-        let killed = self.kill_members()?;
+        // All members first: they may be in several hierarchies.
+        let mut killed = self.kill_members()?;
         for dir in self.dirs() {
-            match remove_tree(&dir) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                other => other?,
-            }
+            killed += destroy_dir(&dir)?;
         }
         Ok(killed)
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use api::shapes::{DriverReload, PluginReload, ReloadOutcome};
+use api::shapes::{DriverReload, Gauge, NodeAudit, PluginReload, ReloadOutcome};
 use driver_host::Reloaded;
 use lifecycle::remote::node::Stored;
 use model::{AllocId, Node, NodeId};
@@ -25,6 +25,7 @@ use crate::{
     error::{RequestError, StartError},
     fingerprint, identity,
     lease::{BootInstant, Lease},
+    ledger::Ledger,
     leftovers::Places,
     lock::DirLock,
     metadata::Metadata,
@@ -33,7 +34,7 @@ use crate::{
     remote::{RemoteLoop, RemoteManager},
     session::{Session, SessionStatus},
     stats::TaskStatsCache,
-    store::LocalStore,
+    store::{CGROUP_PARENT, LocalStore, Write},
 };
 
 /// A running node. Dropping it without [`Client::stop`] ends its loops at once; tasks run on either way.
@@ -77,10 +78,14 @@ impl Client {
         let lock = take_directory(&config.state_dir).await?;
         let (store, restored) = LocalStore::open(&config.state_dir)?;
         let identity = identity::load(&config.state_dir, &store).await?;
-        if config.plugin_dir.is_some()
-            && let Err(error) = crate::cgroup::prepare()
-        {
-            tracing::warn!(%error, "cgroups for drivers could not be prepared; drivers that need them will fail to start tasks");
+        if config.plugin_dir.is_some() {
+            let missing = crate::cgroup::missing_parents();
+            let claim = |dir: &std::path::PathBuf| Write::Claim { kind: CGROUP_PARENT, key: dir.display().to_string() };
+            // Who made them is known by it who may remove them; they are only directories, so a claim that is not stored harms nobody.
+            let _ = store.commit(missing.iter().map(claim).collect()).await;
+            if let Err(error) = crate::cgroup::prepare() {
+                tracing::warn!(%error, "cgroups for drivers could not be prepared; drivers that need them will fail to start tasks");
+            }
         }
         let config = Arc::new(config);
         let facts = {
@@ -151,9 +156,12 @@ impl Client {
             // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
             let _ = ctx.store.commit(forgotten).await;
         }
+        let ledger = Arc::new(Ledger::new(ctx.clone(), allocs.clone()));
+        loops.push(tokio::spawn(ledger.clone().run()));
         loops.push(tokio::spawn(session.run()));
         let inner = Inner {
             ctx,
+            ledger,
             allocs,
             servers,
             status,
@@ -193,6 +201,11 @@ impl Client {
             let _ = tokio::time::timeout(LOOPS, l).await;
         }
         inner.ctx.drivers.shutdown().await;
+        let made = inner.ctx.store.claimed(CGROUP_PARENT).into_iter().map(Into::into).collect();
+        let gone = crate::cgroup::remove_parents(made);
+        let release = |dir: &std::path::PathBuf| Write::Release { kind: CGROUP_PARENT, key: dir.display().to_string() };
+        // A claim on what is gone is taken up again by the next start.
+        let _ = inner.ctx.store.commit(gone.iter().map(release).collect()).await;
     }
 }
 
@@ -227,6 +240,7 @@ async fn take_directory(dir: &std::path::Path) -> Result<DirLock, StartError> {
 
 pub(crate) struct Inner {
     pub(crate) ctx: Arc<NodeContext>,
+    ledger: Arc<Ledger>,
     pub(crate) allocs: Allocs,
     servers: watch::Sender<Vec<String>>,
     status: Arc<Mutex<SessionStatus>>,
@@ -350,6 +364,17 @@ impl ClientHandle {
             ("connected".to_owned(), session.connected.to_string()),
             ("last_error".to_owned(), session.last_error.clone()),
         ])
+    }
+
+    /// Balances the books: what exists ⇄ what records claim. With `sweep`, what nobody claims is ended.
+    pub async fn audit(&self, sweep: bool) -> NodeAudit {
+        self.inner.ledger.audit(sweep).await
+    }
+
+    /// Figures of the node for `/v1/metrics`.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Gauge> {
+        self.inner.ledger.metrics()
     }
 
     /// Restarts one task, or all (`all` also those that have ended).

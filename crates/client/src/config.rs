@@ -237,6 +237,18 @@ impl ClientConfig {
         self.run_dir().join("p")
     }
 
+    /// What is remembered of plugins.
+    #[must_use]
+    pub fn plugin_state_dir(&self) -> PathBuf {
+        self.state_dir.join("plugins")
+    }
+
+    /// Where log collectors have their state directories.
+    #[must_use]
+    pub fn collectors_dir(&self) -> PathBuf {
+        self.run_dir().join("c")
+    }
+
     /// Names of options that this node does not know; the caller refuses them.
     #[must_use]
     pub fn unknown_options(&self) -> Vec<&str> {

@@ -67,7 +67,7 @@ impl NodeContext {
     pub(crate) fn collector_dir(&self, alloc: model::AllocId, task: &str) -> PathBuf {
         let digest = Sha256::digest(format!("{alloc}/{task}"));
         let name: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
-        self.config.run_dir().join("c").join(name)
+        self.config.collectors_dir().join(name)
     }
 }
 

@@ -77,6 +77,11 @@ impl AllocDirs {
     /// # Errors
     /// When something cannot be removed.
     pub fn destroy(&self) -> io::Result<()> {
+        // Whatever is mounted below belongs elsewhere: removed through its mount, it would be gone there.
+        let roots: Vec<PathBuf> = [Some(self.root.clone()), self.root.canonicalize().ok()].into_iter().flatten().collect();
+        for (_, point) in mounts_below(&roots, &fs::read_to_string("/proc/self/mountinfo")?).into_iter().rev() {
+            unmount(&point).map_err(named("unmount", &point))?;
+        }
         match fs::remove_dir_all(&self.root) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
@@ -104,6 +109,44 @@ impl TaskDirs {
         }
         Ok(())
     }
+}
+
+/// Mounts at or below any of the directories, with their ids, in the order in which they were made.
+pub(crate) fn mounts_below(dirs: &[PathBuf], mountinfo: &str) -> Vec<(String, PathBuf)> {
+    // id parent dev root mountpoint options…
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let (id, point) = (fields.next()?, fields.nth(3)?);
+        Some((id.to_owned(), unescaped(point)))
+    });
+    mounts.filter(|(_, point)| dirs.iter().any(|dir| point.starts_with(dir))).collect()
+}
+
+/// Blanks and backslashes are written as three octal digits there.
+fn unescaped(point: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let mut bytes = Vec::with_capacity(point.len());
+    let mut rest = point.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let octal = rest.get(1..4).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal.filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+/// Takes a mount away; who still uses it keeps it until he lets go.
+pub(crate) fn unmount(point: &Path) -> io::Result<()> {
+    use rustix::mount::{UnmountFlags, unmount};
+    Ok(unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
 fn named(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
@@ -166,6 +209,40 @@ mod tests {
         dirs.destroy().expect("destroy");
         dirs.destroy().expect("destroy is idempotent");
         assert!(!dirs.root.exists());
+    }
+
+    #[test]
+    fn mounts_are_found_by_their_points() {
+        let info = "22 1 0:21 / / rw - ext4 a rw\n\
+                    40 22 0:5 / /d/alloc/x/t/secrets rw - tmpfs b rw\n\
+                    41 22 0:5 /v /d/alloc/x/t/my\\040data rw - ext4 c rw\n\
+                    42 22 0:5 / /d/allocated rw - tmpfs b rw\n";
+        let found = mounts_below(&[PathBuf::from("/d/alloc")], info);
+        let expected = [("40", "/d/alloc/x/t/secrets"), ("41", "/d/alloc/x/t/my data")];
+        assert_eq!(found, expected.map(|(id, point)| (id.to_owned(), PathBuf::from(point))));
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_directory_survives_its_removal() {
+        use rustix::mount::{UnmountFlags, mount_bind, unmount as undo};
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("mounting needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dirs = AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4()));
+        let (volume, point) = (dir.path().join("volume"), dirs.root.join("t/volume"));
+        fs::create_dir_all(&volume).expect("volume");
+        fs::create_dir_all(&point).expect("point");
+        fs::write(volume.join("precious"), "").expect("file");
+        if let Err(error) = mount_bind(&volume, &point) {
+            eprintln!("nothing can be mounted here: {error}");
+            return;
+        }
+        let destroyed = dirs.destroy();
+        let _ = undo(&point, UnmountFlags::DETACH);
+        destroyed.expect("destroy");
+        assert!(!dirs.root.exists() && volume.join("precious").exists());
     }
 
     #[test]

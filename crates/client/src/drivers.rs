@@ -36,7 +36,7 @@ impl Drivers {
         let allowed = list(&config.driver_allowlist, config, "driver.allowlist");
         let denied = list(&config.driver_denylist, config, "driver.denylist");
         let configured = ConfiguredPlugins::of(config);
-        let mut options = HostOptions::new(Vec::new(), config.plugin_socket_dir(), config.state_dir.join("plugins"));
+        let mut options = HostOptions::new(Vec::new(), config.plugin_socket_dir(), config.plugin_state_dir());
         options.plugins = plugins(config, &configured, &allowed, &denied).map_err(StartError::Drivers)?;
         options.agent = AgentConfig { port_min: config.plugin_ports.0, port_max: config.plugin_ports.1, topology: topology(config, facts) };
         let host = DriverHost::start(options).map_err(|e| StartError::Drivers(e.to_string()))?;

@@ -11,6 +11,7 @@
 use std::{
     collections::HashSet,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Component, Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -41,8 +42,9 @@ pub(crate) async fn end_own_executors(task_dir: &Path) {
 /// Where this node's tasks live, in every spelling that processes may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    alloc_dirs: Vec<PathBuf>,
+    pub(crate) alloc_dirs: Vec<PathBuf>,
     socket_dirs: Vec<PathBuf>,
+    pub(crate) collector_dirs: Vec<PathBuf>,
 }
 
 impl Places {
@@ -52,11 +54,15 @@ impl Places {
             all.extend(path.canonicalize().ok().filter(|canonical| canonical != path));
             all
         };
-        Self { alloc_dirs: spellings(&config.alloc_dir), socket_dirs: spellings(&config.plugin_socket_dir()) }
+        Self {
+            alloc_dirs: spellings(&config.alloc_dir),
+            socket_dirs: spellings(&config.plugin_socket_dir()),
+            collector_dirs: spellings(&config.state_dir).into_iter().map(|dir| dir.join("run/c")).collect(),
+        }
     }
 
     /// Allocation and task of a path below the task's directory.
-    fn task_of(&self, path: &Path) -> Option<Owner> {
+    pub(crate) fn task_of(&self, path: &Path) -> Option<Owner> {
         let below = self.alloc_dirs.iter().find_map(|dir| path.strip_prefix(dir).ok())?;
         let mut parts = below.components().map(|part| match part {
             Component::Normal(name) => name.to_str(),
@@ -75,10 +81,14 @@ pub(crate) struct Owner {
 
 /// What `/proc` says of a process, as far as it tells its owner.
 #[derive(Clone, Debug, Default)]
-struct Seen {
-    pid: i32,
-    parent: i32,
-    start: u64,
+pub(crate) struct Seen {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    pub(crate) start: u64,
+    /// The command line, words separated by blanks.
+    pub(crate) line: String,
+    /// State directory of an executor of ours, or of a log collector.
+    pub(crate) state_dir: Option<PathBuf>,
     /// Of a Go executor.
     log_file: Option<PathBuf>,
     /// `NOMAD_ALLOC_ID` and `NOMAD_TASK_NAME`.
@@ -112,12 +122,22 @@ impl Seen {
             let text = link.to_str()?;
             Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
         });
-        Some(Self { pid, parent: stat.ppid, start: stat.start, log_file: log_file(&line), workload_of, socket_dir, cwd: cwd.flatten() })
+        Some(Self {
+            pid,
+            parent: stat.ppid,
+            start: stat.start,
+            state_dir: state_dir(&line),
+            log_file: log_file(&line),
+            line: String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned(),
+            workload_of,
+            socket_dir,
+            cwd: cwd.flatten(),
+        })
     }
 
     /// Whom it serves. The environment alone is enough only for tasks that are known to live on this node (`local`): an instance in a remote
     /// runtime has the names of the allocation that created it, wherever its runtime is and whoever manages it now.
-    fn owner(&self, places: &Places, local: bool) -> Option<Owner> {
+    pub(crate) fn owner(&self, places: &Places, local: bool) -> Option<Owner> {
         let works_for = self.cwd.as_ref().and_then(|dir| places.task_of(dir));
         let of_this_node = self.socket_dir.as_ref().is_some_and(|dir| places.socket_dirs.contains(dir));
         self.log_file
@@ -126,6 +146,16 @@ impl Seen {
             .or_else(|| self.workload_of.clone().filter(|owner| local || works_for.as_ref() == Some(owner)))
             .or_else(|| works_for.filter(|_| of_this_node))
     }
+}
+
+/// The state directory in the arguments of an executor of ours.
+fn state_dir(command_line: &[u8]) -> Option<PathBuf> {
+    let mut args = command_line.split(|b| *b == 0);
+    let binary = args.next()?;
+    let name = binary.rsplit(|b| *b == b'/').next()?;
+    let verb = args.next()?;
+    let known = name.starts_with(b"drover-executor") && (verb == b"run" || verb == b"collect");
+    known.then(|| args.next()).flatten().map(|dir| PathBuf::from(std::ffi::OsStr::from_bytes(dir)))
 }
 
 /// The log file in the arguments of a Go executor.
@@ -139,10 +169,10 @@ fn log_file(command_line: &[u8]) -> Option<PathBuf> {
     config.get("LogFile")?.as_str().map(PathBuf::from)
 }
 
-type Table = Arc<Vec<Seen>>;
+pub(crate) type Table = Arc<Vec<Seen>>;
 
 /// All processes, as they were at some moment after `since`. Many tasks that end together share one look.
-async fn table(since: Instant) -> Table {
+pub(crate) async fn table(since: Instant) -> Table {
     static LAST: Mutex<Option<(Instant, Table)>> = Mutex::const_new(None);
     let mut last = LAST.lock().await;
     if let Some((at, table)) = &*last
@@ -190,17 +220,26 @@ pub(crate) async fn end_unclaimed(places: &Places, live: &HashSet<Owner>) -> End
 }
 
 async fn end_where(places: &Places, local: bool, wanted: impl Fn(&Owner) -> bool) -> Ended {
+    let root = |seen: &Seen| seen.owner(places, local).is_some_and(|owner| wanted(&owner));
+    // What serves somebody else by its own words is not taken along.
+    let spared = |seen: &Seen| seen.owner(places, false).is_some_and(|owner| !wanted(&owner));
+    end_trees(root, spared).await
+}
+
+/// Ends what was seen as unclaimed, and everything below it but what is claimed. Pids and start times.
+pub(crate) async fn end_these(unclaimed: &HashSet<(i32, u64)>, claimed: &HashSet<(i32, u64)>) -> Ended {
+    end_trees(|seen| unclaimed.contains(&(seen.pid, seen.start)), |seen| claimed.contains(&(seen.pid, seen.start))).await
+}
+
+async fn end_trees(root: impl Fn(&Seen) -> bool, spared: impl Fn(&Seen) -> bool) -> Ended {
     let deadline = Instant::now() + DEATH;
     let mut killed = HashSet::new();
     loop {
         let table = table(Instant::now()).await;
-        let roots = table.iter().filter(|seen| seen.owner(places, local).is_some_and(|owner| wanted(&owner)));
-        let mut doomed: Vec<&Seen> = roots.collect();
+        let mut doomed: Vec<&Seen> = table.iter().filter(|seen| root(seen)).collect();
         let mut at = 0;
         while let Some(parent) = doomed.get(at).map(|seen| seen.pid) {
             at += 1;
-            // What serves somebody else by its own words is not taken along.
-            let spared = |seen: &Seen| seen.owner(places, false).is_some_and(|owner| !wanted(&owner));
             let children: Vec<&Seen> =
                 table.iter().filter(|s| s.parent == parent && !spared(s) && !doomed.iter().any(|d| d.pid == s.pid)).collect();
             doomed.extend(children);
@@ -238,7 +277,7 @@ mod tests {
     use super::*;
 
     fn places(dir: &Path) -> Places {
-        Places { alloc_dirs: vec![dir.join("alloc")], socket_dirs: vec![dir.join("p")] }
+        Places { alloc_dirs: vec![dir.join("alloc")], socket_dirs: vec![dir.join("p")], collector_dirs: vec![dir.join("c")] }
     }
 
     #[test]
@@ -252,6 +291,20 @@ mod tests {
             (&["/p/driver"], None),
         ] {
             assert_eq!(log_file(&line(parts)).as_deref(), expected.map(Path::new), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn executors_of_ours_name_their_state_directory() {
+        let line = |parts: &[&str]| parts.join("\0").into_bytes();
+        for (parts, expected) in [
+            (&["/s/bin/drover-executor-0a", "run", "/d/alloc/x"][..], Some("/d/alloc/x")),
+            (&["drover-executor", "collect", "/d/c/1"], Some("/d/c/1")),
+            (&["drover-executor", "serve-host", "/d"], None),
+            (&["/bin/other", "run", "/d"], None),
+            (&["drover-executor", "run"], None),
+        ] {
+            assert_eq!(state_dir(&line(parts)).as_deref(), expected.map(Path::new), "{parts:?}");
         }
     }
 

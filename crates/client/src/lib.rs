@@ -29,6 +29,7 @@ mod gc;
 pub mod http;
 mod identity;
 pub mod lease;
+mod ledger;
 mod leftovers;
 mod lock;
 mod metadata;

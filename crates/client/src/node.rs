@@ -26,7 +26,7 @@ use crate::{
     leftovers::{Owner, end_unclaimed},
     remote::Command,
     session::{FromServer, Placed},
-    store::{RestoredAlloc, Write},
+    store::{CGROUP_PARENT, FORGOTTEN, RestoredAlloc, Write},
 };
 
 /// Loops of this node's allocations, for readers outside the loop.
@@ -372,7 +372,7 @@ pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, live: &Has
         tracing::warn!(killed = ended.killed, resisting = ?ended.resisting, "processes that belong to no recorded task were killed");
     }
     let mut found = ended.killed;
-    let collectors = ctx.config.run_dir().join("c");
+    let collectors = ctx.config.collectors_dir();
     let mut released = Vec::new();
     for (kind, key) in ledger {
         match kind.as_str() {
@@ -394,6 +394,8 @@ pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, live: &Has
                 }
                 found += 1;
             }
+            // For the sweeps to come, and for the end of the node.
+            FORGOTTEN | CGROUP_PARENT => {}
             // Found by their directories below, which exist even when this ledger is lost.
             "collector" => {
                 if !collectors.join(key).exists() {

@@ -6,9 +6,10 @@
 //! the servers is merged back from there.
 
 use std::{
+    collections::HashSet,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender},
     },
 };
@@ -87,6 +88,8 @@ struct Batch {
 #[derive(Clone, Debug)]
 pub(crate) struct LocalStore {
     to_thread: Sender<Batch>,
+    /// The ledger as it is committed.
+    ledger: Arc<Mutex<HashSet<(String, String)>>>,
 }
 
 impl LocalStore {
@@ -121,20 +124,53 @@ impl LocalStore {
             .stack_size(256 * 1024)
             .spawn(move || run(connection, &path, &batches))
             .map_err(|e| StoreError::Database { doing: "start the thread", path: dir.join("node.sqlite"), why: e.to_string() })?;
-        Ok((Self { to_thread }, restored))
+        let ledger = Arc::new(Mutex::new(restored.ledger.iter().cloned().collect()));
+        Ok((Self { to_thread, ledger }, restored))
     }
 
     /// Commits; when it returns the records survive the agent.
     pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
         let (done, answer) = oneshot::channel();
+        let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();
         self.to_thread.send(Batch { writes, done: Some(done) }).map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        answer.await.map_err(|_| StoreError::Closed)??;
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        for (entry, claimed) in changes {
+            if claimed {
+                ledger.insert(entry)
+            } else {
+                ledger.remove(&entry)
+            };
+        }
+        Ok(())
+    }
+
+    /// Keys of the ledger's entries of a kind.
+    pub(crate) fn claimed(&self, kind: &str) -> Vec<String> {
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        ledger.iter().filter(|(of, _)| of == kind).map(|(_, key)| key.clone()).collect()
     }
 
     /// A small fact by name, read before the thread had anything to do.
     pub(crate) fn read_meta(dir: &Path, name: &str) -> Option<String> {
         let connection = Connection::open(dir.join("node.sqlite")).ok()?;
         connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |r| r.get(0)).optional().ok()?
+    }
+}
+
+/// Kind of the ledger's entries for allocations whose records are gone: by them their cgroups and processes are known as this node's.
+pub(crate) const FORGOTTEN: &str = "alloc";
+
+/// Kind of the ledger's entries for the parents of cgroups that this node has made.
+pub(crate) const CGROUP_PARENT: &str = "cgroup-parent";
+
+/// The ledger's entry that a write makes (true) or removes.
+fn entry(write: &Write) -> Option<((String, String), bool)> {
+    match write {
+        Write::Forget(id) => Some(((FORGOTTEN.to_owned(), id.clone()), true)),
+        Write::Claim { kind, key } => Some((((*kind).to_owned(), key.clone()), true)),
+        Write::Release { kind, key } => Some((((*kind).to_owned(), key.clone()), false)),
+        _ => None,
     }
 }
 
@@ -231,6 +267,7 @@ fn apply(connection: &mut Connection, group: &[Batch]) -> rusqlite::Result<()> {
             Write::Forget(id) => {
                 transaction.prepare_cached("DELETE FROM tasks WHERE alloc = ?1")?.execute([id])?;
                 transaction.prepare_cached("DELETE FROM allocs WHERE id = ?1")?.execute([id])?;
+                transaction.prepare_cached("INSERT OR IGNORE INTO ledger VALUES (?1, ?2)")?.execute(params![FORGOTTEN, id])?;
                 forgot = true;
             }
             Write::Slot { key, attempted, epoch } => {
@@ -281,10 +318,13 @@ mod tests {
         store.commit(vec![Write::Forget("b".into()), Write::Meta("node_id", "n".into())]).await.expect("commit");
         store.commit(vec![Write::Claim { kind: "cgroup", key: "k".into() }]).await.expect("commit");
         drop(store);
-        let (_store, restored) = LocalStore::open(dir.path()).expect("open again");
+        let (store, restored) = LocalStore::open(dir.path()).expect("open again");
         assert_eq!(restored.allocs.len(), 1);
         assert_eq!(restored.allocs[0].tasks.len(), 2);
-        assert_eq!(restored.ledger, [("cgroup".to_owned(), "k".to_owned())]);
+        assert_eq!(restored.ledger, [("alloc".to_owned(), "b".to_owned()), ("cgroup".to_owned(), "k".to_owned())]);
+        assert_eq!(store.claimed(FORGOTTEN), ["b"]);
+        store.commit(vec![Write::Release { kind: FORGOTTEN, key: "b".into() }]).await.expect("commit");
+        assert!(store.claimed(FORGOTTEN).is_empty() && store.claimed("cgroup") == ["k"]);
         assert_eq!(LocalStore::read_meta(dir.path(), "node_id").as_deref(), Some("n"));
     }
 

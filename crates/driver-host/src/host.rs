@@ -19,7 +19,7 @@ use crate::options::{HostOptions, PluginSpec, Timing};
 use crate::process::find;
 use crate::reattach::{self, Record};
 use crate::reload::{Order, Reloaded};
-use crate::scope;
+use crate::scope::{self, Marked};
 use crate::session;
 use crate::stderr::Tail;
 use crate::supervisor::{Common, Supervisor, identify_process};
@@ -421,6 +421,20 @@ impl DriverHost {
         let mut names: Vec<String> = self.plugins().by_name.keys().cloned().collect();
         names.sort();
         names
+    }
+
+    /// Everything that carries the mark of this node's plugins, for the node's books. Blocking; reads all of `/proc`.
+    pub fn processes(&self) -> Vec<Marked> {
+        let dir = &self.common.state_dir;
+        let recorded: HashSet<u32> =
+            reattach::recorded(dir).iter().filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid)).collect();
+        // What this host has launched has a supervisor until it has ended, before and after it is recorded.
+        scope::marked(&self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
+    }
+
+    /// Where plugins and their executors listen, as the kernel spells it.
+    pub fn socket_dir(&self) -> &Path {
+        &self.common.socket_dir
     }
 
     /// Ends the host. Returns when every plugin process has ended or has been left alone, as asked.

@@ -40,6 +40,7 @@ pub use host::{DriverHost, Ending};
 pub use options::{AgentConfig, Core, HostOptions, PluginBlock, PluginSpec, Timing, Topology, discover};
 pub use reload::Reloaded;
 pub use remote::{LogsQuery, Remote, RemoteStream};
+pub use scope::Marked;
 pub use types::{
     Capabilities, Description, DriverEvent, DriverFingerprint, ExecResult, FsIsolation, Inspection, NetworkMode, NetworkOverride, Started,
     TaskExit, TaskStatus, handle_from_bytes, handle_to_bytes,

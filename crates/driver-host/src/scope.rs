@@ -126,6 +126,40 @@ pub(crate) fn helpers(plugin_pid: u32, mark: &Mark) -> Vec<Member> {
     processes().filter_map(look).collect()
 }
 
+/// A process with the mark of some plugin of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marked {
+    /// The process.
+    pub pid: i32,
+    /// Name of the plugin.
+    pub plugin: String,
+    /// The plugin itself; else something that it has started.
+    pub is_plugin: bool,
+    /// It is, or serves, a plugin process that this host has in hand; or it serves a task, or outlives its plugin on purpose.
+    pub known: bool,
+}
+
+/// Processes with the mark of this socket directory. `in_hand` says of a plugin process whether this host has launched or found it again. Blocking;
+/// reads all of `/proc`.
+pub(crate) fn marked(socket_dir: &Path, in_hand: impl Fn(u32, &Mark) -> bool) -> Vec<Marked> {
+    let look = |pid: u32| {
+        Birth::of(pid)?;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mark = in_environment(&environment).filter(|mark| mark.socket_dir == socket_dir)?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some((pid, mark, serves_a_task(&environment, &words(&line)), words(&line).into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>()))
+    };
+    let all: Vec<_> = processes().filter_map(look).collect();
+    let is_plugin = |mark: &Mark, line: &[Vec<u8>]| mark.is_plugin(&line.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let live: Vec<&Mark> =
+        all.iter().filter(|(pid, mark, _, line)| is_plugin(mark, line) && in_hand(*pid, mark)).map(|(_, mark, ..)| mark).collect();
+    let one = |(pid, mark, serves, line): &(u32, Mark, bool, Vec<Vec<u8>>)| {
+        let known = *serves || live.iter().any(|live| live.launch == mark.launch);
+        Some(Marked { pid: i32::try_from(*pid).ok()?, plugin: mark.plugin.clone(), is_plugin: is_plugin(mark, line), known })
+    };
+    all.iter().filter_map(one).collect()
+}
+
 fn serves_a_task(environment: &[u8], command_line: &[&[u8]]) -> bool {
     environment.split(|b| *b == 0).any(|entry| entry.starts_with(WORKLOAD))
         || command_line.get(1).is_some_and(|word| SURVIVORS.contains(word))

@@ -71,7 +71,8 @@ impl Tracker {
             return if successful { Decision::Complete } else { Decision::Fail { reason: "Policy allows no restarts".to_owned() } };
         }
         let interval = policy.interval().nanos();
-        let window_over = self.window_start == 0 || now.saturating_sub(self.window_start) >= interval;
+        // A clock that was set back begins a new interval: the old one would last as long as the step was wide.
+        let window_over = self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) >= interval;
         if window_over {
             *self = Self { window_start: now, in_window: 0 };
         }
@@ -90,6 +91,13 @@ impl Tracker {
         let delay = jittered(policy.delay(), seed ^ u64::from(self.in_window));
         Decision::Restart { at: now.saturating_add(delay.nanos()), reason: "Restart within policy".to_owned() }
     }
+}
+
+/// The longest pause that [`Tracker::on_end`] decides on. A time further away was written under another clock.
+#[must_use]
+pub fn longest_pause(policy: &Restart) -> GoDuration {
+    let delay = policy.delay().nanos();
+    GoDuration(delay.saturating_add(delay / 4).max(policy.interval().nanos()))
 }
 
 /// `delay` and up to a quarter of it more, by the seed.
@@ -131,6 +139,20 @@ mod tests {
             Decision::Complete => "complete",
             Decision::Fail { .. } => "fail",
         }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_neither_fails_nor_delays_a_task() {
+        let hour = 3_600 * S;
+        for mode in ["fail", "delay"] {
+            let mut tracker = Tracker { window_start: 5 * hour, in_window: 2 };
+            let policy = policy(2, 60, 1, mode);
+            let Decision::Restart { at, .. } = tracker.on_end(&policy, false, End::Exited { successful: false }, hour, 1) else {
+                panic!("{mode}: a restart is due");
+            };
+            assert!(at - hour <= longest_pause(&policy).nanos(), "{mode}: in {} s", (at - hour) / S);
+        }
+        assert_eq!((longest_pause(&policy(2, 60, 1, "fail")).nanos(), longest_pause(&policy(2, 1, 8, "fail")).nanos()), (60 * S, 10 * S));
     }
 
     #[test]

@@ -323,6 +323,11 @@ impl Executor {
     }
 }
 
+/// Whether a state directory says that its workload runs: it has a record and no result. A killed executor leaves one that says so, too.
+pub fn is_live(state_dir: &Path) -> bool {
+    state_dir.join(files::STATE).exists() && !state_dir.join(files::RESULT).exists()
+}
+
 /// Ends whatever workload `state_dir` holds and removes the directory; a directory without one is removed, an absent one is
 /// fine. For callers that have no handle. An executor that does not answer is killed.
 pub async fn destroy(state_dir: &Path) -> Result<(), Error> {

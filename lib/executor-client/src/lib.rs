@@ -20,7 +20,7 @@ mod watch;
 
 pub use crate::channel::{CallError, HostCall, HostChannel, OpenError, Patience};
 pub use crate::collector::{CollectSpec, LogCollector};
-pub use crate::executor::{Executor, destroy};
+pub use crate::executor::{Executor, destroy, is_live};
 pub use crate::follow::Follow;
 pub use crate::install::{HASH, binary, install, installed_name};
 pub use crate::launch::{Bind, Isolation, LaunchSpec, Launched, Launcher, LogPolicy, Propagation, User};

@@ -1,5 +1,8 @@
 //! The runtime of a host through its channel, with the real program at the other end of the pipes.
 
+#[path = "../../../crates/cli/src/demo/sweep.rs"]
+mod sweep;
+
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -59,6 +62,13 @@ impl Host {
     fn exec(&self, key: &str, tty: bool, command: &[&str]) -> HostCall {
         let command = command.iter().map(|c| (*c).to_owned()).collect();
         self.channel.call(Op::Exec(HostExec { key: key.into(), epoch: 2, command, tty }))
+    }
+}
+
+impl Drop for Host {
+    /// A test that fails half-way leaves nothing running either: instances outlive their channel.
+    fn drop(&mut self) {
+        sweep::end_everything_of(self.dir.path());
     }
 }
 

@@ -155,9 +155,14 @@ impl CgroupHost {
             let changed = dir.metadata().ok().filter(std::fs::Metadata::is_dir).and_then(|m| m.modified().ok());
             changed.and_then(|at| at.elapsed().ok()).is_some_and(|elapsed| elapsed >= age)
         };
-        let all = self.unified.iter().chain(self.v1.values()).filter_map(|parent| std::fs::read_dir(parent).ok());
+        let all = self.parents().filter_map(|parent| std::fs::read_dir(parent).ok());
         // The kernel refuses to remove one with processes in it.
         all.flatten().flatten().filter(|dir| old(dir) && std::fs::remove_dir(dir.path()).is_ok()).count()
+    }
+
+    /// The directories that hold the workloads' cgroups, in all hierarchies.
+    pub fn parents(&self) -> impl Iterator<Item = &Path> {
+        self.unified.iter().chain(self.v1.values()).map(PathBuf::as_path)
     }
 
     /// How cgroups are mounted here.

@@ -128,7 +128,13 @@ fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOpti
     }
     let local = client.map(|client| {
         let handle = client.handle();
-        LocalNode { node_id: handle.node_id(), router: client::http::router(handle.clone()), stats: Some(Arc::new(move || handle.stats())) }
+        let measured = handle.clone();
+        LocalNode {
+            node_id: handle.node_id(),
+            router: client::http::router(handle.clone()),
+            stats: Some(Arc::new(move || handle.stats())),
+            metrics: Some(Arc::new(move || measured.metrics())),
+        }
     });
     Ok(HttpOptions {
         local,

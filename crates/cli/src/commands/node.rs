@@ -1,9 +1,9 @@
-//! `drover node status|drain|eligibility|drivers`.
+//! `drover node status|audit|drain|eligibility|drivers`.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::shapes::{DriverReload, PluginReload, ReloadOutcome};
+use api::shapes::{AuditFinding, AuditKind, AuditStatus, DriverReload, NodeAudit, PluginReload, ReloadOutcome};
 use model::{Allocation, Eligibility, GoDuration, Node, NodeStatus};
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Compare what exists on a node with what its records claim
+    Audit(Audit),
     /// Move everything off a node, or stop doing so
     Drain(Drain),
     /// The driver plugins of a node
@@ -67,6 +69,24 @@ pub(crate) struct Drain {
     #[arg(long)]
     yes: bool,
     /// The node
+    id: Option<String>,
+}
+
+/// Arguments of `node audit`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Audit {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// End what no record claims
+    #[arg(long)]
+    sweep: bool,
+    /// Also list what is claimed
+    #[arg(short, long)]
+    verbose: bool,
+    /// The node; the one that this agent is without it
     id: Option<String>,
 }
 
@@ -136,6 +156,7 @@ pub(crate) struct Status {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Audit(args) => audit(args).await,
         Command::Drain(args) => drain(args).await,
         Command::Drivers(Drivers::Reload(args)) => reload(args).await,
         Command::Eligibility(args) => eligibility(args).await,
@@ -165,6 +186,51 @@ async fn reload(args: Reload) -> Result<ExitCode> {
     }
     let bad = |p: &PluginReload| matches!(p.outcome, ReloadOutcome::Kept | ReloadOutcome::Failed);
     Ok(if done.plugins.values().any(bad) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Exit code 1 says that the books do not balance.
+async fn audit(args: Audit) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    let path = match &args.id {
+        Some(id) => format!("/v1/client/audit?node_id={}", find(&conn, Some(id), false).await?.id),
+        None => "/v1/client/audit".to_owned(),
+    };
+    let audit: NodeAudit = if args.sweep { conn.put(&path, &json!({})).await? } else { conn.get(&path).await? };
+    let code = if audit.balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if args.json {
+        output::json(&serde_json::to_value(&audit)?)?;
+        return Ok(code);
+    }
+    let mut counts = Table::new(["Kind", "Claimed", "Pending", "Unclaimed", "Missing", "Ended by sweeps"]);
+    for kind in AuditKind::ALL {
+        let of = |status| audit.findings.iter().filter(|f| f.kind == kind && f.status == status).count().to_string();
+        let ended = audit.ended.get(&kind).copied().unwrap_or(0).to_string();
+        let [claimed, pending, unclaimed, missing] =
+            [AuditStatus::Claimed, AuditStatus::Pending, AuditStatus::Unclaimed, AuditStatus::Missing].map(of);
+        counts.row([kind.name().to_owned(), claimed, pending, unclaimed, missing, ended]);
+    }
+    counts.print();
+    let listed = |f: &&AuditFinding| args.verbose || f.status != AuditStatus::Claimed;
+    if audit.findings.iter().any(|f| listed(&f)) {
+        output::heading("Findings");
+        let mut table = Table::new(["Status", "Kind", "Allocation", "Task", "Reason", "What"]);
+        for f in audit.findings.iter().filter(listed) {
+            let alloc = if f.alloc_id.is_nil() { "-".to_owned() } else { f.alloc_id.short().to_string() };
+            table.row([f.status.name().to_owned(), f.kind.name().to_owned(), alloc, f.task.clone(), f.reason.clone(), f.what.clone()]);
+        }
+        table.print();
+    }
+    if !audit.swept.is_empty() {
+        output::heading("Swept");
+        let mut table = Table::new(["Kind", "Outcome", "What"]);
+        for s in &audit.swept {
+            let outcome = if s.error.is_empty() { "ended".to_owned() } else { s.error.clone() };
+            table.row([s.kind.name().to_owned(), outcome, s.what.clone()]);
+        }
+        table.print();
+    }
+    output::line(if audit.balanced { "The books balance." } else { "The books do not balance." });
+    Ok(code)
 }
 
 /// The node that begins with a prefix, or the agent's own.

@@ -211,7 +211,8 @@ fn write_payload(local: &std::path::Path, file: &str, payload: &str) -> Result<(
     std::fs::write(&path, bytes).map_err(|e| format!("write {}: {e}", path.display()))
 }
 
-fn dir_name(dir: &Path) -> String {
+/// Last part of a path.
+pub(crate) fn dir_name(dir: &Path) -> String {
     dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
@@ -236,7 +237,7 @@ async fn collect(subject: &Subject, task: &Task) -> Result<(), String> {
             max_file_bytes,
         },
     };
-    let parent = ctx.config.run_dir().join("c");
+    let parent = ctx.config.collectors_dir();
     std::fs::create_dir_all(&parent).map_err(|e| format!("create {}: {e}", parent.display()))?;
     LogCollector::start(ctx.launcher().await?, &state_dir, spec).await.map(drop).map_err(|e| format!("start the log collector: {e}"))
 }
@@ -490,7 +491,7 @@ async fn contain(subject: &Subject) -> Result<usize, String> {
     Ok(killed)
 }
 
-/// The task is dead: collector and cgroups go.
+/// The task is dead: collector, fifos and cgroups go.
 pub(crate) async fn task_over(subject: &Subject) {
     let ctx = &subject.ctx;
     let mut released = Vec::new();
@@ -502,6 +503,11 @@ pub(crate) async fn task_over(subject: &Subject) {
                 tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again");
             }
         }
+    }
+    let (stdout, stderr) = task_config::fifos(&subject.dirs(), &subject.task);
+    for fifo in [stdout, stderr] {
+        // A task of a driver that collects by itself has none.
+        let _ = std::fs::remove_file(fifo);
     }
     if let Some(cgroup) = subject.cgroup() {
         match tokio::task::spawn_blocking(move || cgroup.destroy()).await {

@@ -474,6 +474,12 @@ impl Machine {
         if self.record.watched_since == 0 {
             self.record.watched_since = now.time;
         }
+        // A restart that the records announce for later than any policy says was announced under a clock that has been set back since.
+        let latest: BTreeMap<Arc<str>, TimestampNs> = self
+            .slots
+            .keys()
+            .map(|name| (name.clone(), now.time.saturating_add(lifecycle::restart::longest_pause(&self.policy(name)).nanos())))
+            .collect();
         for (name, slot) in &mut self.slots {
             if slot.record.state.events.is_empty() && slot.record.run.is_none() && slot.record.state.state == TaskRunState::Pending {
                 events::push(&mut slot.record.state, events::received(now.time));
@@ -501,6 +507,9 @@ impl Machine {
                 None if slot.record.state.state == TaskRunState::Dead => out.push(Effect::TaskOver { task: name.clone() }),
                 None if slot.record.restart_at != 0 => {
                     slot.phase = Phase::Backoff;
+                    if let Some(latest) = latest.get(name) {
+                        slot.record.restart_at = slot.record.restart_at.min(*latest);
+                    }
                     out.push(Effect::Wake { at: slot.record.restart_at, timer: Timer::Restart { task: name.clone() } });
                 }
                 None => {}

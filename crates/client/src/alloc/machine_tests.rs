@@ -266,6 +266,8 @@ fn restored_runs_by_how_far_they_had_come() {
         (task_record(run(None, false), TaskRunState::Pending), "free t anew"),
         (task_record(None, TaskRunState::Dead), "over t"),
         (TaskRecord { restart_at: 9 * S, ..task_record(None, TaskRunState::Pending) }, "restart t at 9"),
+        // The clock has been set back by an hour since: no policy waits longer than its interval.
+        (TaskRecord { restart_at: 3_600 * S, ..task_record(None, TaskRunState::Pending) }, "restart t at 62"),
     ] {
         let (_, effects) = Play::begin(restored(record.clone()), 2 * S);
         assert_eq!(effects, [expected], "{record:?}");

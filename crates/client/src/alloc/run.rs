@@ -1,7 +1,7 @@
 //! The loop of one allocation: takes commands and results, asks the machine, writes records, then carries out effects.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -78,12 +78,23 @@ pub(crate) struct AllocView {
     pub(crate) update: Arc<AllocClientUpdate>,
     /// Driver's ids of running tasks.
     pub(crate) runs: BTreeMap<Arc<str>, String>,
+    /// What the local tasks claim, for the node's books.
+    pub(crate) claims: BTreeMap<Arc<str>, Holds>,
     /// Tasks that live in a remote runtime.
     pub(crate) remote: Vec<Arc<str>>,
     /// Nothing is left to do here.
     pub(crate) over: bool,
     /// When it ended, Unix ns.
     pub(crate) ended_at: i64,
+}
+
+/// What a local task may have on this node. Told before it comes to be, and until it is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holds {
+    /// Log collector, FIFOs, cgroups: what lasts from the first start to the end.
+    pub(crate) alive: bool,
+    /// Starts that may have processes.
+    pub(crate) runs: Vec<String>,
 }
 
 /// How the node reaches an allocation's loop.
@@ -106,7 +117,9 @@ pub(crate) struct AllocLoop {
     held: Vec<Effect>,
     effects: JoinSet<Option<Event>>,
     /// Work that nothing waits for but the removal of the directory.
-    cleanups: JoinSet<()>,
+    cleanups: JoinSet<Arc<str>>,
+    /// Tasks that are cleaned up, or about to be.
+    cleaning: BTreeSet<Arc<str>>,
     exits: HashMap<String, CancellationToken>,
     /// Starts under way; cancelled when they are no longer wanted.
     starts: HashMap<String, CancellationToken>,
@@ -131,7 +144,7 @@ impl AllocLoop {
         let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
         let machine = Machine::new(record, job, tasks, max_kill);
         let (to_loop, commands) = mpsc::unbounded_channel();
-        let (view, seen) = watch::channel(Arc::new(view_of(&machine)));
+        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new())));
         let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Self {
             ctx,
@@ -145,6 +158,7 @@ impl AllocLoop {
             held: Vec::new(),
             effects: JoinSet::new(),
             cleanups: JoinSet::new(),
+            cleaning: BTreeSet::new(),
             exits: HashMap::new(),
             starts: HashMap::new(),
             published: None,
@@ -176,7 +190,12 @@ impl AllocLoop {
                     Ok(None) => {}
                     Err(error) => tracing::error!(alloc = %self.machine.id(), %error, "an effect broke off"),
                 },
-                Some(_) = self.cleanups.join_next() => {}
+                Some(done) = self.cleanups.join_next() => {
+                    if let Ok(task) = done {
+                        self.cleaning.remove(&task);
+                        self.publish();
+                    }
+                }
                 _ = retry_save.tick(), if !self.held.is_empty() => self.settle().await,
             }
         }
@@ -198,8 +217,9 @@ impl AllocLoop {
                     if self.ctx.store.commit(self.changes()).await.is_err() {
                         return;
                     }
+                    self.held = effects.into_iter().filter(|e| matches!(e, Effect::TaskOver { .. })).collect();
                     self.publish();
-                    for over in effects.into_iter().filter(|e| matches!(e, Effect::TaskOver { .. })) {
+                    for over in std::mem::take(&mut self.held) {
                         self.perform(over).await;
                     }
                 }
@@ -301,7 +321,12 @@ impl AllocLoop {
     }
 
     fn publish(&mut self) {
-        let view = view_of(&self.machine);
+        // Announced with the record that lets go of everything else, not a moment later.
+        self.cleaning.extend(self.held.iter().filter_map(|effect| match effect {
+            Effect::TaskOver { task } => Some(task.clone()),
+            _ => None,
+        }));
+        let view = view_of(&self.machine, &self.cleaning);
         let update = view.update.clone();
         self.view.send_replace(Arc::new(view));
         if self.published.as_ref() != Some(&*update) {
@@ -383,7 +408,10 @@ impl AllocLoop {
             }
             Effect::TaskOver { task } => {
                 let subject = self.subject(&task);
-                self.cleanups.spawn(async move { effects::task_over(&subject).await });
+                self.cleanups.spawn(async move {
+                    effects::task_over(&subject).await;
+                    task
+                });
             }
             Effect::Interrupt { run } => {
                 if let Some(start) = self.starts.get(&run) {
@@ -478,7 +506,13 @@ impl AllocLoop {
     }
 }
 
-fn view_of(machine: &Machine) -> AllocView {
+fn holds(record: &TaskRecord, cleaning: bool) -> Holds {
+    let runs: Vec<String> = record.run.iter().chain(&record.owed).map(|run| run.id.clone()).collect();
+    let alive = cleaning || !runs.is_empty() || record.state.state != TaskRunState::Dead;
+    Holds { alive, runs }
+}
+
+fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>) -> AllocView {
     let update = machine.update();
     let mut alloc = machine.alloc().clone();
     alloc.client_status = update.client_status;
@@ -488,6 +522,11 @@ fn view_of(machine: &Machine) -> AllocView {
         job: machine.job().clone(),
         update: Arc::new(update),
         runs: machine.tasks().filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone()))).collect(),
+        claims: machine
+            .tasks()
+            .filter(|(n, _)| !machine.is_remote_task(n))
+            .map(|(n, record)| (n.clone(), holds(record, cleaning.contains(n))))
+            .collect(),
         remote: machine.tasks().map(|(n, _)| n).filter(|n| machine.is_remote_task(n)).cloned().collect(),
         over: machine.over(),
         ended_at: machine.record().ended_at,

@@ -3,6 +3,7 @@
 //! Errors are plain text with the status that existing clients expect. Files are never served under a type that a browser would run.
 
 mod allocs;
+mod audit;
 mod drivers;
 mod exec;
 mod files;
@@ -42,6 +43,7 @@ pub fn router(handle: ClientHandle) -> Router {
         .route("/v1/client/allocation/{alloc}/pause", any(allocs::pause))
         .route("/v1/client/allocation/{alloc}/exec", any(exec::exec))
         .route("/v1/client/allocation/{alloc}/snapshot", any(allocs::snapshot))
+        .route("/v1/client/audit", get(audit::audit).put(audit::audit).post(audit::audit))
         .route("/v1/client/drivers/reload", axum::routing::put(drivers::reload).post(drivers::reload))
         .route("/v1/client/gc", get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all))
         .route("/v1/client/stats", get(allocs::host_stats))

@@ -5,6 +5,7 @@ mod faults;
 mod fixture;
 mod http;
 mod leaks;
+mod ledger;
 mod order;
 mod processes;
 mod remote;

@@ -40,7 +40,10 @@ pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Prometheus is not enabled"));
     }
     let stats = ctx.server().stats();
-    let (gauges, counters) = (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
+    let (mut gauges, counters) = (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
+    if let Some(metrics) = ctx.app.options.local.as_ref().and_then(|local| local.metrics.as_ref()) {
+        gauges.extend(metrics());
+    }
     if prometheus {
         return Ok(Reply::bytes("text/plain; version=0.0.4; charset=utf-8", text_format(&gauges, &counters)));
     }

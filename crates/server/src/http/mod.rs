@@ -86,10 +86,15 @@ pub struct LocalNode {
     pub router: Router,
     /// Numbers for `/v1/agent/self`, group `client`.
     pub stats: Option<NodeStats>,
+    /// Figures for `/v1/metrics`.
+    pub metrics: Option<NodeMetrics>,
 }
 
 /// Asked at each request for a node's numbers.
 pub type NodeStats = Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
+
+/// Asked at each request for a node's metrics.
+pub type NodeMetrics = Arc<dyn Fn() -> Vec<api::shapes::Gauge> + Send + Sync>;
 
 /// Everything that handlers share.
 pub(crate) struct App {

@@ -167,6 +167,7 @@ routes! {
     "/v1/client/allocation/:alloc/snapshot": Get refused::alloc_snapshot;
     "/v1/client/allocation/:alloc/pause": Get refused::alloc_pause, Put refused::alloc_pause;
     "/v1/client/stats": Get proxy::by_node;
+    "/v1/client/audit": Get proxy::by_node, Put proxy::by_node;
     "/v1/client/drivers/reload": Put proxy::by_node;
     "/v1/client/gc": Get proxy::by_node;
     "/v1/client/metadata": Get proxy::by_node, Put proxy::metadata;

@@ -150,7 +150,7 @@ async fn client_endpoints_are_passed_on_to_the_node() {
 async fn client_endpoints_of_the_local_node_are_called() {
     let n = node("near");
     let (feed, feeding) = mpsc::channel(4);
-    let local = LocalNode { node_id: n.id, router: node_router(feeding), stats: None };
+    let local = LocalNode { node_id: n.id, router: node_router(feeding), stats: None, metrics: None };
     let c = Cluster::with(HttpOptions { local: Some(local), ..HttpOptions::default() }, Limits::default()).await;
     let n = FakeNode::join(&c, n).await;
     let alloc = running_alloc(&c).await;

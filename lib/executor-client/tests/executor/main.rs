@@ -3,6 +3,8 @@
 mod isolation;
 mod robustness;
 mod session;
+#[path = "../../../../crates/cli/src/demo/sweep.rs"]
+mod sweep;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -79,17 +81,9 @@ impl Bench {
 }
 
 impl Drop for Bench {
+    /// A test that fails half-way leaves nothing running either.
     fn drop(&mut self) {
-        let Ok(states) = std::fs::read_dir(self.dir.path().join("state")) else {
-            return;
-        };
-        for state in states.flatten().filter(|s| !s.path().join("result.json").exists()) {
-            let text = std::fs::read_to_string(state.path().join("executor.json")).unwrap_or_default();
-            let record: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            if let Some(pid) = record["workload_pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
+        sweep::end_everything_of(self.dir.path());
     }
 }
 

@@ -1,0 +1,11 @@
+//! `/v1/client/audit`: the books of this node.
+
+use axum::{extract::State, http::Method, response::Response};
+
+use super::{Query, json};
+use crate::client::ClientHandle;
+
+/// GET looks, PUT also ends what nobody claims.
+pub(super) async fn audit(State(handle): State<ClientHandle>, method: Method, query: Query) -> Response {
+    json(&handle.audit(method != Method::GET).await, query.pretty())
+}
