@@ -328,11 +328,12 @@ impl AllocLoop {
         }));
         let view = view_of(&self.machine, &self.cleaning);
         let update = view.update.clone();
-        self.view.send_replace(Arc::new(view));
+        // The outbox first: who sees the end of a task here may end the agent as soon as the outbox is empty.
         if self.published.as_ref() != Some(&*update) {
             self.published = Some((*update).clone());
             self.ctx.outbox.alloc((*update).clone());
         }
+        self.view.send_replace(Arc::new(view));
     }
 
     fn subject(&self, task: &Arc<str>) -> Subject {
