@@ -493,6 +493,53 @@ pub struct RemoteImport {
     pub why: String,
 }
 
+/// What is promised of a remote task, and why not more: follows from what its provider can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct Guarantee {
+    /// The promise.
+    pub level: GuaranteeLevel,
+    /// A create whose answer was lost ends with exactly one instance.
+    pub exactly_one: bool,
+    /// The provider refuses calls of a manager that was replaced.
+    pub fenced: bool,
+    /// The exit code is kept until the servers have it.
+    pub exact_results: bool,
+    /// What the level rests on, in words.
+    pub reason: String,
+    /// What is not promised, in words; empty when nothing is missing.
+    pub limits: Vec<String>,
+}
+
+/// Levels of [`Guarantee`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuaranteeLevel {
+    /// No node tells what the provider can do.
+    #[default]
+    Unknown,
+    /// Only the plain driver protocol: a lost create answer may leave an instance that nobody knows.
+    HandleOnly,
+    /// Neither keyed create nor search: after a lost create answer the task is held until a person decides.
+    Held,
+    /// Instances are found again by their key after a lost answer.
+    ExactlyOneBySearch,
+    /// Create is create-or-get by key.
+    ExactlyOne,
+}
+
+impl std::fmt::Display for GuaranteeLevel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "unknown",
+            Self::HandleOnly => "handle only",
+            Self::Held => "held when in doubt",
+            Self::ExactlyOneBySearch => "exactly one, by search",
+            Self::ExactlyOne => "exactly one",
+        })
+    }
+}
+
 /// The slot of an allocation's task.
 #[must_use]
 pub fn slot_of(alloc: &crate::alloc::Allocation, task: &Arc<str>) -> SlotKey {

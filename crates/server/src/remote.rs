@@ -12,14 +12,14 @@ use std::{
 };
 
 use lifecycle::remote::{
-    Context, Effect, Event, Step,
+    Context, Effect, Event, Step, guarantee,
     reconcile::{SlotFacts, events_for, needs_executor, slot_covered},
     transition, wake_at,
 };
 use model::{
     Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport, RemoteReport,
     RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
-    remote::{Manager, RemotePolicy, slot_of},
+    remote::{Guarantee, Manager, RemotePolicy, slot_of},
 };
 use state::{Batch, Change, Object, State};
 use tokio::sync::{Notify, oneshot};
@@ -54,6 +54,41 @@ pub(crate) struct Supervision {
 /// Does this node run the task in a remote runtime?
 fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a str> {
     node?.drivers.get(driver)?.remote.as_ref().map(|remote| &*remote.provider)
+}
+
+/// What is promised of a remote task. The word of its manager comes first, then that of any node that reaches the provider.
+pub(crate) fn guarantee_of(state: &State, record: &RemoteTask) -> Guarantee {
+    let of = |node: &Arc<Node>| {
+        let declared = node.drivers.get(&record.driver)?.remote.as_ref()?;
+        (record.provider.is_empty() || declared.provider == record.provider).then(|| declared.clone())
+    };
+    let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
+    guarantee(manager.and_then(of).or_else(|| state.nodes().find_map(of)).as_ref())
+}
+
+/// What a person should know of the job's remote tasks before it is registered: a line for each driver whose provider leaves something open.
+pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
+    let mut tasks: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for task in job.task_groups.iter().flat_map(|group| &group.tasks) {
+        tasks.entry(&task.driver).or_default().push(&task.name);
+    }
+    let mut lines = BTreeSet::new();
+    for node in state.nodes().filter(|node| node.status == NodeStatus::Ready) {
+        for (driver, tasks) in &tasks {
+            let Some(provider) = node.drivers.get(*driver).filter(|d| d.healthy).and_then(|d| d.remote.as_ref()) else { continue };
+            let Guarantee { level, limits, .. } = guarantee(Some(provider));
+            if limits.is_empty() {
+                continue;
+            }
+            lines.insert(format!(
+                "remote tasks of driver {driver:?} ({}) at provider {:?} have the guarantee \"{level}\": {}",
+                tasks.join(", "),
+                provider.provider,
+                limits.join("; ")
+            ));
+        }
+    }
+    lines.into_iter().collect()
 }
 
 /// The slots of an allocation's remote tasks.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use model::remote::{Guarantee, GuaranteeLevel};
 use model::{NodeId, RemoteInstance, RemoteTask, TimestampNs};
 use serde::{Deserialize, Serialize};
 
@@ -43,37 +44,4 @@ pub struct RemoteSweep {
     pub instances: usize,
     /// Those that no record knows. Handles are left out: they are the drivers' business.
     pub unbound: Vec<RemoteInstance>,
-}
-
-/// What is promised of a remote task, and why not more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct Guarantee {
-    /// The promise.
-    pub level: GuaranteeLevel,
-    /// A create whose answer was lost ends with exactly one instance.
-    pub exactly_one: bool,
-    /// The provider refuses calls of a manager that was replaced.
-    pub fenced: bool,
-    /// The exit code is kept until the servers have it.
-    pub exact_results: bool,
-    /// In words.
-    pub reason: String,
-}
-
-/// Levels of [`Guarantee`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GuaranteeLevel {
-    /// No node tells what the provider can do.
-    #[default]
-    Unknown,
-    /// Only the plain driver protocol: a lost create answer may leave an instance that nobody knows.
-    HandleOnly,
-    /// Neither keyed create nor search: after a lost create answer the task is held until a person decides.
-    Held,
-    /// Instances are found again by their key after a lost answer.
-    ExactlyOneBySearch,
-    /// Create is create-or-get by key.
-    ExactlyOne,
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use api::shapes::RemoteTaskView;
 use model::{Allocation, Deployment, Evaluation, Job};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -309,20 +310,21 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Latest Deployment");
         super::deployment::show(&d, shape);
     }
-    let remote: Vec<model::RemoteTask> =
-        conn.get::<Vec<model::RemoteTask>>("/v1/remote/tasks").await?.into_iter().filter(|t| t.slot.job_id == job.id).collect();
+    let remote: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?job={}", encode(job.id.as_str()))).await?;
     if !remote.is_empty() {
         output::heading("Remote Tasks");
-        let mut table = Table::new(["Group", "Index", "Task", "Instance", "Observed", "Manager", "Epoch"]);
+        let mut table = Table::new(["Group", "Index", "Task", "Instance", "Provider ID", "Observed", "Manager", "Epoch", "Guarantee"]);
         for t in &remote {
             table.row([
                 t.slot.group.to_string(),
                 t.slot.index.to_string(),
                 t.slot.task.to_string(),
+                shape.id(t.incarnation),
                 t.provider_id.clone(),
                 super::remote::observed(&t.observed),
-                t.manager.as_ref().map_or_else(|| "none".to_owned(), |m| shape.id(m.node_id)),
+                super::remote::manager(t, shape),
                 t.epoch.to_string(),
+                t.extra.guarantee.level.to_string(),
             ]);
         }
         table.print();

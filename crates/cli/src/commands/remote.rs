@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use api::shapes::{IndexResponse, RemoteSweep};
+use api::shapes::{IndexResponse, RemoteSweep, RemoteTaskView};
 use model::{Observed, RemoteInstance, RemoteTask};
 use serde_json::{Value, json};
 
@@ -163,7 +163,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { api, shape, what } => {
-            let tasks: Vec<RemoteTask> = all(&api.conn()?)
+            let tasks: Vec<RemoteTaskView> = all(&api.conn()?)
                 .await?
                 .into_iter()
                 .filter(|t| t.slot.job_id == *what || t.slot.to_string() == what || t.incarnation.to_string().starts_with(&what))
@@ -261,8 +261,8 @@ async fn one_unbound(conn: &Conn, prefix: &str) -> Result<RemoteInstance> {
 }
 
 /// The record of a slot by its name, or by the beginning of its incarnation's id.
-async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTask> {
-    let mut found: Vec<RemoteTask> = all(conn)
+async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTaskView> {
+    let mut found: Vec<RemoteTaskView> = all(conn)
         .await?
         .into_iter()
         .filter(|t| t.slot.to_string() == what || (!what.is_empty() && t.incarnation.to_string().starts_with(what)))
@@ -279,7 +279,7 @@ fn in_path(task: &RemoteTask) -> String {
     task.slot.to_string().split('/').map(encode).collect::<Vec<_>>().join("/")
 }
 
-async fn all(conn: &Conn) -> Result<Vec<RemoteTask>> {
+async fn all(conn: &Conn) -> Result<Vec<RemoteTaskView>> {
     conn.get("/v1/remote/tasks?namespace=*").await
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn observed(o: &Observed) -> String {
     }
 }
 
-fn table(tasks: &[RemoteTask], shape: &Shape) -> Table {
+fn table(tasks: &[RemoteTaskView], shape: &Shape) -> Table {
     let mut table = Table::new(["Slot", "Incarnation", "Driver", "Desired", "Observed", "Manager", "Epoch", "Hand-overs"]);
     for t in tasks {
         table.row([
@@ -313,7 +313,8 @@ fn table(tasks: &[RemoteTask], shape: &Shape) -> Table {
     table
 }
 
-fn manager(t: &RemoteTask, shape: &Shape) -> String {
+/// The managing node, or since when there is none.
+pub(crate) fn manager(t: &RemoteTask, shape: &Shape) -> String {
     match &t.manager {
         Some(m) => shape.id(m.node_id),
         None if t.unmanaged_since > 0 => format!("none, for {}", when::span(when::now_ns() - t.unmanaged_since)),
@@ -321,7 +322,8 @@ fn manager(t: &RemoteTask, shape: &Shape) -> String {
     }
 }
 
-fn show(t: &RemoteTask, shape: &Shape) {
+/// What is known of a remote task, without its history.
+pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, String)> {
     let unknown = match &t.observed {
         Observed::Unknown { since, why } => format!("unknown since {}: {why}", when::stamp(*since)),
         Observed::Exited { reason, at, .. } => {
@@ -329,22 +331,35 @@ fn show(t: &RemoteTask, shape: &Shape) {
         }
         other => observed(other),
     };
-    output::pairs(&[
+    let managed = match &t.extra.manager_name {
+        name if name.is_empty() => manager(t, shape),
+        name => format!("{} ({name})", manager(t, shape)),
+    };
+    let desired = if t.stop_reason.is_empty() { lower(&t.desired) } else { format!("{}: {}", lower(&t.desired), t.stop_reason) };
+    let guarantee = &t.extra.guarantee;
+    let mut pairs = vec![
         ("Slot", t.slot.to_string()),
-        ("Incarnation", t.incarnation.to_string()),
+        ("Instance", t.incarnation.to_string()),
         ("Driver", t.driver.clone()),
         ("Provider", t.provider.clone()),
         ("Provider ID", t.provider_id.clone()),
         ("Job Version", t.job_version.to_string()),
-        ("Desired", lower(&t.desired)),
+        ("Desired", desired),
         ("Observed", unknown),
         ("Started", when::ago(t.started_at, when::now_ns())),
-        ("Manager", manager(t, shape)),
+        ("Manager", managed),
         ("Epoch", t.epoch.to_string()),
         ("Hand-overs", t.handovers.to_string()),
         ("Restarts", t.restarts.to_string()),
         ("Address", t.address.clone()),
-    ]);
+        ("Guarantee", format!("{}: {}", guarantee.level, guarantee.reason)),
+    ];
+    pairs.extend(guarantee.limits.iter().map(|limit| ("But", limit.clone())));
+    pairs
+}
+
+fn show(t: &RemoteTaskView, shape: &Shape) {
+    output::pairs(&summary(t, shape));
     if !t.attributes.is_empty() {
         output::heading("Attributes");
         for (k, v) in &t.attributes {

@@ -2,6 +2,7 @@
 //!
 //! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where it is enforced.
 //! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no memory.
+//! - [`guarantee()`]: what a provider's abilities promise, with the reasons.
 //! - [`node::transition`]: `(slot state, event) → step`; what a manager may do now: look, create, adopt, stop, let go.
 //!
 //! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker and a simulator that run
@@ -20,11 +21,13 @@
 //! ```
 
 mod ending;
+mod guarantee;
 pub mod node;
 pub mod reconcile;
 mod reports;
 mod transition;
 
+pub use guarantee::guarantee;
 use model::{IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
 pub use transition::{order_for_node, orders, transition, wake_at};
 

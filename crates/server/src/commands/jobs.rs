@@ -12,6 +12,7 @@ use crate::{
     config::ServerConfig,
     error::{Kind, ServerError},
     handle::ServerHandle,
+    remote,
     requests::{DeregisterJob, EvalCreated, JobVerdict, RegisterJob, ScaleJob},
 };
 
@@ -166,6 +167,7 @@ impl ServerHandle {
         let RegisterJob { job, enforce_index, preserve_counts, eval_priority, submission } = request;
         let config = self.config();
         let Admitted { job, mut warnings } = admit(job, config)?;
+        warnings.extend(remote::warnings(&self.snapshot(), &job));
         if let Some(priority) = eval_priority
             && !(1..=config.job_max_priority).contains(&priority)
         {
@@ -215,8 +217,9 @@ impl ServerHandle {
         let mut verdict = JobVerdict { job: canonical, ..JobVerdict::default() };
         match admit(job, self.config()).and_then(|admitted| check_references(&self.snapshot(), &admitted.job).map(|()| admitted)) {
             Ok(Admitted { job, warnings }) => {
-                verdict.job = job;
                 verdict.warnings = warnings;
+                verdict.warnings.extend(remote::warnings(&self.snapshot(), &job));
+                verdict.job = job;
             }
             Err(ServerError::InvalidJob(errors)) => {
                 verdict.errors = errors.flat();

@@ -12,6 +12,7 @@ use crate::{
     commit::Stamp,
     error::ServerError,
     handle::ServerHandle,
+    remote,
     requests::{PlanJob, PlanPreview},
 };
 
@@ -21,8 +22,9 @@ impl ServerHandle {
     /// # Errors
     /// When the job is invalid or uses what this release refuses.
     pub async fn plan_job(&self, request: PlanJob) -> Result<PlanPreview, ServerError> {
-        let Admitted { job, warnings } = admit(request.job, self.config())?;
+        let Admitted { job, mut warnings } = admit(request.job, self.config())?;
         let state = self.snapshot();
+        warnings.extend(remote::warnings(&state, &job));
         check_references(&state, &job)?;
         let diff = request.diff;
         // Scoring every node takes a while on large clusters.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::{
     With,
     paging::page,
-    shapes::{AllocDetail, AllocExtra, AllocListStub, AllocStopResponse},
+    shapes::{AllocDetail, AllocExtra, AllocListStub, AllocStopResponse, RemoteTaskView},
 };
 use model::{Allocation, RemoteTask};
 use state::{State, Table};
@@ -42,7 +42,7 @@ pub(super) fn detail(state: &State, alloc: &Arc<Allocation>) -> AllocDetail {
         let managers = r.manager.iter().chain(&r.successor);
         r.alloc_id == alloc.id || managers.into_iter().any(|m| m.alloc_id == alloc.id)
     };
-    let remote_tasks = alloc
+    let remote_tasks: Vec<RemoteTaskView> = alloc
         .resources
         .tasks
         .iter()
@@ -51,7 +51,15 @@ pub(super) fn detail(state: &State, alloc: &Arc<Allocation>) -> AllocDetail {
         .filter(mine)
         .map(|r| remote::view(state, r))
         .collect();
-    With::new(alloc.clone(), AllocExtra::new(alloc, remote_tasks))
+    // What an allocation was placed with is what it takes over; what it has now is on the records.
+    let mut shown = alloc.clone();
+    if remote_tasks.iter().any(|r| alloc.remote.get(&r.base.slot.task) != Some(&r.base.incarnation)) {
+        let remote = &mut Arc::make_mut(&mut shown).remote;
+        for r in &remote_tasks {
+            remote.insert(r.base.slot.task.clone(), r.base.incarnation);
+        }
+    }
+    With::new(shown, AllocExtra::new(alloc, remote_tasks))
 }
 
 pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use api::{
     With,
     paging::page,
-    shapes::{Guarantee, GuaranteeLevel, IndexResponse, RemoteExtra, RemoteSweep, RemoteTaskView},
+    shapes::{IndexResponse, RemoteExtra, RemoteSweep, RemoteTaskView},
 };
-use model::{RemoteInstance, RemoteTask, SlotKey, node::RemoteProvider};
+use model::{RemoteInstance, RemoteTask, SlotKey};
 use state::{State, Table};
 
 use super::{
@@ -23,51 +23,9 @@ pub(super) fn view(state: &State, record: &Arc<RemoteTask>) -> RemoteTaskView {
         slot_name: record.slot.to_string(),
         manager_name: manager.map(|n| n.name.to_string()).unwrap_or_default(),
         unmanaged: record.manager.is_none(),
-        guarantee: guarantee(provider(state, record)),
+        guarantee: crate::remote::guarantee_of(state, record),
     };
     With::new(record.clone(), extra)
-}
-
-/// What a node that reaches the record's provider says about it; the manager's word first.
-fn provider<'s>(state: &'s State, record: &RemoteTask) -> Option<&'s RemoteProvider> {
-    let of = |node: &'s Arc<model::Node>| {
-        let declared = node.drivers.get(&record.driver)?.remote.as_ref()?;
-        (record.provider.is_empty() || declared.provider == record.provider).then_some(declared)
-    };
-    let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
-    manager.and_then(of).or_else(|| state.nodes().find_map(of))
-}
-
-/// What is promised, from what the provider can do.
-fn guarantee(provider: Option<&RemoteProvider>) -> Guarantee {
-    let Some(p) = provider else {
-        return Guarantee { reason: "no node that reaches the provider has told what it can do".to_owned(), ..Guarantee::default() };
-    };
-    let (level, reason) = if p.plain_protocol {
-        (
-            GuaranteeLevel::HandleOnly,
-            "the driver speaks the plain driver protocol only: a create whose answer is lost may leave an instance that nobody knows",
-        )
-    } else if p.keyed_create {
-        (GuaranteeLevel::ExactlyOne, "the provider creates by key: repeating a create gives the same instance")
-    } else if p.find || p.list {
-        (
-            GuaranteeLevel::ExactlyOneBySearch,
-            "the provider finds instances by their key: a lost answer is looked up before anything is created",
-        )
-    } else {
-        (
-            GuaranteeLevel::Held,
-            "the provider has neither keyed create nor search: after a lost answer the task is held as unknown until a person decides",
-        )
-    };
-    Guarantee {
-        level,
-        exactly_one: level >= GuaranteeLevel::ExactlyOneBySearch,
-        fenced: p.conditional_writes,
-        exact_results: p.retained_exit_results,
-        reason: reason.to_owned(),
-    }
 }
 
 pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -152,37 +110,4 @@ pub(super) async fn gone(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(super) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
     let index = ctx.server().restart_remote(slot(&ctx)?).await?;
     ctx.written(index, &IndexResponse { index })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn promises_follow_from_what_the_provider_can_do() {
-        let with = |change: fn(&mut RemoteProvider)| {
-            let mut p = RemoteProvider::default();
-            change(&mut p);
-            guarantee(Some(&p))
-        };
-        for (g, level, exactly_one) in [
-            (guarantee(None), GuaranteeLevel::Unknown, false),
-            (with(|_| {}), GuaranteeLevel::Held, false),
-            (with(|p| p.list = true), GuaranteeLevel::ExactlyOneBySearch, true),
-            (with(|p| p.find = true), GuaranteeLevel::ExactlyOneBySearch, true),
-            (with(|p| p.keyed_create = true), GuaranteeLevel::ExactlyOne, true),
-            (
-                with(|p| {
-                    p.keyed_create = true;
-                    p.plain_protocol = true;
-                }),
-                GuaranteeLevel::HandleOnly,
-                false,
-            ),
-        ] {
-            assert_eq!((g.level, g.exactly_one), (level, exactly_one), "{}", g.reason);
-            assert!(!g.reason.is_empty());
-        }
-        assert!(with(|p| p.conditional_writes = true).fenced && with(|p| p.retained_exit_results = true).exact_results);
-    }
 }

@@ -163,6 +163,13 @@ async fn remote_tasks_are_shown_with_what_is_promised() {
     let allocs = c.get("/v1/job/far/job/allocations").await.json();
     let alloc = c.get(&format!("/v1/allocation/{}", allocs[0]["ID"].as_str().expect("id"))).await.json();
     assert_eq!(alloc["RemoteTasks"][0]["ManagerName"], "manager", "{alloc}");
+    assert_eq!(alloc["Remote"]["server"], list[0]["IncarnationID"], "the instance that it has now: {alloc}");
+    // What the provider leaves open is said before anything runs: this one refuses no stale epoch and seals no key.
+    let limits = guarantee["Limits"].as_array().expect("a list");
+    assert_eq!(limits.len(), 2, "{guarantee}");
+    let plan = c.put("/v1/job/far%2Fjob/plan", &json!({"Job": far, "Diff": false})).await.json();
+    let warnings = plan["Warnings"].as_str().unwrap_or_default();
+    assert!(warnings.contains("driver \"far\" (server)") && warnings.contains("cannot refuse it"), "{plan}");
     // Verbs of people: refused with the reason where they make no sense, carried out where they do.
     for (verb, path) in [(Method::PUT, "/v1/remote/restart/"), (Method::PUT, "/v1/remote/gone/"), (Method::DELETE, "/v1/remote/task/")] {
         let raw = c.send(verb.clone(), &format!("{path}default/no.web[0]/server"), &[], "").await;
