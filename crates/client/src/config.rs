@@ -63,6 +63,8 @@ pub struct ClientConfig {
     pub max_kill_timeout: Duration,
     /// Ports given dynamically, inclusive.
     pub dynamic_ports: (u16, u16),
+    /// Remote tasks that this node manages at most; 0 = no limit.
+    pub remote_sessions: u32,
     /// Ports given to plugins that cannot listen on unix sockets, inclusive.
     pub plugin_ports: (u16, u16),
     /// How long drivers are waited for.
@@ -217,6 +219,7 @@ impl ClientConfig {
             telemetry_interval: Duration::from_secs(1),
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: (20_000, 32_000),
+            remote_sessions: 0,
             plugin_ports: (14_000, 14_512),
             patience: Patience::default(),
             stop_tasks_on_stop: false,

@@ -93,6 +93,9 @@ pub struct NodeResources {
     /// Highest port given dynamically.
     #[serde(rename = "MaxDynamicPort")]
     pub max_dynamic_port: i32,
+    /// Remote tasks that it manages at most; 0 = no limit.
+    #[serde(rename = "RemoteSessions", skip_serializing_if = "crate::resources::is_zero")]
+    pub remote_sessions: u32,
 }
 
 /// Processor of a node.
@@ -260,7 +263,17 @@ pub struct Usage {
     pub disk_mb: i64,
 }
 
+/// Left out of JSON.
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 impl AllocatedResources {
+    /// Sessions of its node that the allocation takes: one for each remote task.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        u32::try_from(self.tasks.values().filter(|t| t.remote).count()).unwrap_or(u32::MAX)
+    }
     /// What the allocation takes from its node (remote tasks take nothing).
     #[must_use]
     pub fn usage(&self) -> Usage {

@@ -16,6 +16,8 @@ pub(crate) struct Overlay<'a> {
     pub(crate) cpu: Vec<i64>,
     pub(crate) memory_mb: Vec<i64>,
     pub(crate) disk_mb: Vec<i64>,
+    /// Remote tasks that are managed there.
+    pub(crate) sessions: Vec<i64>,
     /// Only of nodes that the plan has touched.
     ports: HashMap<NodeSlot, PortSet>,
     none: PortSet,
@@ -33,6 +35,7 @@ impl<'a> Overlay<'a> {
             cpu: fleet.all_taken().map(|t| t.cpu).collect(),
             memory_mb: fleet.all_taken().map(|t| t.memory_mb).collect(),
             disk_mb: fleet.all_taken().map(|t| t.disk_mb).collect(),
+            sessions: fleet.all_taken().map(|t| i64::from(t.sessions)).collect(),
             ports: HashMap::new(),
             none: PortSet::default(),
             removed: HashSet::new(),
@@ -57,6 +60,7 @@ impl<'a> Overlay<'a> {
         self.cpu[i] += sign * u.cpu;
         self.memory_mb[i] += sign * u.memory_mb;
         self.disk_mb[i] += sign * u.disk_mb;
+        self.sessions[i] += sign * i64::from(alloc.resources.sessions());
         let shared = !alloc.resources.shared.ports.is_empty();
         if shared || alloc.resources.tasks.values().any(|t| !t.networks.is_empty()) {
             // NodeUse knows which ports an allocation holds; its sums are not of interest here.

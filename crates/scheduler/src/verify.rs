@@ -121,6 +121,7 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
         ("cpu", taken.cpu, u.cpu, capacity.cpu),
         ("memory", taken.memory_mb, u.memory_mb, capacity.memory_mb),
         ("disk", taken.disk_mb, u.disk_mb, capacity.disk_mb),
+        ("remote sessions", i64::from(taken.sessions), limited(capacity.sessions, a.resources.sessions()), i64::from(capacity.sessions)),
     ] {
         // Who asks for nothing of it does not make it worse.
         if ask > 0 && taken > capacity {
@@ -128,6 +129,11 @@ fn add(capacity: &NodeCapacity, taken: &mut NodeUse, a: &Allocation, fresh: &[&A
         }
     }
     Ok(())
+}
+
+/// What is asked of something that may have no limit.
+fn limited(limit: u32, ask: u32) -> i64 {
+    if limit == 0 { 0 } else { i64::from(ask) }
 }
 
 fn check_cores(state: &State, id: NodeId, allocs: &[Allocation], stopped: &HashSet<AllocId>) -> Result<(), String> {

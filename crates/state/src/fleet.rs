@@ -46,6 +46,8 @@ pub struct NodeCapacity {
     pub networks: Vec<HostNetwork>,
     /// Ports given dynamically, inclusive.
     pub dynamic_ports: (u16, u16),
+    /// Remote tasks that it manages at most; 0 = no limit.
+    pub sessions: u32,
 }
 
 /// Reads ranges such as `22,80,8500-8600`; parts that are not ports are passed over.
@@ -97,6 +99,7 @@ impl NodeCapacity {
             reserved_ports: parse_ports(&kept.networks.reserved_host_ports),
             networks,
             dynamic_ports: (low, port(r.max_dynamic_port, 32_000).max(low)),
+            sessions: r.remote_sessions,
         }
     }
     /// The address of a host network; the empty name is `default`.
@@ -134,6 +137,8 @@ pub struct NodeFacts {
     pub disk_mb: i64,
     /// Dynamic ports that can be given at the default address; 0 when it has none.
     pub dynamic_room: u32,
+    /// Remote tasks that it manages at most; 0 = no limit.
+    pub sessions: u32,
     /// Its class; see [`Fleet::class_name`].
     pub class: u32,
     /// May be placed on.
@@ -151,6 +156,8 @@ pub struct NodeTaken {
     pub disk_mb: i64,
     /// Allocations that take room.
     pub allocs: u32,
+    /// Remote tasks of theirs.
+    pub sessions: u32,
     /// Host ports: most nodes have so many left that one need not look at which.
     pub ports: u32,
 }
@@ -291,8 +298,8 @@ impl Fleet {
     #[must_use]
     pub fn usage(&self, slot: NodeSlot) -> NodeUse {
         let Some(taken) = self.taken.get(slot as usize) else { return NodeUse::default() };
-        let NodeTaken { cpu, memory_mb, disk_mb, allocs, ports: _ } = *taken;
-        NodeUse { cpu, memory_mb, disk_mb, allocs, ports: self.ports(slot).cloned().unwrap_or_default() }
+        let NodeTaken { cpu, memory_mb, disk_mb, allocs, sessions, ports: _ } = *taken;
+        NodeUse { cpu, memory_mb, disk_mb, allocs, sessions, ports: self.ports(slot).cloned().unwrap_or_default() }
     }
 
     /// Adds a node or takes over its changed facts. True when it is new.
@@ -325,6 +332,7 @@ impl Fleet {
             memory_mb: capacity.memory_mb,
             disk_mb: capacity.disk_mb,
             dynamic_room: capacity.dynamic_room(),
+            sessions: capacity.sessions,
             class,
             ready: node.ready(),
         };
@@ -358,9 +366,9 @@ impl Fleet {
 
     fn set(&mut self, slot: NodeSlot, u: NodeUse) {
         let i = slot as usize;
-        let NodeUse { cpu, memory_mb, disk_mb, allocs, ports } = u;
+        let NodeUse { cpu, memory_mb, disk_mb, allocs, sessions, ports } = u;
         let count = u32::try_from(ports.len()).unwrap_or(u32::MAX);
-        write(&mut self.taken, i, NodeTaken { cpu, memory_mb, disk_mb, allocs, ports: count });
+        write(&mut self.taken, i, NodeTaken { cpu, memory_mb, disk_mb, allocs, sessions, ports: count });
         let same = match self.ports(slot) {
             Some(own) => Arc::ptr_eq(own, &ports),
             None => count == 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{alloc::Allocation, resources::Usage};
+use model::alloc::Allocation;
 
 /// Host ports in use, by address. A port that may be shared counts once for each user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +71,8 @@ pub struct NodeUse {
     pub disk_mb: i64,
     /// Allocations that take room.
     pub allocs: u32,
+    /// Remote tasks of theirs: each is a session.
+    pub sessions: u32,
     /// Host ports.
     pub ports: Arc<PortSet>,
 }
@@ -78,7 +80,7 @@ pub struct NodeUse {
 impl NodeUse {
     /// Adds what an allocation takes.
     pub fn add(&mut self, alloc: &Allocation) {
-        self.change(alloc.resources.usage(), 1);
+        self.change(alloc, 1);
         if host_ports(alloc).next().is_some() {
             let ports = Arc::make_mut(&mut self.ports);
             for (ip, port) in host_ports(alloc) {
@@ -88,7 +90,7 @@ impl NodeUse {
     }
     /// Takes it away again.
     pub fn remove(&mut self, alloc: &Allocation) {
-        self.change(alloc.resources.usage(), -1);
+        self.change(alloc, -1);
         if host_ports(alloc).next().is_some() {
             let ports = Arc::make_mut(&mut self.ports);
             for (ip, port) in host_ports(alloc) {
@@ -96,7 +98,10 @@ impl NodeUse {
             }
         }
     }
-    fn change(&mut self, u: Usage, sign: i64) {
+    fn change(&mut self, alloc: &Allocation, sign: i64) {
+        let u = alloc.resources.usage();
+        let sessions = alloc.resources.sessions();
+        self.sessions = if sign > 0 { self.sessions.saturating_add(sessions) } else { self.sessions.saturating_sub(sessions) };
         self.cpu += sign * u.cpu;
         self.memory_mb += sign * u.memory_mb;
         self.disk_mb += sign * u.disk_mb;

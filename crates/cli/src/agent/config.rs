@@ -146,6 +146,8 @@ pub(crate) struct Client {
     pub(crate) min_dynamic_port: Option<u16>,
     /// Highest dynamic port.
     pub(crate) max_dynamic_port: Option<u16>,
+    /// Remote tasks that this node manages at most; no limit unless set.
+    pub(crate) remote_sessions: Option<u32>,
     /// Upper bound of kill_timeout.
     pub(crate) max_kill_timeout: Option<String>,
     /// How many ended allocations are kept.

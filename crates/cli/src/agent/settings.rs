@@ -333,6 +333,10 @@ fn client_config(
             config.dynamic_ports.0, config.dynamic_ports.1
         ));
     }
+    if c.remote_sessions == Some(0) {
+        r.wrong("client.remote_sessions must be above 0: leave it out for no limit, or deny the remote drivers to manage none".into());
+    }
+    config.remote_sessions = c.remote_sessions.unwrap_or(0);
     config.max_kill_timeout = r.duration("client.max_kill_timeout", c.max_kill_timeout.as_deref(), config.max_kill_timeout);
     config.telemetry_interval =
         r.duration("telemetry.collection_interval", file.telemetry.collection_interval.as_deref(), config.telemetry_interval);

@@ -79,6 +79,7 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
     let mut resources = facts.resources.clone();
     resources.min_dynamic_port = i32::from(config.dynamic_ports.0);
     resources.max_dynamic_port = i32::from(config.dynamic_ports.1);
+    resources.remote_sessions = config.remote_sessions;
     if config.memory_total_mb > 0 {
         resources.memory = NodeMemory { memory_mb: config.memory_total_mb.cast_signed() };
     }

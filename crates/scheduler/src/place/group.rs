@@ -39,6 +39,8 @@ struct Ask {
     cores: i64,
     memory_mb: i64,
     disk_mb: i64,
+    /// Remote tasks that the node would manage.
+    sessions: i64,
     /// By task, in the order of the group: does it run elsewhere?
     remote: Vec<bool>,
     pool: PoolAsk,
@@ -153,8 +155,16 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     }
 
     fn ask(&self, node: &Node) -> Ask {
-        let mut ask =
-            Ask { cpu: 0, cores: 0, memory_mb: 0, disk_mb: 0, remote: Vec::new(), pool: PoolAsk::default(), given: Arc::default() };
+        let mut ask = Ask {
+            cpu: 0,
+            cores: 0,
+            memory_mb: 0,
+            disk_mb: 0,
+            sessions: 0,
+            remote: Vec::new(),
+            pool: PoolAsk::default(),
+            given: Arc::default(),
+        };
         let mut tasks = Map::new();
         let oversubscribed = self.rules.oversubscribed;
         for t in &self.group.tasks {
@@ -165,6 +175,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             let provider = node.drivers.get(&t.driver).and_then(|d| d.remote.as_ref());
             if let Some(p) = provider {
                 ask.pool.add(p, cpu, memory);
+                ask.sessions += 1;
             } else {
                 ask.cpu += cpu;
                 ask.cores += cores;
@@ -298,8 +309,10 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
     /// Is there room? Only yes or no: reasons are worked out when someone asks.
     fn room(&self, slot: u32, ask: &Ask) -> bool {
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
-        let simple =
-            o.memory_mb[i] + ask.memory_mb <= f.memory_mb && o.disk_mb[i] + ask.disk_mb <= f.disk_mb && o.cpu[i] + ask.cpu <= f.cpu;
+        let simple = fits(o.memory_mb[i], ask.memory_mb, f.memory_mb)
+            && fits(o.disk_mb[i], ask.disk_mb, f.disk_mb)
+            && fits(o.cpu[i], ask.cpu, f.cpu)
+            && (f.sessions == 0 || fits(o.sessions[i], ask.sessions, i64::from(f.sessions)));
         if ask.cores == 0 && !self.ports.has_ports() {
             return simple;
         }
@@ -329,14 +342,17 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 return Some("cpu".to_owned());
             }
         }
-        if o.cpu[i] + ask.cpu > f.cpu {
+        if !fits(o.cpu[i], ask.cpu, f.cpu) {
             return Some("cpu".to_owned());
         }
-        if o.memory_mb[i] + ask.memory_mb > f.memory_mb {
+        if !fits(o.memory_mb[i], ask.memory_mb, f.memory_mb) {
             return Some("memory".to_owned());
         }
-        if o.disk_mb[i] + ask.disk_mb > f.disk_mb {
+        if !fits(o.disk_mb[i], ask.disk_mb, f.disk_mb) {
             return Some("disk".to_owned());
+        }
+        if f.sessions > 0 && !fits(o.sessions[i], ask.sessions, i64::from(f.sessions)) {
+            return Some("remote sessions".to_owned());
         }
         if self.ports.is_empty() {
             return None;
@@ -350,7 +366,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
         let (o, f, i) = (&*self.overlay, self.overlay.fleet.facts(slot), slot as usize);
         let fit = if ask.only_remote() {
             // Managing costs a session and nothing else: sessions are kept even.
-            1.0 / f64::from(1 + o.fleet.taken(slot).allocs + self.job_use.of_job(slot))
+            1.0 / (1 + o.sessions[i].max(0)) as f64
         } else {
             let used_cpu = o.cpu[i] + ask.cpu + if ask.cores > 0 { ask.cores * cores::mhz_per_core(self.node(slot)) } else { 0 };
             let key = [used_cpu, o.memory_mb[i] + ask.memory_mb, f.cpu, f.memory_mb];
@@ -642,6 +658,11 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             }
         }
     }
+}
+
+/// Who asks for nothing finds room, also where others have taken too much.
+fn fits(taken: i64, ask: i64, has: i64) -> bool {
+    ask == 0 || taken + ask <= has
 }
 
 fn filtered(m: &mut AllocMetric, class: &str, why: String, n: i64) {

@@ -56,6 +56,62 @@ fn sessions_are_shared_out() {
 }
 
 #[test]
+fn a32_local_jobs_that_fill_every_manager_neither_block_remote_tasks_nor_are_touched_by_them() {
+    let mut w = World::new("n1 cpu=1000 driver=ecs:a:1-1:0:0\nn2 cpu=2000 driver=ecs:a:1-1:0:0\nn3 cpu=500 driver=ecs:a:1-1:0:0");
+    let mut local = service(7);
+    local.id = "local".into();
+    local.name = "local".into();
+    w.submit_as(&local);
+    let full = w.by_node_of("local");
+    assert_eq!(full.values().sum::<usize>(), 7, "2 + 4 + 1 of 500 MHz: every manager is full");
+    // More than one job, and one after the other: what counts is how many each node manages, not which job they are of.
+    for job in ["a", "b", "c"] {
+        let mut remote = remote_job(3);
+        remote.id = job.into();
+        remote.name = job.into();
+        remote.priority = 90;
+        let d = w.submit_as(&remote);
+        assert!(d.plan.stops.is_empty() && d.failed_groups.is_empty(), "{d:?}");
+    }
+    for n in ["n1", "n2", "n3"] {
+        assert_eq!(w.state.usage(node_id(n)).sessions, 3, "{n}");
+    }
+    assert_eq!(w.by_node_of("local"), full);
+    // A node that has less than its tasks take manages as before.
+    w.node("n3 cpu=100 driver=ecs:a:1-1:0:0");
+    let mut remote = remote_job(3);
+    remote.id = "d".into();
+    w.submit_as(&remote);
+    assert_eq!(w.state.usage(node_id("n3")).sessions, 4);
+}
+
+#[test]
+fn a_node_manages_no_more_than_its_sessions() {
+    let mut w = World::new("n1 sessions=2 driver=ecs:a:1-1:0:0\nn2 sessions=3 driver=ecs:a:1-1:0:0");
+    let d = w.submit(&remote_job(7));
+    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n1".to_owned(), 2), ("n2".to_owned(), 3)]);
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("remote sessions"), Some(&2));
+    assert_eq!(d.queued["g"], 2);
+    // What lives is bound by it as well: it stays where it is, unmanaged, until somebody has a session.
+    running(&mut w, "a", 1);
+    w.down("n2");
+    let d = w.run();
+    assert_eq!(d.queued["g"], 5, "{d:?}");
+    w.node("n3 driver=ecs:a:1-1:0:0");
+    w.run();
+    assert_eq!(w.by_node().into_iter().collect::<Vec<_>>(), [("n1".to_owned(), 2), ("n3".to_owned(), 5)], "without a limit");
+    // A plan that was made on an older state is refused.
+    let eval = w.eval();
+    let mut d = scheduler::schedule(&w.state, &eval, w.now, 3).expect("a service");
+    let mut extra = model::Allocation::clone(&w.at(0));
+    extra.id = model::AllocId(id_of("extra"));
+    extra.node_id = node_id("n1");
+    d.plan.placements.insert(extra.node_id, vec![extra]);
+    let v = scheduler::verify_plan(&w.state, &d.plan);
+    assert_eq!(v.refused.get(&node_id("n1")).map(String::as_str), Some("not enough remote sessions: 3 of 2 would be taken"));
+}
+
+#[test]
 fn only_the_same_provider_and_schema_can_take_over() {
     let mut w = World::new("n1 driver=ecs:a:1-2:0:0");
     w.submit(&remote_job(1));

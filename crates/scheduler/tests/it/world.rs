@@ -82,6 +82,7 @@ pub(crate) fn node(line: &str) -> Node {
             "down" => n.status = NodeStatus::Down,
             "ineligible" => n.eligibility = Eligibility::Ineligible,
             "nodriver" => n.drivers.clear(),
+            "sessions" => n.resources.remote_sessions = v.parse().expect(w),
             "driver" => {
                 let parts: Vec<_> = v.split(':').collect();
                 let (low, high) = parts[2].split_once('-').expect(w);
@@ -220,6 +221,22 @@ impl World {
     pub(crate) fn submit(&mut self, job: &Job) -> Decision {
         self.register(job);
         self.run()
+    }
+
+    /// The same for a job of another name.
+    pub(crate) fn submit_as(&mut self, job: &Job) -> Decision {
+        self.register(job);
+        let eval = Evaluation { job_id: job.id.clone(), priority: job.priority, ..self.eval() };
+        self.run_eval(&eval)
+    }
+
+    /// Live allocations of a job by node.
+    pub(crate) fn by_node_of(&self, job: &str) -> BTreeMap<String, usize> {
+        let mut by = BTreeMap::new();
+        for a in self.state.allocs_by_job(&JobKey::new("default", job)).filter(|a| !a.terminal()) {
+            *by.entry(a.node_name.to_string()).or_default() += 1;
+        }
+        by
     }
 
     pub(crate) fn allocs(&self) -> Vec<Arc<Allocation>> {
