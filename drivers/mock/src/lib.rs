@@ -4,9 +4,10 @@
 //! survives the driver's process: recovery computes the same end again.
 //! Must never know: anything but the driver SDK.
 //! Start reading at [`options::TaskOptions`], the list of what a job can ask for; `drover driver schema mock` prints it.
-//! `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory.
+//! `mock_remote` ([`options::RemoteOptions`]) is the same for remote tasks, over a provider that is a directory; [`fake`] is how a test looks into it.
 
 mod driver;
+pub mod fake;
 pub mod options;
 mod provider;
 mod remote;
@@ -21,6 +22,11 @@ pub use remote::MockRemote;
 /// Serves the driver to the host that started this program.
 pub async fn serve() -> ExitCode {
     driver_sdk::serve(Mock::default()).await
+}
+
+/// Serves the remote driver over the plain driver protocol alone, as drivers do that know no extension.
+pub async fn serve_remote_as_plain() -> ExitCode {
+    driver_sdk::serve_remote_as_plain(MockRemote::default()).await
 }
 
 /// Serves the remote driver to the host that started this program.

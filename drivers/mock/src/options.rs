@@ -184,6 +184,15 @@ pub struct RemoteOptions {
     pub pool_cpu_mhz: u64,
     /// Memory capacity of the provider; 0 does not declare one.
     pub pool_memory_mib: u64,
+    /// Name under which its calls are recorded; a file `faults-NAME.json` in the directory applies to its calls alone.
+    pub caller: String,
+    /// Every call is recorded in the file `calls.jsonl` of the directory.
+    pub record: bool,
+    /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results.
+    pub without: Vec<String>,
+    /// How often instances are looked at.
+    #[config(default = "50ms")]
+    pub watch_interval: Duration,
 }
 
 /// What goes wrong between the driver and its provider.
@@ -196,6 +205,45 @@ pub struct Faults {
     pub fail: Vec<String>,
     /// Calls that take effect and whose answer is lost; the same names.
     pub lose: Vec<String>,
+    /// Calls whose caller gives up at once and that take effect later; the same names.
+    pub late: Vec<String>,
+    /// How much later.
+    pub late_by: Duration,
+    /// The caller is cut off: no call of any name reaches the provider.
+    pub cut: bool,
+    /// Calls that the provider takes in a second, of all callers together; more are turned away. 0 is no limit.
+    pub requests_per_second: u64,
+}
+
+/// What a provider can be without.
+const ABILITIES: &[&str] = &["keyed_create", "find", "list", "conditional_writes", "seal", "retained_exit_results"];
+
+impl RemoteOptions {
+    /// Checks what the schema cannot.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        self.faults.validate()?;
+        if self.watch_interval.is_zero() {
+            return Err(Error::invalid("watch_interval must be above 0: it would ask without a pause"));
+        }
+        if let Some(name) = self.without.iter().find(|name| !ABILITIES.contains(&name.as_str())) {
+            return Err(Error::invalid(format!(
+                "without: {name:?} is nothing that a provider can have; there are {}",
+                ABILITIES.join(", ")
+            )));
+        }
+        if !self.caller.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+            return Err(Error::invalid(format!(
+                "caller {:?} must be of letters, digits, - and _: it is part of a file's name",
+                self.caller
+            )));
+        }
+        Ok(())
+    }
+
+    /// Has the provider that ability?
+    pub(crate) fn has(&self, ability: &str) -> bool {
+        !self.without.iter().any(|name| name == ability)
+    }
 }
 
 const REMOTE_CALLS: &[&str] = &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal"];
@@ -204,7 +252,8 @@ impl Faults {
     /// Checks what the schema cannot.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         known_calls("fail", &self.fail, REMOTE_CALLS)?;
-        known_calls("lose", &self.lose, REMOTE_CALLS)
+        known_calls("lose", &self.lose, REMOTE_CALLS)?;
+        known_calls("late", &self.late, REMOTE_CALLS)
     }
 
     /// Both together.
@@ -213,6 +262,13 @@ impl Faults {
         self.latency = self.latency.max(other.latency);
         self.fail.extend(other.fail);
         self.lose.extend(other.lose);
+        self.late.extend(other.late);
+        self.late_by = self.late_by.max(other.late_by);
+        self.cut |= other.cut;
+        self.requests_per_second = match (self.requests_per_second, other.requests_per_second) {
+            (0, n) | (n, 0) => n,
+            (a, b) => a.min(b),
+        };
         self
     }
 }
@@ -241,5 +297,10 @@ mod tests {
             assert!(wrong.validate().is_err(), "{ports}");
         }
         assert!(Faults { lose: vec!["start".into()], ..Faults::default() }.validate().is_err());
+        let valid = RemoteOptions { watch_interval: Duration::from_millis(50), ..RemoteOptions::default() };
+        assert_eq!(valid.validate(), Ok(()));
+        assert!(RemoteOptions { without: vec!["keys".into()], ..valid.clone() }.validate().is_err());
+        assert!(RemoteOptions { caller: "../a".into(), ..valid.clone() }.validate().is_err());
+        assert!(RemoteOptions { watch_interval: Duration::ZERO, ..valid }.validate().is_err());
     }
 }

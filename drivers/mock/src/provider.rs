@@ -3,14 +3,18 @@
 //! ```text
 //! <dir>/provider-id            identity, made once
 //! <dir>/lock                   held while an instance is read and changed
-//! <dir>/faults.json            what goes wrong now, for whoever tests
-//! <dir>/instances/<key>.json   one instance: who, since when, what it was asked to be, how it was stopped
+//! <dir>/faults.json            what goes wrong now, for whoever tests; faults-<caller>.json: for one caller
+//! <dir>/instances/<id>.json    one instance: who, since when, what it was asked to be, how it was stopped
 //! <dir>/sealed/<key>           nothing is created with this key any more
+//! <dir>/calls.jsonl            every call, when that is asked for (`crate::fake`)
+//! <dir>/past.jsonl             when instances that are forgotten by now lived
+//! <dir>/rate                   calls of the present second
 //! ```
+//! The id of an instance is its key, unless the provider does not create by key: then a second one with the same key is `<key>~1`.
 //! Instances do nothing: how one is follows from its record and the time.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,6 +28,7 @@ const SIGKILL: i32 = 9;
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Record {
+    pub(crate) id: String,
     pub(crate) key: String,
     pub(crate) owner: String,
     pub(crate) slot: String,
@@ -34,6 +39,21 @@ pub(crate) struct Record {
     pub(crate) config: Vec<u8>,
     pub(crate) stop: Option<Stop>,
     pub(crate) signals: Vec<String>,
+}
+
+/// File of [`Past`]s.
+pub(crate) const PAST: &str = "past.jsonl";
+/// File of [`crate::fake::RecordedCall`]s.
+pub(crate) const CALLS: &str = "calls.jsonl";
+
+/// When an instance lived that is forgotten by now.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Past {
+    pub(crate) id: String,
+    pub(crate) key: String,
+    pub(crate) slot: String,
+    pub(crate) created_ms: u64,
+    pub(crate) ended_ms: u64,
 }
 
 /// A stop order that was accepted.
@@ -78,6 +98,11 @@ impl Record {
             .map_err(|error| RemoteError::could_not_ask(format!("the record of {:?} is damaged: {error}", self.key)))
     }
 
+    /// When it was accepted and when it ends.
+    pub(crate) fn life(&self) -> Result<(u64, u64), RemoteError> {
+        Ok((self.created_ms, self.times(&self.options()?).1))
+    }
+
     /// When it runs and when it ends.
     fn times(&self, options: &RemoteTaskOptions) -> (u64, u64) {
         let runs = self.created_ms.saturating_add(span(options.start_block_for));
@@ -108,7 +133,7 @@ impl Record {
             reason: if ended { options.exit_err_msg.clone() } else { String::new() },
             started_at: (now_ms >= runs).then(|| time(runs)).flatten(),
             finished_at: ended.then(|| time(ends)).flatten(),
-            provider_id: format!("mock/{}", self.key),
+            provider_id: format!("mock/{}", self.id),
             address: options.driver_ip,
             attributes: [("signals".to_owned(), self.signals.join(","))].into(),
             epoch: self.epoch,
@@ -190,9 +215,14 @@ impl Provider {
         Ok((provider, id))
     }
 
-    /// What goes wrong now, beside what the operator has asked for.
-    pub(crate) fn faults(&self) -> Result<Faults, RemoteError> {
-        let file = self.dir.join("faults.json");
+    /// What goes wrong now for a caller, beside what the operator has asked for.
+    pub(crate) fn faults(&self, caller: &str) -> Result<Faults, RemoteError> {
+        let own = if caller.is_empty() { Faults::default() } else { self.faults_in(&format!("faults-{caller}.json"))? };
+        Ok(self.faults_in("faults.json")?.and(own))
+    }
+
+    fn faults_in(&self, name: &str) -> Result<Faults, RemoteError> {
+        let file = self.dir.join(name);
         let text = match fs::read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Faults::default()),
@@ -204,6 +234,33 @@ impl Provider {
         let faults = Faults::decode(packed).map_err(|error| wrong(error.to_string()))?;
         faults.validate().map_err(|error| wrong(error.to_string()))?;
         Ok(faults)
+    }
+
+    /// Appends a line to a file of records. One write: lines of several processes never mix.
+    pub(crate) fn note(&self, name: &str, line: &impl Serialize) -> Result<(), RemoteError> {
+        let path = self.dir.join(name);
+        let mut text = serde_json::to_vec(line).map_err(RemoteError::could_not_ask)?;
+        text.push(b'\n');
+        let append = || File::options().create(true).append(true).open(&path)?.write_all(&text);
+        append().map_err(trouble("append to", &path))
+    }
+
+    /// Takes one of the present second's calls, of all callers together; false when they are used up.
+    pub(crate) fn within_rate(&self, per_second: u64, now_ms: u64) -> Result<bool, RemoteError> {
+        let _turn = self.lock()?;
+        let path = self.dir.join("rate");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(trouble("read", &path)(error)),
+        };
+        let second = now_ms / 1000;
+        let used = text.split_once(' ').filter(|(s, _)| *s == second.to_string()).and_then(|(_, n)| n.parse().ok()).unwrap_or(0_u64);
+        if used >= per_second {
+            return Ok(false);
+        }
+        write(&path, format!("{second} {}", used + 1).as_bytes())?;
+        Ok(true)
     }
 
     /// Waits for its turn.
@@ -228,16 +285,16 @@ fn write(path: &Path, data: &[u8]) -> Result<(), RemoteError> {
 }
 
 impl Locked<'_> {
-    fn path(&self, key: &str) -> PathBuf {
-        self.provider.dir.join("instances").join(format!("{key}.json"))
+    fn path(&self, id: &str) -> PathBuf {
+        self.provider.dir.join("instances").join(format!("{id}.json"))
     }
 
     fn seal_path(&self, key: &str) -> PathBuf {
         self.provider.dir.join("sealed").join(key)
     }
 
-    pub(crate) fn get(&self, key: &str) -> Result<Option<Record>, RemoteError> {
-        let path = self.path(key);
+    pub(crate) fn get(&self, id: &str) -> Result<Option<Record>, RemoteError> {
+        let path = self.path(id);
         match fs::read(&path) {
             Ok(text) => {
                 let damaged = |error| RemoteError::could_not_ask(format!("the record {path:?} is damaged: {error}"));
@@ -248,13 +305,38 @@ impl Locked<'_> {
         }
     }
 
-    pub(crate) fn put(&self, record: &Record) -> Result<(), RemoteError> {
-        let text = serde_json::to_vec_pretty(record).map_err(RemoteError::could_not_ask)?;
-        write(&self.path(&record.key), &text)
+    /// The first instance with a key.
+    pub(crate) fn by_key(&self, key: &str, keyed: bool) -> Result<Option<Record>, RemoteError> {
+        // With keys there is at most one, and it has the key's name: no need to look through thousands.
+        let first = self.get(key)?;
+        if first.is_some() || keyed {
+            return Ok(first);
+        }
+        let again = format!("{key}~");
+        self.ids()?.iter().find(|id| id.starts_with(&again)).map_or(Ok(None), |id| self.get(id))
     }
 
-    pub(crate) fn remove(&self, key: &str) -> Result<(), RemoteError> {
-        let path = self.path(key);
+    /// An id for one more instance with a key.
+    pub(crate) fn another_id(&self, key: &str) -> Result<String, RemoteError> {
+        if !self.path(key).exists() {
+            return Ok(key.to_owned());
+        }
+        let ids = self.ids()?;
+        let candidates = std::iter::once(key.to_owned()).chain((1..).map(|n: u32| format!("{key}~{n}")));
+        Ok(candidates.into_iter().find(|id| !ids.contains(id)).unwrap_or_default())
+    }
+
+    pub(crate) fn put(&self, record: &Record) -> Result<(), RemoteError> {
+        let text = serde_json::to_vec_pretty(record).map_err(RemoteError::could_not_ask)?;
+        write(&self.path(&record.id), &text)
+    }
+
+    /// Forgets an instance; when it lived is kept.
+    pub(crate) fn remove(&self, record: &Record) -> Result<(), RemoteError> {
+        let (created_ms, ended_ms) = record.life()?;
+        let past = Past { id: record.id.clone(), key: record.key.clone(), slot: record.slot.clone(), created_ms, ended_ms };
+        self.provider.note(PAST, &past)?;
+        let path = self.path(&record.id);
         fs::remove_file(&path).map_err(trouble("remove", &path))
     }
 
@@ -267,14 +349,14 @@ impl Locked<'_> {
         fs::write(&path, "").map_err(trouble("write", &path))
     }
 
-    /// All keys, in order.
-    pub(crate) fn keys(&self) -> Result<Vec<String>, RemoteError> {
+    /// Ids of all instances, in order.
+    pub(crate) fn ids(&self) -> Result<Vec<String>, RemoteError> {
         let dir = self.provider.dir.join("instances");
         let entries = fs::read_dir(&dir).map_err(trouble("list", &dir))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut keys: Vec<String> = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect();
-        keys.sort();
-        Ok(keys)
+        let mut ids: Vec<String> = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect();
+        ids.sort();
+        Ok(ids)
     }
 }
 
@@ -285,6 +367,7 @@ mod tests {
     fn record(options: &[(&str, serde_json::Value)]) -> Record {
         let map: serde_json::Map<_, _> = options.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         Record {
+            id: "k".into(),
             key: "k".into(),
             owner: "o".into(),
             slot: "s".into(),

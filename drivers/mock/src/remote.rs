@@ -12,8 +12,9 @@ use driver_sdk::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::fake::{Outcome, RecordedCall};
 use crate::options::{RemoteOptions, RemoteTaskOptions};
-use crate::provider::{Locked, Provider, Record, Stop, millis};
+use crate::provider::{CALLS, Locked, Provider, Record, Stop, millis};
 
 const CHUNK_MAX: usize = 32 << 10;
 /// How often a stop or a log looks whether something has changed.
@@ -61,17 +62,26 @@ fn check_key(key: &str) -> Result<(), RemoteError> {
     if fits { Ok(()) } else { Err(RemoteError::wrong_request(format!("the key {key:?} cannot be a name here"))) }
 }
 
-/// A mutation with this epoch; newer ones are remembered.
-fn accept(record: &mut Record, epoch: u64) -> Result<(), RemoteError> {
-    if epoch < record.epoch {
+/// A mutation with this epoch; newer ones are remembered, older ones refused by a provider that can.
+fn accept(record: &mut Record, epoch: u64, options: &RemoteOptions) -> Result<(), RemoteError> {
+    if epoch < record.epoch && options.has("conditional_writes") {
         return Err(RemoteError::StaleEpoch { given: epoch, accepted: record.epoch });
     }
-    record.epoch = epoch;
+    record.epoch = record.epoch.max(epoch);
     Ok(())
 }
 
-fn known(locked: &Locked<'_>, key: &str) -> Result<Record, RemoteError> {
-    locked.get(key)?.ok_or_else(|| RemoteError::gone(format!("there is no instance with the key {key:?}")))
+fn known(locked: &Locked<'_>, id: &str) -> Result<Record, RemoteError> {
+    locked.get(id)?.ok_or_else(|| RemoteError::gone(format!("there is no instance {id:?}")))
+}
+
+/// How an instance looks to whoever asks this provider.
+fn shown(record: &Record, options: &RemoteOptions) -> Result<Observation, RemoteError> {
+    let seen = record.at(now_ms())?;
+    if seen.state == InstanceState::Exited && !options.has("retained_exit_results") {
+        return Ok(Observation { key: seen.key, state: InstanceState::Gone, ..Observation::default() });
+    }
+    Ok(seen)
 }
 
 /// Files block, and so does the lock.
@@ -88,49 +98,111 @@ impl MockRemote {
     /// One call of the provider, with what goes wrong on the way.
     async fn call<T: Send + 'static>(
         &self,
-        name: &str,
-        work: impl FnOnce(&Provider) -> Result<T, RemoteError> + Send + 'static,
+        name: &'static str,
+        about: About,
+        work: impl FnOnce(&Provider, &RemoteOptions) -> Result<T, RemoteError> + Send + 'static,
     ) -> Result<T, RemoteError> {
         let Opened { provider, options, .. } = self.opened()?;
-        let asked = provider.clone();
-        let faults = options.faults.and(blocking(move || asked.faults()).await?);
+        let (asked, caller) = (provider.clone(), options.caller.clone());
+        let faults = options.faults.clone().and(blocking(move || asked.faults(&caller)).await?);
         tokio::time::sleep(faults.latency).await;
-        if faults.fail.iter().any(|fault| fault == name) {
+        let hit = |list: &[String]| list.iter().any(|fault| fault == name);
+        if faults.cut {
+            return Err(RemoteError::could_not_ask(format!("cut off from the provider ({name})")));
+        }
+        if hit(&faults.fail) {
             return Err(RemoteError::could_not_ask(format!("{name} is asked to fail")));
         }
-        let answer = blocking(move || work(&provider)).await;
-        if faults.lose.iter().any(|fault| fault == name) {
+        let rate = faults.requests_per_second;
+        let taken_in = move || {
+            if rate > 0 && !provider.within_rate(rate, now_ms())? {
+                record(&provider, &options, name, &about, Outcome::Throttled)?;
+                return Err(RemoteError::could_not_ask(format!("throttled: more than {rate} requests a second")));
+            }
+            let answer = work(&provider, &options);
+            record(&provider, &options, name, &about, Outcome::of(&answer))?;
+            answer
+        };
+        if hit(&faults.late) {
+            // Nobody waits for it any more; what it does, it does.
+            tokio::spawn(async move {
+                tokio::time::sleep(faults.late_by).await;
+                if let Err(error) = blocking(taken_in).await {
+                    tracing::info!(call = name, %error, "a late call was refused");
+                }
+            });
+            return Err(RemoteError::could_not_ask(format!("{name} is asked to be late")));
+        }
+        let answer = blocking(taken_in).await;
+        if hit(&faults.lose) {
             return Err(RemoteError::could_not_ask(format!("the answer of {name} is asked to be lost")));
         }
         answer
     }
 
+    /// Looks at what a stop has been ordered for. Whoever was replaced meanwhile is told so.
+    async fn wait(&self, handle: &RemoteHandle, epoch: u64) -> Result<Observation, RemoteError> {
+        let id = key_of(handle)?;
+        let about = About::one(&id, epoch);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
+            let mut record = known(&provider.lock()?, &id)?;
+            accept(&mut record, epoch, options)?;
+            shown(&record, options)
+        };
+        self.call("observe", about, work).await
+    }
+
     async fn change(
         &self,
-        name: &str,
+        name: &'static str,
         handle: &RemoteHandle,
         epoch: u64,
         change: impl FnOnce(&mut Record) -> Result<(), RemoteError> + Send + 'static,
     ) -> Result<Observation, RemoteError> {
-        let key = key_of(handle)?;
-        let work = move |provider: &Provider| {
+        let id = key_of(handle)?;
+        let about = About::one(&id, epoch);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
-            let mut record = known(&locked, &key)?;
-            accept(&mut record, epoch)?;
+            let mut record = known(&locked, &id)?;
+            accept(&mut record, epoch, options)?;
             change(&mut record)?;
             locked.put(&record)?;
-            record.at(now_ms())
+            shown(&record, options)
         };
-        self.call(name, work).await
+        self.call(name, about, work).await
     }
 }
 
-fn observe_one(locked: &Locked<'_>, handle: &RemoteHandle) -> Observation {
+/// What a call is about, for the record.
+#[derive(Debug, Clone, Default)]
+struct About {
+    instances: Vec<String>,
+    epoch: u64,
+}
+
+impl About {
+    fn one(instance: &str, epoch: u64) -> Self {
+        Self { instances: vec![instance.to_owned()], epoch }
+    }
+}
+
+fn record(provider: &Provider, options: &RemoteOptions, call: &str, about: &About, outcome: Outcome) -> Result<(), RemoteError> {
+    if !options.record {
+        return Ok(());
+    }
+    let caller = if options.caller.is_empty() { std::process::id().to_string() } else { options.caller.clone() };
+    let About { instances, epoch } = about.clone();
+    provider.note(CALLS, &RecordedCall { at_ms: now_ms(), caller, call: call.to_owned(), instances, epoch, outcome })
+}
+
+fn observe_one(locked: &Locked<'_>, handle: &RemoteHandle, options: &RemoteOptions) -> Observation {
     let seen = || {
-        let key = key_of(handle)?;
-        Ok(match locked.get(&key)? {
-            Some(record) => record.at(now_ms())?,
-            None => Observation { key, state: InstanceState::Gone, ..Observation::default() },
+        let id = key_of(handle)?;
+        Ok(match locked.get(&id)? {
+            Some(record) => shown(&record, options)?,
+            None => {
+                Observation { key: id.split('~').next().unwrap_or(&id).to_owned(), state: InstanceState::Gone, ..Observation::default() }
+            }
         })
     };
     seen().unwrap_or_else(|error: RemoteError| Observation::unknown("", error))
@@ -148,7 +220,7 @@ impl RemoteDriver for MockRemote {
 
     async fn set_config(&self, config: Config, _agent: Option<AgentConfig>) -> Result<(), Error> {
         let options = RemoteOptions::decode(&config)?;
-        options.faults.validate()?;
+        options.validate()?;
         if !options.dir.is_absolute() {
             return Err(Error::invalid(format!("dir {:?} is not an absolute path; every node must see the same directory", options.dir)));
         }
@@ -175,12 +247,12 @@ impl RemoteDriver for MockRemote {
         };
         Description {
             provider: id,
-            keyed_create: true,
-            find: true,
-            list: true,
-            conditional_writes: true,
-            seal: true,
-            retained_exit_results: true,
+            keyed_create: options.has("keyed_create"),
+            find: options.has("find"),
+            list: options.has("list"),
+            conditional_writes: options.has("conditional_writes"),
+            seal: options.has("seal"),
+            retained_exit_results: options.has("retained_exit_results"),
             logs: true,
             signals: true,
             handle_schema_min: StateV1::VERSION.into(),
@@ -198,19 +270,21 @@ impl RemoteDriver for MockRemote {
         if !request.bundle.files.is_empty() {
             return Err(RemoteError::wrong_request("instances of the mock have no files; the job must not have any"));
         }
-        let work = move |provider: &Provider| {
+        let about = About::one(&request.key, request.epoch);
+        let work = move |provider: &Provider, own: &RemoteOptions| {
             let locked = provider.lock()?;
             let (record, created) = match locked.get(&request.key)? {
-                Some(mut record) => {
-                    accept(&mut record, request.epoch)?;
+                Some(mut record) if own.has("keyed_create") => {
+                    accept(&mut record, request.epoch, own)?;
                     (record, false)
                 }
-                None if locked.is_sealed(&request.key) => {
+                _ if locked.is_sealed(&request.key) => {
                     return Err(RemoteError::sealed(format!("nothing is created with the key {:?}", request.key)));
                 }
-                None if !options.start_error.is_empty() => return Err(RemoteError::wrong_request(options.start_error)),
-                None => {
+                _ if !options.start_error.is_empty() => return Err(RemoteError::wrong_request(options.start_error)),
+                _ => {
                     let record = Record {
+                        id: locked.another_id(&request.key)?,
                         key: request.key,
                         owner: request.owner,
                         slot: request.slot,
@@ -224,35 +298,44 @@ impl RemoteDriver for MockRemote {
                 }
             };
             locked.put(&record)?;
-            Ok(Ensured { handle: wire_handle(&record.key)?, observed: record.at(now_ms())?, created })
+            Ok(Ensured { handle: wire_handle(&record.id)?, observed: shown(&record, own)?, created })
         };
-        self.call("ensure", work).await
+        self.call("ensure", about, work).await
     }
 
     async fn find(&self, key: &str, _owner: &str) -> Result<(RemoteHandle, Observation), RemoteError> {
         check_key(key)?;
+        if !self.opened()?.options.has("find") {
+            return Err(RemoteError::wrong_request("this provider finds nothing by key"));
+        }
         let key = key.to_owned();
-        let work = move |provider: &Provider| {
-            let record = known(&provider.lock()?, &key)?;
-            Ok((wire_handle(&key)?, record.at(now_ms())?))
+        let about = About::one(&key, 0);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
+            let record = provider.lock()?.by_key(&key, options.has("keyed_create"))?;
+            let record = record.ok_or_else(|| RemoteError::gone(format!("there is no instance with the key {key:?}")))?;
+            Ok((wire_handle(&record.id)?, shown(&record, options)?))
         };
-        self.call("find", work).await
+        self.call("find", about, work).await
     }
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Result<Page, RemoteError> {
+        if !self.opened()?.options.has("list") {
+            return Err(RemoteError::wrong_request("this provider lists nothing"));
+        }
         let (owner, after) = (owner.to_owned(), page_token.to_owned());
-        let work = move |provider: &Provider| {
+        let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
-            let mut page = Page::default();
-            for key in locked.keys()?.into_iter().filter(|key| *key > after) {
-                let Some(record) = locked.get(&key)?.filter(|record| record.owner == owner) else { continue };
+            let (mut page, mut last) = (Page::default(), String::new());
+            for id in locked.ids()?.into_iter().filter(|id| *id > after) {
+                let Some(record) = locked.get(&id)?.filter(|record| record.owner == owner) else { continue };
                 if page.instances.len() == page_size.max(1) {
-                    page.next_page_token = page.instances.last().map(|last| last.key.clone()).unwrap_or_default();
+                    page.next_page_token = last;
                     break;
                 }
+                last.clone_from(&record.id);
                 page.instances.push(Instance {
-                    handle: wire_handle(&key)?,
-                    observed: record.at(now_ms())?,
+                    handle: wire_handle(&record.id)?,
+                    observed: shown(&record, options)?,
                     key: record.key,
                     owner: record.owner,
                     slot: record.slot,
@@ -261,20 +344,21 @@ impl RemoteDriver for MockRemote {
             }
             Ok(page)
         };
-        self.call("list", work).await
+        self.call("list", About::default(), work).await
     }
 
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
         let handles = handles.to_vec();
-        let work = move |provider: &Provider| {
+        let about = About { instances: handles.iter().filter_map(|handle| key_of(handle).ok()).collect(), epoch: 0 };
+        let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
-            Ok(handles.iter().map(|handle| observe_one(&locked, handle)).collect())
+            Ok(handles.iter().map(|handle| observe_one(&locked, handle, options)).collect())
         };
-        self.call("observe", work).await
+        self.call("observe", about, work).await
     }
 
     fn watch_interval(&self) -> Duration {
-        LOOK_EVERY
+        self.opened().map_or(LOOK_EVERY, |opened| opened.options.watch_interval)
     }
 
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
@@ -289,47 +373,55 @@ impl RemoteDriver for MockRemote {
             Ok(())
         };
         let mut seen = self.change("stop", handle, epoch, order).await?;
-        while seen.state != InstanceState::Exited {
+        while !matches!(seen.state, InstanceState::Exited | InstanceState::Gone) {
             tokio::time::sleep(LOOK_EVERY).await;
-            seen = self.change("stop", handle, epoch, |_| Ok(())).await?;
+            seen = self.wait(handle, epoch).await?;
         }
         Ok(seen)
     }
 
     async fn seal(&self, key: &str, epoch: u64, _owner: &str) -> Result<Option<(RemoteHandle, Observation)>, RemoteError> {
         check_key(key)?;
+        if !self.opened()?.options.has("seal") {
+            return Err(RemoteError::wrong_request("this provider seals no keys"));
+        }
         let key = key.to_owned();
-        let work = move |provider: &Provider| {
+        let about = About::one(&key, epoch);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
-            let Some(mut record) = locked.get(&key)? else {
+            let Some(mut record) = locked.by_key(&key, options.has("keyed_create"))? else {
                 locked.seal(&key)?;
                 return Ok(None);
             };
-            accept(&mut record, epoch)?;
+            accept(&mut record, epoch, options)?;
             locked.put(&record)?;
             locked.seal(&key)?;
-            Ok(Some((wire_handle(&key)?, record.at(now_ms())?)))
+            Ok(Some((wire_handle(&record.id)?, shown(&record, options)?)))
         };
-        self.call("seal", work).await
+        self.call("seal", about, work).await
     }
 
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError> {
-        let key = key_of(handle)?;
-        let work = move |provider: &Provider| {
+        let id = key_of(handle)?;
+        let about = About::one(&id, epoch);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
             let locked = provider.lock()?;
-            let Some(mut record) = locked.get(&key)? else { return Ok(()) };
-            accept(&mut record, epoch)?;
+            let Some(mut record) = locked.get(&id)? else { return Ok(()) };
+            accept(&mut record, epoch, options)?;
             if record.at(now_ms())?.state != InstanceState::Exited {
-                return Err(RemoteError::wrong_request(format!("the instance {key:?} runs; stop it first")));
+                return Err(RemoteError::wrong_request(format!("the instance {id:?} runs; stop it first")));
             }
-            locked.seal(&key)?;
-            locked.remove(&key)
+            if options.has("seal") {
+                locked.seal(&record.key)?;
+            }
+            locked.remove(&record)
         };
-        self.call("acknowledge", work).await
+        self.call("acknowledge", about, work).await
     }
 
     async fn logs(&self, handle: &RemoteHandle, query: LogsQuery, sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         let key = key_of(handle)?;
+        let about = key.clone();
         let stream = query.stream;
         let file = match stream {
             LogStream::Stderr => "stderr.0",
@@ -339,12 +431,12 @@ impl RemoteDriver for MockRemote {
         let mut from_end = query.from_end;
         loop {
             let key = key.clone();
-            let work = move |provider: &Provider| {
+            let work = move |provider: &Provider, _: &RemoteOptions| {
                 let record = known(&provider.lock()?, &key)?;
                 let start = if from_end { record.log_length(stream, now_ms())?.saturating_sub(offset) } else { offset };
                 Ok((start, record.log(stream, now_ms(), start, CHUNK_MAX)?))
             };
-            let (start, (data, more)) = self.call("logs", work).await?;
+            let (start, (data, more)) = self.call("logs", About::one(&about, 0), work).await?;
             (offset, from_end) = (start + data.len() as u64, false);
             let full = data.len() == CHUNK_MAX;
             if !data.is_empty() && sink.send(LogChunk { offset: start, data, file: file.into() }).await.is_err() {

@@ -65,7 +65,7 @@ pub use remote::{
     Bundle, BundleFile, Description, Ensure, Ensured, Instance, InstanceState, LogChunk, LogStream, LogsQuery, Observation,
     ObservationSink, Page, RemoteDriver, RemoteHandle,
 };
-pub use serve::{block_on, serve, serve_remote};
+pub use serve::{block_on, serve, serve_remote, serve_remote_as_plain};
 pub use task_log::log_policy;
 pub use tasks::Tasks;
 pub use types::{

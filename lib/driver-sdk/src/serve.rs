@@ -60,6 +60,11 @@ pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
     run(Arc::new(PlainRemote::new(driver.clone())), Some(driver)).await
 }
 
+/// Serves a remote driver as a plain driver alone. For tests of hosts: those that know the extension get more from [`serve_remote`].
+pub async fn serve_remote_as_plain(driver: impl RemoteDriver) -> ExitCode {
+    run(Arc::new(PlainRemote::new(Arc::new(driver))), None).await
+}
+
 async fn run(driver: Arc<dyn Driver>, remote: Option<Arc<dyn RemoteDriver>>) -> ExitCode {
     if std::env::var(handshake::COOKIE_KEY).as_deref() != Ok(handshake::COOKIE_VALUE) {
         return complain(format_args!(

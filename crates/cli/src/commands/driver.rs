@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// The built-in driver to serve
     #[arg(required = true)]
     name: Option<String>,
+    /// Only mock_remote: speak the plain driver protocol alone, as drivers do that know no extension
+    #[arg(long)]
+    plain_protocol: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -39,6 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(Verb::ListChecks(args)) => return check::list(args),
         Some(Verb::Schema(args)) => return schema::run(args),
         None => {}
+    }
+    if args.plain_protocol {
+        return match args.name.as_deref() {
+            Some("mock_remote") => Ok(driver_sdk::block_on(mock::serve_remote_as_plain())),
+            other => {
+                bail!("-plain-protocol is for mock_remote, not for {:?}: the others offer all that they can", other.unwrap_or_default())
+            }
+        };
     }
     Ok(match args.name.as_deref().unwrap_or_default() {
         "docker" => driver_sdk::block_on(docker::serve()),

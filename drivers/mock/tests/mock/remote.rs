@@ -8,6 +8,7 @@ use driver_sdk::proto::base::SetConfigRequest;
 use driver_sdk::proto::remote::*;
 use driver_sdk::proto::{build, errors};
 use driver_sdk::testing::Plugin;
+use mock::fake::{FakeProvider, Outcome};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
@@ -119,4 +120,83 @@ async fn what_goes_wrong_is_asked_for_and_changes_at_any_time() {
     assert_eq!(wrong.code(), Code::Unavailable, "its answer is lost as well");
     let killed = soon(plugin.remote.stop(stop(&handle, 1, Duration::ZERO))).await.expect("stops").into_inner().observed.expect("observed");
     assert_eq!(killed.state(), InstanceState::Exited);
+}
+
+#[tokio::test]
+async fn every_call_is_on_record_with_caller_epoch_and_outcome() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut one = node(dir.path(), json!({ "caller": "one", "record": true })).await;
+    let mut other = node(dir.path(), json!({ "caller": "other", "record": true })).await;
+    let provider = FakeProvider::open(&dir.path().join("provider")).expect("opens");
+    let handle = ensure(&mut one, "k", 1, json!({ "run_for": "1h" })).await.expect("created").handle.expect("a handle");
+    ensure(&mut other, "k", 2, json!({ "run_for": "1h" })).await.expect("got");
+    soon(one.remote.stop(stop(&handle, 1, Duration::ZERO))).await.expect_err("stale");
+    soon(other.remote.stop(stop(&handle, 2, Duration::ZERO))).await.expect("stops");
+    let calls = provider.calls().expect("reads");
+    let seen: Vec<_> = calls.iter().filter(|c| c.mutates()).map(|c| (c.caller.as_str(), c.call.as_str(), c.epoch, c.outcome)).collect();
+    assert_eq!(
+        seen[..4],
+        [
+            ("one", "ensure", 1, Outcome::Done),
+            ("other", "ensure", 2, Outcome::Done),
+            ("one", "stop", 1, Outcome::Stale),
+            ("other", "stop", 2, Outcome::Done)
+        ]
+    );
+    assert!(calls.iter().all(|c| c.instances == ["k"]));
+    other.remote.acknowledge(AcknowledgeRequest { handle: Some(handle), epoch: 2 }).await.expect("forgets");
+    assert!(provider.live().expect("reads").is_empty());
+    let past = provider.instances().expect("reads");
+    assert_eq!((past.len(), past[0].known, past[0].key.as_str()), (1, false, "k"), "what lived stays on record");
+}
+
+#[tokio::test]
+async fn a_provider_without_keys_makes_two_of_one_key_and_that_is_seen() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let lacks = ["keyed_create", "find", "conditional_writes", "seal", "retained_exit_results"];
+    let mut plugin = node(dir.path(), json!({ "without": lacks })).await;
+    let provider = FakeProvider::open(&dir.path().join("provider")).expect("opens");
+    let described = plugin.remote.describe(DescribeRequest {}).await.expect("described").into_inner();
+    assert!(described.list && !described.keyed_create && !described.find && !described.conditional_writes && !described.seal);
+    let handle = ensure(&mut plugin, "k", 5, json!({ "run_for": "1h" })).await.expect("created").handle.expect("a handle");
+    assert!(ensure(&mut plugin, "k", 5, json!({ "run_for": "1h" })).await.expect("created").created, "another one");
+    assert_eq!(provider.live().expect("reads").iter().map(|i| i.id.as_str()).collect::<Vec<_>>(), ["k", "k~1"]);
+    assert_eq!(provider.most_live().expect("reads").values().copied().collect::<Vec<_>>(), [2]);
+    let find = plugin.remote.find(FindRequest { key: "k".into(), owner: "us".into() }).await.expect_err("it cannot");
+    assert_eq!(find.code(), Code::InvalidArgument);
+    // It refuses no epoch, and forgets an end at once.
+    let stopped = soon(plugin.remote.stop(stop(&handle, 1, Duration::ZERO))).await.expect("stops").into_inner().observed.expect("observed");
+    assert_eq!(stopped.state(), InstanceState::Gone);
+}
+
+#[tokio::test]
+async fn calls_are_cut_off_late_or_turned_away_by_caller() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut one = node(dir.path(), json!({ "caller": "one", "record": true })).await;
+    let mut other = node(dir.path(), json!({ "caller": "other", "record": true })).await;
+    let provider = FakeProvider::open(&dir.path().join("provider")).expect("opens");
+    provider.fault(Some("one"), &json!({ "cut": true })).expect("writes");
+    assert_eq!(ensure(&mut one, "k", 1, json!({ "run_for": "1h" })).await.expect_err("cut off").code(), Code::Unavailable);
+    assert!(ensure(&mut other, "k", 1, json!({ "run_for": "1h" })).await.expect("not cut off").created);
+    provider.fault(Some("one"), &json!({ "late": ["ensure"], "late_by": "200ms" })).expect("writes");
+    assert_eq!(ensure(&mut one, "late", 1, json!({ "run_for": "1h" })).await.expect_err("given up").code(), Code::Unavailable);
+    assert_eq!(provider.live().expect("reads").len(), 1, "not yet");
+    let began = Instant::now();
+    while provider.live().expect("reads").len() < 2 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it takes effect later");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    let mut slow = node(dir.path(), json!({ "caller": "slow", "record": true, "faults": { "requests_per_second": 2 } })).await;
+    let handle = ensure(&mut other, "k", 1, json!({ "run_for": "1h" })).await.expect("got").handle.expect("a handle");
+    let began = Instant::now();
+    let mut turned_away = 0;
+    while turned_away == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "three in a second are too many");
+        if let Err(status) = observe(&mut slow, &handle).await {
+            assert!(status.message().contains("throttled"), "{status}");
+            turned_away += 1;
+        }
+    }
+    assert!(provider.calls().expect("reads").iter().any(|c| c.caller == "slow" && c.outcome == Outcome::Throttled));
 }
