@@ -211,21 +211,38 @@ fn forget_absent(shared: &Shared) {
 
 async fn sweep(shared: &Shared, provider: Provider, node: NodeId) -> Result<(), ()> {
     let result = unbound_of(shared, &provider, node).await;
+    let newest = shared.queue().newest();
     let mut found = shared.sweeps.lock();
     let forgotten = &found.forgotten;
-    let result = result.map(|(n, mut unbound)| {
-        unbound.retain(|i| !forgotten.contains(&i.key));
-        (n, unbound)
+    let result = result.map(|mut swept| {
+        swept.unbound.retain(|i| !forgotten.contains(&i.key));
+        swept
     });
     let entry = found.sweeps.entry(provider.clone()).or_default();
     (entry.driver, entry.provider, entry.node_id, entry.at) = (provider.0.clone(), provider.1.clone(), node, now_ns());
     match result {
-        Ok((instances, unbound)) => {
+        Ok(Swept { instances, mut unbound, incomplete }) => {
+            if !incomplete.is_empty() {
+                // What was found before in the part that cannot be asked now is still there for all that is known.
+                let before = unknown_to(&newest, entry.unbound.clone());
+                let missing = before.into_iter().filter(|old| !unbound.iter().any(|i| i.key == old.key)).collect::<Vec<_>>();
+                unbound.extend(missing);
+            }
             for new in unbound.iter().filter(|i| i.alive() && !entry.unbound.iter().any(|known| known.key == i.key)) {
                 tracing::warn!(driver = provider.0, provider = provider.1, key = new.key, slot = new.slot, "no record knows this instance");
             }
             let changed = entry.unbound != unbound;
-            (entry.instances, entry.unbound, entry.error) = (instances, unbound, String::new());
+            if !incomplete.is_empty() && entry.error != incomplete {
+                tracing::warn!(driver = provider.0, provider = provider.1, why = incomplete, "the provider could be swept in part only");
+            }
+            (entry.instances, entry.unbound, entry.error) = (instances, unbound, incomplete.clone());
+            if !incomplete.is_empty() {
+                drop(found);
+                if changed {
+                    shared.remote.fill();
+                }
+                return Err(());
+            }
             found.waiting.remove(&provider);
             let first = found.swept.insert(provider);
             drop(found);
@@ -245,18 +262,27 @@ async fn sweep(shared: &Shared, provider: Provider, node: NodeId) -> Result<(), 
     }
 }
 
-/// How many instances there are, and those that no record knows.
-async fn unbound_of(shared: &Shared, provider: &Provider, node: NodeId) -> Result<(usize, Vec<RemoteInstance>), String> {
-    let first = list(shared, provider, node).await?;
-    let count = first.len();
+/// What a sweep has found.
+struct Swept {
+    /// How many instances there are.
+    instances: usize,
+    /// Those that no record knows.
+    unbound: Vec<RemoteInstance>,
+    /// Why it is not all; empty = it is.
+    incomplete: String,
+}
+
+async fn unbound_of(shared: &Shared, provider: &Provider, node: NodeId) -> Result<Swept, String> {
+    let (first, incomplete) = list(shared, provider, node).await?;
+    let instances = first.len();
     let unbound = unknown_to(&shared.queue().newest(), first);
     if unbound.is_empty() {
-        return Ok((count, unbound));
+        return Ok(Swept { instances, unbound, incomplete });
     }
     // One that has ended, was counted and forgotten while it was being listed has left the records in between: it is not there the second time.
-    let again: HashMap<String, RemoteInstance> = list(shared, provider, node).await?.into_iter().map(|i| (i.key.clone(), i)).collect();
+    let again: HashMap<String, RemoteInstance> = list(shared, provider, node).await?.0.into_iter().map(|i| (i.key.clone(), i)).collect();
     let again: Vec<RemoteInstance> = unbound.into_iter().filter_map(|i| again.get(&i.key).cloned()).collect();
-    Ok((count, unknown_to(&shared.queue().newest(), again)))
+    Ok(Swept { instances, unbound: unknown_to(&shared.queue().newest(), again), incomplete })
 }
 
 fn unknown_to(state: &State, mut instances: Vec<RemoteInstance>) -> Vec<RemoteInstance> {
@@ -265,8 +291,9 @@ fn unknown_to(state: &State, mut instances: Vec<RemoteInstance>) -> Vec<RemoteIn
     instances
 }
 
-async fn list(shared: &Shared, (driver, provider): &Provider, node: NodeId) -> Result<Vec<RemoteInstance>, String> {
-    let mut all = Vec::new();
+/// Everything of the cluster, and why that is not all.
+async fn list(shared: &Shared, (driver, provider): &Provider, node: NodeId) -> Result<(Vec<RemoteInstance>, String), String> {
+    let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut token = String::new();
     loop {
         let page = shared.sessions.list_remote(node, driver, provider, token).await?;
@@ -276,8 +303,11 @@ async fn list(shared: &Shared, (driver, provider): &Provider, node: NodeId) -> R
         for json in &page.instances_json {
             all.push(api::node_rpc::from_json::<RemoteInstance>("a listed instance", json).map_err(|e| e.to_string())?);
         }
+        if !page.incomplete.is_empty() {
+            missing.push(page.incomplete);
+        }
         if page.next_page_token.is_empty() {
-            return Ok(all);
+            return Ok((all, missing.join("; ")));
         }
         token = page.next_page_token;
     }

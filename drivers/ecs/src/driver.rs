@@ -715,7 +715,7 @@ impl RemoteDriver for Driver {
             (None, false) => "ended:".to_owned(),
             (None, true) => String::new(),
         };
-        let mut page = Page { instances: Vec::new(), next_page_token };
+        let mut page = Page { next_page_token, ..Page::default() };
         for task in site.tasks(&arns).await? {
             let Some(marks) = site.marks(&task, None).filter(|m| m.owner == owner && !m.acknowledged) else {
                 continue;

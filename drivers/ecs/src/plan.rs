@@ -142,7 +142,7 @@ pub(crate) mod tests {
             owner: "o".into(),
             slot: "default/j.g[0]/t".into(),
             task: TaskConfig { env: env.map(|(k, v)| (k.to_owned(), v.to_owned())).into(), ..TaskConfig::default() },
-            bundle: Bundle::default(),
+            ..Ensure::default()
         }
     }
 

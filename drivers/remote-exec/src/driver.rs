@@ -255,7 +255,8 @@ impl RemoteDriver for Driver {
         let pool = self.pool()?;
         let (from, mut after) = page_token.split_once('/').unwrap_or((page_token, ""));
         let mut page = Page::default();
-        // Without the answer of each host the list would say that something is not there.
+        // A host that cannot be asked takes nothing from what the others say, but the list says that it is not all.
+        let mut missing = Vec::new();
         for (name, host) in pool.hosts.range(from.to_owned()..) {
             if name != from {
                 after = "";
@@ -267,8 +268,14 @@ impl RemoteDriver for Driver {
             }
             let op =
                 Op::List(HostList { owner: owner.to_owned(), after: after.to_owned(), limit: u32::try_from(left).unwrap_or(u32::MAX) });
-            let (channel, Body::Listed(listed)) = pool.ask(host, 0, op).await? else {
-                return Err(wire::unexpected(host));
+            let (channel, listed) = match pool.ask(host, 0, op).await {
+                Ok((channel, Body::Listed(listed))) => (channel, listed),
+                Ok(_) => return Err(wire::unexpected(host)),
+                Err(RemoteError::CouldNotAsk(why)) => {
+                    missing.push(why);
+                    continue;
+                }
+                Err(e) => return Err(e),
             };
             for instance in listed.instances {
                 let observed = wire::observation(host, instance.observed.unwrap_or_default(), channel.clock_ahead_ms());
@@ -286,6 +293,10 @@ impl RemoteDriver for Driver {
                 break;
             }
         }
+        if missing.len() == pool.hosts.len() {
+            return Err(RemoteError::could_not_ask(missing.join("; ")));
+        }
+        page.incomplete = missing.join("; ");
         Ok(page)
     }
 

@@ -3,7 +3,8 @@
 //! An instance is on one host, and a handle says on which. By its key alone it is looked for on all of them. Making one in a pool is fenced by
 //! sealing: before a key is created on one host it is sealed on all others, so that a manager with another view (an older inventory, an earlier
 //! attempt whose answer was lost) finds it refused wherever it tries. A host that cannot be asked may hold the key, so nothing is made until it can, or
-//! until the operator takes it out of the inventory.
+//! until the operator takes it out of the inventory. Only the first create of a key does without: no earlier one can have made anything, and a later
+//! one, which asks all hosts, finds what it has made, or waits, or has sealed its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -222,19 +223,27 @@ impl Pool {
         }
         // What cannot be had is refused before any host is told anything.
         drop(wire::ensure(request, options.clone(), HostAmount::default())?);
-        let mut free = BTreeSet::new();
+        let (mut free, mut missing) = (BTreeSet::new(), Vec::new());
         for (host, answer) in self.find_everywhere(&request.key, &request.owner).await {
             match answer {
                 Ok(_) => return Ok(host),
                 Err(RemoteError::Gone(_)) => drop(free.insert(host.name.clone())),
                 Err(RemoteError::Sealed(_)) => {}
-                Err(RemoteError::CouldNotAsk(why)) => {
-                    return Err(RemoteError::could_not_ask(format!(
-                        "the instance may be on a host that cannot be asked, so none is made: {why}"
-                    )));
-                }
+                Err(RemoteError::CouldNotAsk(why)) => missing.push(why),
                 Err(e) => return Err(e),
             }
+        }
+        if !missing.is_empty() {
+            let why = missing.join("; ");
+            if !request.first {
+                return Err(RemoteError::could_not_ask(format!(
+                    "the instance may be on a host that cannot be asked, so none is made: {why}"
+                )));
+            }
+            if !candidates.iter().any(|name| free.contains(name)) {
+                return Err(RemoteError::could_not_ask(format!("no host that fits can be asked: {why}")));
+            }
+            tracing::info!(key = request.key, why, "the first create goes on without a host");
         }
         let mut possible = Vec::new();
         for name in candidates.iter().filter(|name| free.contains(*name)) {

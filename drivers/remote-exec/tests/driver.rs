@@ -55,7 +55,7 @@ impl World {
                 msgpack_driver_config: rmp_serde::to_vec_named(&options).unwrap(),
                 ..TaskConfig::default()
             },
-            bundle: Bundle::default(),
+            ..Ensure::default()
         }
     }
 }

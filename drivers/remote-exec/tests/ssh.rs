@@ -110,7 +110,7 @@ impl World {
                 msgpack_driver_config: rmp_serde::to_vec_named(&options).unwrap(),
                 ..TaskConfig::default()
             },
-            bundle: Bundle::default(),
+            ..Ensure::default()
         }
     }
 
@@ -460,6 +460,28 @@ async fn a_pool_makes_each_instance_once_whoever_asks_with_whatever_inventory() 
     let named = large.ensure(world.ensure_with("v", 1, json!({ "command": "sh", "args": ["-c", SLEEP], "host": "a" }))).await.unwrap();
     assert_eq!(named.observed.attributes["host"], "a");
     end(&large, &named.handle, 1).await;
+    // The first create of a key goes on with the hosts that answer, and so does its repetition, which finds it there.
+    let first = large.ensure(Ensure { first: true, ..world.ensure("w", 1, SLEEP) }).await.unwrap();
+    assert_ne!(first.observed.attributes["host"], "c");
+    let again = large.ensure(world.ensure("w", 2, SLEEP)).await.unwrap();
+    assert_eq!((again.created, &again.handle), (false, &first.handle));
+    let nowhere = json!({ "command": "sh", "args": ["-c", SLEEP], "labels": { "only": "c" } });
+    let refused = large.ensure(Ensure { first: true, ..world.ensure_with("x", 1, nowhere) }).await.unwrap_err();
+    assert!(matches!(refused, RemoteError::WrongRequest(_) | RemoteError::CouldNotAsk(_)), "{refused:?}");
+    // What the others have is listed, and that it is not all.
+    let page = large.list("cluster-1", "", 100).await.unwrap();
+    assert_eq!(page.instances.iter().map(|i| &i.handle).collect::<Vec<_>>(), [&first.handle]);
+    assert!(page.incomplete.contains("host c"), "{page:?}");
+    // Back again it is told before anything else can be made with that key.
+    world.unset("c", "says");
+    let begun = Instant::now();
+    while !large.list("cluster-1", "", 100).await.is_ok_and(|page| page.incomplete.is_empty()) {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let third = large.ensure(world.ensure("w", 3, SLEEP)).await.unwrap();
+    assert_eq!((third.created, &third.handle), (false, &first.handle));
+    end(&large, &first.handle, 3).await;
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ impl RemoteDriver for Remote {
         let more = wanted.len() > size;
         wanted.truncate(size);
         let next_page_token = if more { wanted.last().map(|last| last.key.clone()).unwrap_or_default() } else { String::new() };
-        done(ListResponse { instances: wanted, next_page_token })
+        done(ListResponse { instances: wanted, next_page_token, ..ListResponse::default() })
     }
 
     async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {

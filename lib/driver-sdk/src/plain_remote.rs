@@ -318,6 +318,8 @@ impl Driver for PlainRemote {
             slot: format!("{}/{}.{}/{}", task.namespace, task.job_id, task.task_group_name, task.name),
             task: task.clone(),
             bundle: Default::default(),
+            // The host may repeat a start whose answer it has lost.
+            first: false,
         };
         let ensured = self.remote.ensure(ensure).await.map_err(error)?;
         let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
@@ -336,7 +338,7 @@ impl Driver for PlainRemote {
         let handle = RemoteHandle { schema: state.schema, data: state.data };
         let seen = self.remote.observe(std::slice::from_ref(&handle)).await.map_err(error)?;
         match seen.into_iter().next() {
-            Some(seen) if seen.state == InstanceState::Gone => Err(Error::failed("the provider says that the instance is gone")),
+            Some(seen) if seen.state == InstanceState::Gone => Err(Error::TaskNotFound),
             Some(seen) => self.manage(&config, state.key, handle, seen.epoch, Logs::FromNow),
             None => Err(Error::recoverable("the driver answered without an observation")),
         }

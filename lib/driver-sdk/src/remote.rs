@@ -159,7 +159,7 @@ fn digest(files: &[BundleFile]) -> String {
 }
 
 /// Create or get.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ensure {
     /// Fixed on the servers before this call; the idempotency key.
     pub key: String,
@@ -173,6 +173,9 @@ pub struct Ensure {
     pub task: TaskConfig,
     /// Its files.
     pub bundle: Bundle,
+    /// No create with this key was sent before under this epoch or an earlier one; at most one create of a key says so. A provider of several places may
+    /// then use those that can be asked; every other create has to ask all, and to make sure that no other place than its own makes the instance.
+    pub first: bool,
 }
 
 /// Answer to [`RemoteDriver::ensure`].
@@ -210,6 +213,8 @@ pub struct Page {
     pub instances: Vec<Instance>,
     /// Empty on the last page.
     pub next_page_token: String,
+    /// A part of the provider could not be asked, and why; what is not listed may be there. Empty = this is all.
+    pub incomplete: String,
 }
 
 /// One of the two output streams.

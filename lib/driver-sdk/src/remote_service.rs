@@ -157,6 +157,7 @@ impl Wire for RemoteService {
             slot: request.slot,
             task,
             bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
+            first: request.first,
         };
         let driver = self.0.clone();
         let ensured = finished(async move { driver.ensure(ensure).await }).await?;
@@ -181,7 +182,7 @@ impl Wire for RemoteService {
         };
         let page = guarded(self.0.list(&request.owner, &request.page_token, size)).await?;
         let instances = page.instances.into_iter().map(wire_instance).collect::<Result<_, _>>()?;
-        Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token }))
+        Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token, incomplete: page.incomplete }))
     }
 
     async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {

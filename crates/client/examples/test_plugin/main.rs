@@ -8,6 +8,8 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("mock") => driver_sdk::block_on(mock::serve()),
         Some("raw_exec") => driver_sdk::block_on(raw_exec::serve()),
+        Some("mock_remote") => driver_sdk::block_on(mock::serve_remote()),
+        Some("mock_remote_plain") => driver_sdk::block_on(mock::serve_remote_as_plain()),
         Some("remote_exec") => driver_sdk::block_on(remote_exec::serve()),
         Some("artifact-fetch") => artifact::serve(),
         Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),

@@ -30,9 +30,7 @@ pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<
         async move {
             if view.remote.contains(task) {
                 let instance = handle.inner.ctx.remote.instance(slot_of(&view.alloc, task)).await?;
-                let remote = instance.driver.remote()?;
-                let sample = remote.stats(crate::remote::wire_handle(&instance.handle)).await.ok()??;
-                return Some((task.to_string(), sample));
+                return Some((task.to_string(), handle.inner.ctx.remote.stats(&instance).await?));
             }
             let run = view.runs.get(task)?;
             let driver = handle.inner.ctx.drivers.now(&group?.task(task)?.driver)?;

@@ -15,7 +15,7 @@ use model::remote::slot_of;
 use tokio::sync::mpsc;
 
 use super::{Query, find, text};
-use crate::{client::ClientHandle, error::RequestError, remote};
+use crate::{client::ClientHandle, error::RequestError};
 
 /// Largest message from the person; clients send a few KiB at a time.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -138,10 +138,7 @@ async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query:
         if !instance.may_mutate {
             return Err(RequestError::Failed("this node may not act on the instance now: it has no lease or only observes it".into()));
         }
-        let driver = instance.driver.remote().ok_or_else(|| RequestError::Failed("the driver's plugin is not running".into()))?;
-        return driver
-            .exec(remote::wire_handle(&instance.handle), instance.epoch, command, tty)
-            .map_err(|e| RequestError::Failed(e.to_string()));
+        return ctx.remote.exec(&instance, command, tty).await.map_err(RequestError::Failed);
     }
     let run = view.runs.get(task.as_str()).ok_or_else(|| RequestError::Failed(format!("task {task:?} is not running")))?;
     let name = view.job.group(&view.alloc.task_group).and_then(|g| g.task(&task)).map(|t| t.driver.clone()).unwrap_or_default();

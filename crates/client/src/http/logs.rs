@@ -138,6 +138,10 @@ impl Remote {
                 if !follow {
                     return drop(sink.send(Item::Trouble("this node does not know the instance of the task now".into())).await);
                 }
+                // Let go: whoever follows goes on where it is managed now.
+                if dead(&view.borrow(), &self.task) {
+                    return;
+                }
                 if pause(&sink, &mut view).await {
                     return;
                 }
@@ -145,6 +149,10 @@ impl Remote {
             };
             let opened = match instance.driver.remote() {
                 Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query.clone()).map_err(|e| e.to_string()),
+                None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
+                    let why = "the driver of this task knows the plain driver protocol only, which carries no output: read it where the task runs";
+                    return drop(sink.send(Item::Trouble(why.to_owned())).await);
+                }
                 None => Err("the plugin of its driver is not running".to_owned()),
             };
             let ended = match opened {

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use api::node_rpc::{self, ListRemote, RemoteListed};
 use driver_host::{
-    Bundle, BundleFile, EnsureRequest, InstanceState, ListedInstance, Observation, Remote, RemoteError, RemoteHandle as WireHandle,
+    Bundle, BundleFile, Driver, EnsureRequest, InstanceState, ListedInstance, Observation, Remote, RemoteError, RemoteHandle as WireHandle,
     TaskConfig, proto::build,
 };
 use lifecycle::remote::node::{Answer, Call, Sighting};
 use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, remote::RemoteHandle};
 
-use super::Interest;
+use super::{Interest, plain::Plain};
 use crate::{
     alloc::{machine::StartFailure, task_config},
     context::{NodeContext, now_ns},
@@ -69,7 +69,8 @@ pub(crate) fn sighting(o: &Observation) -> Sighting {
     }
 }
 
-fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> Answer {
+/// An instance with its handle, unless that is too large to be kept.
+pub(crate) fn bounded(handle: RemoteHandle, sighting: Sighting) -> Answer {
     if handle.data.len() > model::remote::MAX_HANDLE_BYTES {
         return Answer::CouldNotAsk(format!(
             "the driver's handle has {} bytes, at most {} are kept",
@@ -77,9 +78,13 @@ fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> Answer {
             model::remote::MAX_HANDLE_BYTES
         ));
     }
+    Answer::Instance { handle, sighting: Box::new(sighting) }
+}
+
+fn instance(handle: RemoteHandle, observed: Option<&Observation>) -> Answer {
     match observed {
         Some(o) if o.state() == InstanceState::Unknown => Answer::CouldNotAsk(o.reason.clone()),
-        Some(o) => Answer::Instance { handle, sighting: Box::new(sighting(o)) },
+        Some(o) => bounded(handle, sighting(o)),
         None => Answer::CouldNotAsk("the driver answered without an observation".into()),
     }
 }
@@ -93,25 +98,31 @@ fn trouble(error: RemoteError) -> Answer {
     }
 }
 
-/// Why a driver cannot be asked.
-enum NoRemote {
-    /// Its plugin is not running.
-    Down(String),
-    /// It knows the plain protocol only.
-    Plain(String),
+/// How a remote driver is spoken to.
+pub(super) enum Reached<'a> {
+    /// By the remote extension.
+    Extension(Remote),
+    /// By the plain driver protocol: there is no more.
+    Plain(Plain<'a>),
 }
 
-/// The remote extension of a driver whose plugin runs.
-async fn remote_of(ctx: &NodeContext, name: &str) -> Result<Remote, NoRemote> {
-    let driver = ctx.drivers.get(name, DRIVER_PATIENCE).await.map_err(NoRemote::Down)?;
-    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
-        return Err(NoRemote::Down(format!("the plugin of driver {name:?} is not running")));
+/// The way to a remote driver whose plugin runs; else why it cannot be asked.
+pub(super) fn way(ctx: &NodeContext, driver: Driver) -> Result<Reached<'_>, String> {
+    if let Some(remote) = driver.remote() {
+        return Ok(Reached::Extension(remote));
     }
-    driver.remote().ok_or_else(|| {
-        NoRemote::Plain(format!(
-            "driver {name:?} knows the plain driver protocol only; this release manages remote tasks through drover's remote extension"
-        ))
-    })
+    match driver.capabilities() {
+        Some(c) if c.remote_tasks => Ok(Reached::Plain(Plain { tasks: &ctx.remote.plain, driver })),
+        _ => Err(format!("driver {:?} runs no remote tasks, or its plugin is not running", driver.name())),
+    }
+}
+
+async fn remote_of<'a>(ctx: &'a NodeContext, name: &str) -> Result<Reached<'a>, String> {
+    let driver = ctx.drivers.get(name, DRIVER_PATIENCE).await?;
+    if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
+        return Err(format!("the plugin of driver {name:?} is not running"));
+    }
+    way(ctx, driver)
 }
 
 /// What a call is about, besides the call.
@@ -127,22 +138,31 @@ pub(crate) struct About {
 pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
     let remote = match remote_of(&about.ctx, &about.driver).await {
         Ok(remote) => remote,
-        // Nothing was asked and nothing was created: a create is refused for good, anything else stays unknown.
-        Err(NoRemote::Plain(why)) if matches!(call, Call::Ensure { .. }) => {
-            return Answer::WrongRequest(why);
-        }
-        Err(NoRemote::Plain(why) | NoRemote::Down(why)) => return Answer::CouldNotAsk(why),
+        // Nothing was asked and nothing was created.
+        Err(why) => return Answer::NotSent(why),
     };
     if !call.mutates() {
-        return look(about, &remote, call).await;
+        return match remote {
+            Reached::Extension(remote) => look(about, &remote, call).await,
+            Reached::Plain(plain) => match call {
+                Call::Observe { handle } => plain.look(&handle).await,
+                _ => Answer::CouldNotAsk("the plain driver protocol has no search by key".into()),
+            },
+        };
     }
     // Rule 3, once more right before the call, and again while it lasts: what outlasts the lease is given up, its outcome is then unknown.
     if !about.ctx.lease.held() {
-        return Answer::CouldNotAsk("the lease has ended before the call".into());
+        return Answer::NotSent("the lease has ended before the call".into());
     }
     let lease = about.ctx.lease.clone();
+    let mutation = async {
+        match &remote {
+            Reached::Extension(remote) => mutate(about, remote, call, prepared).await,
+            Reached::Plain(plain) => mutate_plainly(plain, call, prepared).await,
+        }
+    };
     tokio::select! {
-        answer = mutate(about, &remote, call, prepared) => answer,
+        answer = mutation => answer,
         () = lease.lost() => Answer::CouldNotAsk("the lease ended during the call".into()),
     }
 }
@@ -173,7 +193,7 @@ async fn look(about: &About, remote: &Remote, call: Call) -> Answer {
 /// Goes through everything of this cluster; absent only after the last page.
 async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Answer {
     let key = incarnation.to_string();
-    let mut token = String::new();
+    let (mut token, mut missing) = (String::new(), Vec::new());
     loop {
         let page = match remote.list(owner, &token, 200).await {
             Ok(page) => page,
@@ -186,8 +206,11 @@ async fn search(remote: &Remote, owner: &str, incarnation: IncarnationId) -> Ans
             };
             return instance(model_handle(handle), found.observed.as_ref());
         }
+        if !page.incomplete.is_empty() {
+            missing.push(page.incomplete);
+        }
         if page.next_page_token.is_empty() {
-            return Answer::Absent;
+            return if missing.is_empty() { Answer::Absent } else { Answer::CouldNotAsk(missing.join("; ")) };
         }
         token = page.next_page_token;
     }
@@ -205,8 +228,9 @@ pub(crate) async fn list_page(ctx: &NodeContext, cluster: ClusterId, ask: ListRe
         return failed(format!("driver {:?} of this node reaches provider {reached}, not {:?}", ask.driver, ask.provider));
     }
     let remote = match remote_of(ctx, &ask.driver).await {
-        Ok(remote) => remote,
-        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => return failed(why),
+        Ok(Reached::Extension(remote)) => remote,
+        Ok(Reached::Plain(_)) => return failed("the plain driver protocol has no listing".to_owned()),
+        Err(why) => return failed(why),
     };
     let owner = cluster.to_string();
     match remote.list(&owner, &ask.page_token, PAGE).await {
@@ -215,6 +239,7 @@ pub(crate) async fn list_page(ctx: &NodeContext, cluster: ClusterId, ask: ListRe
             // Foreign objects are never touched, whatever a driver lists.
             instances_json: page.instances.into_iter().filter(|i| i.owner == owner).map(|i| node_rpc::to_json(&listed(i))).collect(),
             next_page_token: page.next_page_token,
+            incomplete: page.incomplete,
             error: String::new(),
         },
         Err(e) => failed(e.to_string()),
@@ -255,21 +280,51 @@ pub(crate) async fn observe(remote: &Remote, handles: &[RemoteHandle]) -> Vec<An
 /// A batch of observations through a driver by name.
 pub(crate) async fn observe_by_name(ctx: &NodeContext, driver: &str, handles: &[RemoteHandle]) -> Vec<Answer> {
     match remote_of(ctx, driver).await {
-        Ok(remote) => observe(&remote, handles).await,
-        Err(NoRemote::Down(why) | NoRemote::Plain(why)) => handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect(),
+        Ok(Reached::Extension(remote)) => observe(&remote, handles).await,
+        Ok(Reached::Plain(plain)) => futures::future::join_all(handles.iter().map(|handle| plain.look(handle))).await,
+        Err(why) => handles.iter().map(|_| Answer::CouldNotAsk(why.clone())).collect(),
+    }
+}
+
+/// The driver's process need not know the instance any more. Drivers of the extension are told nothing: they remember nothing.
+pub(crate) async fn let_go(ctx: &NodeContext, driver: &str, handle: &RemoteHandle) {
+    if let Some(driver) = ctx.drivers.now(driver)
+        && let Ok(Reached::Plain(plain)) = way(ctx, driver)
+    {
+        plain.let_go(handle).await;
+    }
+}
+
+/// What the allocation has prepared, or the answer that its absence is.
+fn ready(prepared: Option<Result<Prepared, String>>) -> Result<Prepared, Answer> {
+    match prepared {
+        Some(Ok(prepared)) => Ok(prepared),
+        // The job's own fault, found here: the provider was not asked and nothing was created.
+        Some(Err(why)) => Err(Answer::WrongRequest(why)),
+        None => Err(Answer::NotSent("the preparation was lost, it is done again".into())),
+    }
+}
+
+async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
+    match call {
+        Call::Ensure { .. } => match ready(prepared) {
+            Ok(prepared) => plain.start(prepared).await,
+            Err(answer) => answer,
+        },
+        Call::Stop { handle, signal, timeout, .. } => plain.stop(&handle, &signal, timeout).await,
+        Call::Acknowledge { handle, .. } => plain.forget(&handle).await,
+        Call::Seal { .. } | Call::Find { .. } | Call::Observe { .. } => {
+            Answer::CouldNotAsk("the plain driver protocol has no such call".into())
+        }
     }
 }
 
 async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
     match call {
-        Call::Ensure { incarnation, epoch } => {
-            let prepared = match prepared {
-                Some(Ok(prepared)) => prepared,
-                // The job's own fault, found here: the provider was not asked and nothing was created.
-                Some(Err(why)) => return Answer::WrongRequest(why),
-                None => {
-                    return Answer::CouldNotAsk("the preparation was lost, it is done again".into());
-                }
+        Call::Ensure { incarnation, epoch, first } => {
+            let prepared = match ready(prepared) {
+                Ok(prepared) => prepared,
+                Err(answer) => return answer,
             };
             let request = EnsureRequest {
                 key: incarnation.to_string(),
@@ -278,6 +333,7 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
                 slot: about.slot.to_string(),
                 task: Some(prepared.task),
                 bundle: Some(prepared.bundle),
+                first,
             };
             match remote.ensure(request).await {
                 Ok(answer) => match answer.handle {

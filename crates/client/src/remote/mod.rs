@@ -5,19 +5,22 @@
 //! ends: the loop then simply ends, and the instances live on.
 
 mod calls;
+mod plain;
 mod run;
 mod watch;
 
 use std::sync::Arc;
 
 use api::node_rpc::{FromNode, ListRemote};
-use driver_host::Driver;
+use driver_host::{Driver, ExecSession, proto::driver::TaskStats};
 use model::{AllocId, Allocation, ClusterId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::alloc::AllocCommand;
 pub(crate) use calls::wire_handle;
 pub(crate) use run::RemoteLoop;
+
+const NOT_RUNNING: &str = "the driver's plugin is not running";
 
 /// An allocation that shows a slot and prepares its creation.
 #[derive(Clone, Debug)]
@@ -80,13 +83,15 @@ pub(crate) enum Command {
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteManager {
     pub(crate) commands: mpsc::UnboundedSender<Command>,
+    /// What the plugins of the plain protocol know.
+    plain: Arc<plain::PlainTasks>,
 }
 
 impl RemoteManager {
     /// A manager and the receiving end of its loop.
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, receiver) = mpsc::unbounded_channel();
-        (Self { commands }, receiver)
+        (Self { commands, plain: Arc::default() }, receiver)
     }
 
     /// Commands to a loop that has ended are of no interest to anybody.
@@ -129,7 +134,30 @@ impl RemoteManager {
         if !instance.may_mutate {
             return Err("this node may not act on the instance now: it has no lease or only observes it".into());
         }
-        let remote = instance.driver.remote().ok_or("the driver's plugin is not running")?;
-        remote.signal(calls::wire_handle(&instance.handle), instance.epoch, signal).await.map_err(|e| e.to_string())
+        if let Some(remote) = instance.driver.remote() {
+            return remote.signal(calls::wire_handle(&instance.handle), instance.epoch, signal).await.map_err(|e| e.to_string());
+        }
+        self.plainly(&instance)?.signal(&instance.handle, signal).await
+    }
+
+    fn plainly(&self, instance: &Instance) -> Result<plain::Plain<'_>, String> {
+        let known = instance.driver.capabilities().is_some_and(|c| c.remote_tasks);
+        known.then(|| plain::Plain { tasks: &self.plain, driver: instance.driver.clone() }).ok_or_else(|| NOT_RUNNING.to_owned())
+    }
+
+    /// One sample of an instance's use of resources, when there is one.
+    pub(crate) async fn stats(&self, instance: &Instance) -> Option<TaskStats> {
+        match instance.driver.remote() {
+            Some(remote) => remote.stats(calls::wire_handle(&instance.handle)).await.ok()?,
+            None => self.plainly(instance).ok()?.stats(&instance.handle).await,
+        }
+    }
+
+    /// Starts a command beside an instance.
+    pub(crate) async fn exec(&self, instance: &Instance, command: Vec<String>, tty: bool) -> Result<ExecSession, String> {
+        match instance.driver.remote() {
+            Some(remote) => remote.exec(calls::wire_handle(&instance.handle), instance.epoch, command, tty).map_err(|e| e.to_string()),
+            None => self.plainly(instance)?.exec(&instance.handle, command, tty).await,
+        }
     }
 }

@@ -38,6 +38,8 @@ struct Entry {
     wants_preparation: bool,
     shown: Option<RemoteView>,
     watched: Option<IncarnationId>,
+    /// The instance, when its driver has to be told that it is let go.
+    plain: Option<(String, RemoteHandle)>,
 }
 
 /// The loop's own state.
@@ -250,6 +252,11 @@ impl RemoteLoop {
                 continue;
             };
             let caps = capabilities(&self.ctx, &entry.slot, &event);
+            if caps.plain_protocol
+                && let (Some(order), Some(handle)) = (entry.slot.order(), entry.slot.handle())
+            {
+                entry.plain = Some((order.driver.clone(), handle.clone()));
+            }
             let step = node::transition(&key, &entry.slot, &event, &caps, now_ns());
             for reason in &step.reasons {
                 tracing::debug!(slot = %key, reason, "remote task");
@@ -390,10 +397,14 @@ impl RemoteLoop {
     }
 
     async fn let_go(&mut self, key: &SlotKey) {
-        if let Some(entry) = self.entries.remove(key)
-            && let Some(incarnation) = entry.watched
-        {
-            self.watches.remove(incarnation);
+        if let Some(entry) = self.entries.remove(key) {
+            if let Some(incarnation) = entry.watched {
+                self.watches.remove(incarnation);
+            }
+            if let Some((driver, handle)) = entry.plain {
+                let ctx = self.ctx.clone();
+                tokio::spawn(async move { calls::let_go(&ctx, &driver, &handle).await });
+            }
         }
         self.ctx.outbox.forget_slot(key);
         if let Some(interests) = self.interests.get(key) {

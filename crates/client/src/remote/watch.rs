@@ -6,17 +6,25 @@ use std::{
     time::Duration,
 };
 
-use model::{IncarnationId, SlotKey, remote::RemoteHandle};
+use lifecycle::remote::node::{Answer, Event, Sighting};
+use model::{IncarnationId, Observed, SlotKey, remote::RemoteHandle};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Command, RemoteManager, calls};
-use crate::context::NodeContext;
+use super::{
+    Command, RemoteManager,
+    calls::{self, Reached},
+    plain::Plain,
+};
+use crate::context::{NodeContext, now_ns};
 
 /// Handles per stream: a change of the set reopens its stream only.
 const GROUP: usize = 256;
 /// Changes come in bursts (an order of 500 slots): one reopening takes them all.
 const SETTLE: Duration = Duration::from_millis(5);
+
+/// Between two looks at the instances of a driver that pushes nothing.
+const PLAIN_PAUSE: Duration = Duration::from_secs(1);
 
 type Members = BTreeMap<IncarnationId, (SlotKey, RemoteHandle)>;
 
@@ -112,14 +120,38 @@ async fn follow(
     }
 }
 
+/// A driver of the plain protocol pushes nothing: it is asked again and again, until its plugin is away.
+async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool {
+    let mut told = false;
+    while plain.driver.is_ready() {
+        for (incarnation, (slot, handle)) in set {
+            let sighting = match plain.look(handle).await {
+                Answer::Instance { sighting, .. } => sighting,
+                Answer::Absent => Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() }),
+                Answer::CouldNotAsk(why) => {
+                    Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why }, ..Sighting::default() })
+                }
+                Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => continue,
+            };
+            told = true;
+            let event = Event::Seen { incarnation: *incarnation, sighting };
+            manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
+        }
+        tokio::time::sleep(PLAIN_PAUSE).await;
+    }
+    told
+}
+
 /// One stream until it ends; true when it has told anything.
 async fn once(ctx: &NodeContext, manager: &RemoteManager, driver: &str, set: &Members) -> bool {
     let Ok(found) = ctx.drivers.get(driver, Duration::from_secs(60)).await else {
         return false;
     };
     found.wait_ready(0).await;
-    let Some(remote) = found.remote() else {
-        return false;
+    let remote = match calls::way(ctx, found) {
+        Ok(Reached::Extension(remote)) => remote,
+        Ok(Reached::Plain(plain)) => return poll(&plain, manager, set).await,
+        Err(_) => return false,
     };
     let mut stream = match remote.watch(set.values().map(|(_, h)| calls::wire_handle(h)).collect()) {
         Ok(stream) => stream,
@@ -139,7 +171,7 @@ async fn once(ctx: &NodeContext, manager: &RemoteManager, driver: &str, set: &Me
                 let Some((slot, _)) = set.get(&incarnation) else {
                     continue;
                 };
-                let event = lifecycle::remote::node::Event::Seen { incarnation, sighting: Box::new(calls::sighting(&observation)) };
+                let event = Event::Seen { incarnation, sighting: Box::new(calls::sighting(&observation)) };
                 manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
             }
             Err(error) => {

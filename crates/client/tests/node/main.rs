@@ -7,6 +7,7 @@ mod http;
 mod leaks;
 mod ledger;
 mod order;
+mod plain;
 mod processes;
 mod remote;
 mod tasks;

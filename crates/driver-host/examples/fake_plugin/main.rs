@@ -276,7 +276,7 @@ impl RemoteDriver for Remote {
     async fn list(&self, owner: &str, _: &str, _: usize) -> Result<Page, RemoteError> {
         let instances = self.instances.lock().expect("lock");
         let mine = instances.values().filter(|instance| instance.owner == owner).cloned();
-        Ok(Page { instances: mine.collect(), next_page_token: String::new() })
+        Ok(Page { instances: mine.collect(), ..Page::default() })
     }
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
         let see = |handle: &RemoteHandle| match self.change(handle, None, |instance| instance.observed.clone()) {

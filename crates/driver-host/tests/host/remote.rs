@@ -15,6 +15,7 @@ fn request(key: &str, epoch: u64, task: TaskConfig) -> EnsureRequest {
         slot: "default/job.group[0]/task".into(),
         task: Some(task),
         bundle: None,
+        first: false,
     }
 }
 

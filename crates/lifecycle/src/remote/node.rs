@@ -63,6 +63,9 @@ pub enum Call {
         incarnation: IncarnationId,
         /// Epoch.
         epoch: u64,
+        /// No create with this key was sent before under this epoch or an earlier one. At most one create of a key is called so; all others come later or
+        /// from later managers and leave nothing unasked. So this one need not wait for a part of the provider that cannot be asked.
+        first: bool,
     },
     /// Stop and confirm.
     Stop {
@@ -106,6 +109,8 @@ pub enum Answer {
     Absent,
     /// It could not be asked: unreachable, throttled, credentials, a lost reply, a plugin that died.
     CouldNotAsk(String),
+    /// The call never left this node (no plugin, no lease any more): nothing has happened, and it is tried again.
+    NotSent(String),
     /// The request is wrong and nothing has happened.
     WrongRequest(String),
     /// The provider has accepted a higher epoch.
@@ -400,7 +405,15 @@ impl Work<'_> {
                 self.effects.push(Effect::Persist);
                 true
             }
-            Answer::CouldNotAsk(why) | Answer::WrongRequest(why) => {
+            Answer::NotSent(why) if matches!(call, Call::Ensure { first: true, .. }) => {
+                // It is as if it had not been tried.
+                self.s.local.attempted = false;
+                self.effects.push(Effect::Persist);
+                self.unknown(why);
+                self.effects.push(Effect::RetryLater);
+                false
+            }
+            Answer::CouldNotAsk(why) | Answer::NotSent(why) | Answer::WrongRequest(why) => {
                 self.unknown(why);
                 self.effects.push(Effect::RetryLater);
                 false
@@ -589,7 +602,7 @@ impl Work<'_> {
             }
             return self.because("a create waits for node-local preparation; an adoption would not (rule 7)");
         }
-        self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch });
+        self.call(Call::Ensure { incarnation: order.incarnation, epoch: order.epoch, first: !may_exist });
     }
 
     /// Held in Unknown with the reason, looked at again.

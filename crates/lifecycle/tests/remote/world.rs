@@ -242,6 +242,8 @@ pub(crate) struct World {
     next_incarnation: u128,
     /// Incarnations that the servers have ordered to stop.
     stop_ordered: BTreeSet<IncarnationId>,
+    /// Keys of which a create was called the first one.
+    firsts: BTreeSet<IncarnationId>,
     version_of: BTreeMap<IncarnationId, u64>,
     /// Real ends per slot, to compare with what was counted.
     ends: BTreeMap<u32, u64>,
@@ -275,6 +277,7 @@ impl World {
             zombies: Vec::new(),
             next_incarnation: 1,
             stop_ordered: BTreeSet::new(),
+            firsts: BTreeSet::new(),
             version_of: BTreeMap::new(),
             ends: BTreeMap::new(),
             evaluations: 0,
@@ -782,6 +785,11 @@ impl World {
                 node::Effect::Call(call) => {
                     if call.mutates() && !may_mutate {
                         self.violation(format!("rule 3: node {n} sends {call:?} without a lease and a confirmed order"));
+                    }
+                    if let Call::Ensure { incarnation, first: true, .. } = &call
+                        && !self.firsts.insert(*incarnation)
+                    {
+                        self.violation(format!("two creates of {} are called the first one", incarnation.short()));
                     }
                     if self.nodes[n].calls.iter().any(|c| c.slot == slot) {
                         self.violation(format!("node {n} has two calls of slot {slot} under way"));

@@ -29,6 +29,7 @@ fn request(epoch: u64) -> Ensure {
             ..TaskConfig::default()
         },
         bundle: Bundle::new(vec![BundleFile { path: "local/f".into(), mode: 0o644, data: b"x".to_vec() }]),
+        first: false,
     }
 }
 

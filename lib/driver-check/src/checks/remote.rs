@@ -56,6 +56,7 @@ pub(super) fn request(lab: &Lab, work: Work<'_>, epoch: u64) -> Outcome<EnsureRe
         slot: format!("default/check.g[0]/{}", lab.number()),
         task: Some(task),
         bundle: Some(Bundle::default()),
+        first: false,
     })
 }
 

@@ -60,7 +60,7 @@ impl World {
         }
         let (key, epoch) = match &pending.call {
             Call::Find { incarnation } => (*incarnation, None),
-            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch } => (*incarnation, Some(*epoch)),
+            Call::Seal { incarnation, epoch } | Call::Ensure { incarnation, epoch, .. } => (*incarnation, Some(*epoch)),
             Call::Observe { handle } => (key_of(handle), None),
             Call::Stop { handle, epoch, .. } | Call::Acknowledge { handle, epoch } => (key_of(handle), Some(*epoch)),
         };
