@@ -28,6 +28,11 @@ pub(crate) fn bytes(data: &[u8]) {
     }
 }
 
+/// Tells the person something beside the output; nobody may be reading.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Prints a value as indented JSON.
 ///
 /// # Errors

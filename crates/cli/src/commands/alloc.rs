@@ -3,10 +3,16 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use api::shapes::AllocDetail;
 use model::{Allocation, TaskState};
 use serde_json::{Value, json};
 
-use super::{ApiArgs, Shape, eval::lower, find_by_prefix};
+use super::{
+    ApiArgs, Shape,
+    alloc_follow::{From, follow},
+    eval::lower,
+    find_by_prefix,
+};
 use crate::{
     conn::{Conn, encode},
     output::{self, Table},
@@ -250,7 +256,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
     if shape.json {
         return conn.print(&path).await;
     }
-    let a: Allocation = conn.get(&path).await?;
+    let a: AllocDetail = conn.get(&path).await?;
     let now = when::now_ns();
     let health = match a.healthy() {
         Some(true) => "healthy",
@@ -283,9 +289,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         }
         table.print();
     }
-    for (task, incarnation) in &a.remote {
-        output::heading(&format!("Task {task:?} is remote"));
-        output::line(&format!("Incarnation {incarnation}; `drover remote status {}` shows its record", shape.id(*incarnation)));
+    for task in &a.extra.remote_tasks {
+        output::heading(&format!("Task {:?} is Remote", &*task.slot.task));
+        output::pairs(&super::remote::summary(task, shape));
     }
     if !short {
         for (name, state) in &a.task_states {
@@ -353,9 +359,12 @@ async fn logs(args: Logs) -> Result<ExitCode> {
         if !args.follow {
             return Ok(ExitCode::SUCCESS);
         }
-        return pump(&conn, &format!("{base}&follow=true&origin=end&offset=0")).await;
+        return follow(&conn, &alloc, From { task: &task, kind, origin: "end", offset: 0 }).await;
     }
-    pump(&conn, &format!("{base}&follow={}&origin={origin}&offset={offset}", args.follow)).await
+    if args.follow {
+        return follow(&conn, &alloc, From { task: &task, kind, origin, offset }).await;
+    }
+    pump(&conn, &format!("{base}&follow=false&origin={origin}&offset={offset}")).await
 }
 
 /// The last `n` lines; a last line without an end counts.

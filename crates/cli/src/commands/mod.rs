@@ -3,6 +3,7 @@
 pub(crate) mod agent_info;
 pub(crate) mod alloc;
 pub(crate) mod alloc_exec;
+mod alloc_follow;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deployment;

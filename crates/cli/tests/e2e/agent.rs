@@ -63,13 +63,25 @@ impl Agent {
         &self.address
     }
 
-    fn of_roles(roles: &str, more: &str) -> Self {
+    /// The same in class `manager`, whose driver `remote_exec` reaches a runtime that it shares with others.
+    pub(crate) fn start_manager(server: &Self, runtime: &Path, more: &str) -> Self {
+        let rpc = server.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address");
+        let roles = format!("client {{\n  enabled = true\n  node_class = \"manager\"\n  servers = [{rpc:?}]\n}}");
+        Self::at_runtime(&roles, Some(runtime), more)
+    }
+
+    /// An agent of those roles.
+    pub(crate) fn of_roles(roles: &str, more: &str) -> Self {
+        Self::at_runtime(roles, None, more)
+    }
+
+    fn at_runtime(roles: &str, runtime: Option<&Path>, more: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
         let config = format!(
             "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{roles}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n{more}\n",
             dir.path().join("data"),
-            dir.path().join("runtime"),
+            runtime.map_or_else(|| dir.path().join("runtime"), Path::to_owned),
         );
         fs::write(dir.path().join("agent.hcl"), config).expect("configuration");
         let mut agent = Self { dir, child: None, address: String::new() };

@@ -8,6 +8,7 @@ mod demo;
 mod examples;
 mod exec;
 mod faults;
+mod fleet;
 mod remote;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

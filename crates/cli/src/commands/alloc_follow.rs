@@ -1,0 +1,99 @@
+//! Following a task's output. That of a remote task goes on whichever node manages it: positions are absolute, so nothing is missing and nothing
+//! comes twice when management moves.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use api::shapes::{AllocDetail, RemoteTaskView};
+use model::{AllocId, Allocation, IncarnationId, remote::slot_of};
+
+use crate::{
+    conn::{Conn, encode},
+    output,
+};
+
+/// Between two looks at who manages the task now.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Which output, from where on.
+#[derive(Clone, Debug)]
+pub(crate) struct From<'a> {
+    pub(crate) task: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) origin: &'static str,
+    pub(crate) offset: u64,
+}
+
+/// Prints what comes until the task has ended.
+pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> Result<ExitCode> {
+    let detail: AllocDetail = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
+    let remote = detail.resources.tasks.get(from.task).is_some_and(|t| t.remote);
+    let slot = slot_of(alloc, &std::sync::Arc::from(from.task)).to_string();
+    let instance = detail.extra.remote_tasks.iter().find(|r| r.extra.slot_name == slot).map(|r| r.incarnation);
+    let mut from = from;
+    let mut at = alloc.id;
+    let mut told = false;
+    loop {
+        let read = read(conn, at, &mut from).await;
+        let Some(instance) = instance.filter(|_| remote) else {
+            return read.map(|()| ExitCode::SUCCESS);
+        };
+        match next(conn, &slot, instance, at).await {
+            // Whoever can say is away as well: asked again.
+            Err(_) => {}
+            Ok(Next::Ended) => return read.map(|()| ExitCode::SUCCESS),
+            Ok(Next::Here { ended: true }) if read.is_ok() => return Ok(ExitCode::SUCCESS),
+            Ok(Next::Here { .. }) => {}
+            Ok(Next::At(alloc, node)) => {
+                at = alloc;
+                told = false;
+                output::note(&format!("[task {} is managed by {node} now]", from.task));
+                continue;
+            }
+            Ok(Next::Nobody) if !told => {
+                told = true;
+                output::note(&format!("[task {} is managed by no node at present; it runs on]", from.task));
+            }
+            Ok(Next::Nobody) => {}
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// One stream until it ends; where it has come to is kept.
+async fn read(conn: &Conn, alloc: AllocId, from: &mut From<'_>) -> Result<()> {
+    let From { task, kind, origin, offset } = *from;
+    let path = format!("/v1/client/fs/logs/{alloc}?task={}&type={kind}&follow=true&origin={origin}&offset={offset}", encode(task));
+    let mut frames = conn.frames(&path).await?;
+    while let Some(frame) = frames.next().await? {
+        if !frame.data.is_empty() {
+            output::bytes(&frame.data);
+            (from.origin, from.offset) = ("start", u64::try_from(frame.offset).unwrap_or(0));
+        }
+    }
+    Ok(())
+}
+
+enum Next {
+    /// The instance has ended and somebody else's output would follow.
+    Ended,
+    /// The same allocation has it still.
+    Here { ended: bool },
+    /// Another allocation has it, on that node.
+    At(AllocId, String),
+    /// No node manages it.
+    Nobody,
+}
+
+async fn next(conn: &Conn, slot: &str, instance: IncarnationId, at: AllocId) -> Result<Next> {
+    let found: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?namespace=*&prefix={}", encode(slot))).await?;
+    let Some(record) = found.into_iter().find(|r| r.extra.slot_name == slot).filter(|r| r.incarnation == instance) else {
+        return Ok(Next::Ended);
+    };
+    Ok(match &record.manager {
+        Some(m) if m.alloc_id == at || m.alloc_id.is_nil() => Next::Here { ended: record.observed.ended() },
+        Some(m) => Next::At(m.alloc_id, record.extra.manager_name.clone()),
+        None if record.observed.ended() => Next::Ended,
+        None => Next::Nobody,
+    })
+}

@@ -1,0 +1,512 @@
+//! A server and several nodes that manage tasks at one fake provider, all of them processes: what a person sees when managers come and go.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use mock::fake::{FakeProvider, Outcome};
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, drover, until};
+
+const SERVER: &str =
+    "server {\n  enabled = true\n  min_heartbeat_ttl = \"1500ms\"\n  heartbeat_grace = \"200ms\"\n}\nclient {\n  enabled = true\n}";
+
+struct Fleet {
+    server: Agent,
+    nodes: BTreeMap<String, Agent>,
+    dir: tempfile::TempDir,
+    provider: FakeProvider,
+}
+
+impl Fleet {
+    fn start(names: &[&str]) -> Self {
+        Self::with(names, "")
+    }
+
+    /// The same with further options of the provider.
+    fn with(names: &[&str], options: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a directory");
+        let provider = FakeProvider::open(&dir.path().join("provider")).expect("a provider");
+        let server = Agent::of_roles(SERVER, "name = \"server\"");
+        let at = |part: &str| dir.path().join(part);
+        let nodes = names.iter().map(|name| ((*name).to_owned(), join(&server, name, &at("provider"), &at("runtime"), options))).collect();
+        let fleet = Self { server, nodes, dir, provider };
+        names.iter().for_each(|name| fleet.ready(name));
+        fleet
+    }
+
+    /// Waits until the node is ready with both remote drivers.
+    fn ready(&self, name: &str) {
+        ready(&self.server, name);
+    }
+
+    fn record(&self, slot: &str) -> Option<Value> {
+        self.server.get(&format!("/v1/remote/task/{slot}"))
+    }
+
+    /// Waits until a node other than those manages the task and it is seen running.
+    fn managed(&self, slot: &str, not: &[&str]) -> Value {
+        until(&format!("{slot} to be managed by none of {not:?}"), || {
+            self.record(slot).filter(|r| {
+                let by = r["ManagerName"].as_str().unwrap_or_default();
+                !by.is_empty() && !not.contains(&by) && r["Observed"]["State"] == "Running" && r["Successor"].is_null()
+            })
+        })
+    }
+
+    fn kill(&mut self, name: &str) {
+        self.nodes.get_mut(name).expect("a node").kill();
+    }
+
+    fn count(&self, call: &str) -> usize {
+        self.provider.count(call).expect("reads")
+    }
+
+    fn at_most_one(&self) {
+        let most = self.provider.most_live().expect("reads");
+        assert!(most.values().all(|n| *n <= 1), "I1: {most:?}\n{:#?}", self.provider.calls());
+    }
+}
+
+fn join(server: &Agent, name: &str, provider: &Path, runtime: &Path, options: &str) -> Agent {
+    let more = format!(
+        "name = {name:?}\nplugin \"mock_remote\" {{\n  config {{\n    dir = {provider:?}\n    record = true\n    caller = {name:?}\n    \
+         watch_interval = \"300ms\"\n    {options}\n  }}\n}}\n"
+    );
+    Agent::start_manager(server, runtime, &more)
+}
+
+fn ready(server: &Agent, name: &str) {
+    until(&format!("node {name} with its drivers"), || {
+        let nodes = server.get("/v1/nodes")?;
+        let node = nodes.as_array()?.iter().find(|n| n["Name"] == name && n["Status"] == "ready")?;
+        ["mock_remote", "remote_exec"].iter().all(|d| node["Drivers"][d]["Healthy"] == true).then_some(())
+    });
+}
+
+fn job(id: &str, count: u32, driver: &str, config: &Value, update: &Value) -> Value {
+    json!({"Job": {
+        "ID": id, "Type": "service",
+        "Constraints": [{"LTarget": "${node.class}", "RTarget": "manager", "Operand": "="}],
+        "TaskGroups": [{
+            "Name": "g", "Count": count, "Update": update,
+            "Tasks": [{"Name": "t", "Driver": driver, "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]
+        }]
+    }})
+}
+
+fn mock_job(id: &str, count: u32) -> Value {
+    job(id, count, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms"}), &json!({"MaxParallel": 0}))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A command of the binary that runs on; it is ended with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn follow_logs(fleet: &Fleet, alloc: &str, out: &Path) -> Running {
+    let child = Command::new(drover())
+        .args(["alloc", "logs", "-f", alloc])
+        .env("DROVER_ADDR", fleet.server.address())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(out).expect("a file"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("drover");
+    Running(child)
+}
+
+fn lines(text: &str) -> Vec<u64> {
+    text.lines().filter_map(|l| l.strip_prefix("line ")?.parse().ok()).collect()
+}
+
+#[test]
+fn a29_a30_logs_exec_signal_and_statistics_go_on_after_a_crash_and_a_drain_of_the_manager() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    let script = "trap 'echo got usr1' USR1; i=0; while true; do i=$((i+1)); echo line $i; sleep 0.05; done";
+    let config = json!({"command": "/bin/sh", "args": ["-c", script]});
+    fleet.server.put("/v1/jobs", &job("far", 1, "remote_exec", &config, &json!({"MaxParallel": 0})));
+    let slot = "default/far.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    let pid = first["Attributes"]["pid"].clone();
+    let (old, other) = if first["ManagerName"] == "a" { ("a", "b") } else { ("b", "a") };
+    let out = fleet.dir.path().join("followed");
+    let _follower = follow_logs(&fleet, &text(&first["Manager"]["AllocID"]), &out);
+    let followed = || lines(&fs::read_to_string(&out).unwrap_or_default());
+    let grow = |by: usize| {
+        let now = followed().len();
+        until("the follower to go on", || (followed().len() >= now + by).then_some(()));
+    };
+    grow(10);
+
+    // Its manager crashes.
+    fleet.kill(old);
+    let second = fleet.managed(slot, &[old]);
+    assert_eq!((&second["Attributes"]["pid"], &second["IncarnationID"]), (&pid, &first["IncarnationID"]), "the same instance");
+    grow(20);
+    let alloc = text(&second["Manager"]["AllocID"]);
+    let all = lines(&fleet.server.cli_ok(&["alloc", "logs", &alloc]));
+    assert_eq!(all.first(), Some(&1), "older lines are there although the node that they were written under is gone");
+
+    // The next one is drained.
+    fleet.nodes.get_mut(old).expect("a node").launch();
+    fleet.ready(old);
+    fleet.server.cli_ok(&["node", "drain", "-enable", "-yes", "-detach", &text(&second["Manager"]["NodeID"])]);
+    let third = fleet.managed(slot, &[other]);
+    assert_eq!((&third["Attributes"]["pid"], &third["IncarnationID"]), (&pid, &first["IncarnationID"]), "the same instance");
+    grow(20);
+    let seen = followed();
+    let gaps: Vec<_> = seen.windows(2).filter(|w| w[1] != w[0] + 1).collect();
+    assert!(seen.first() == Some(&1) && gaps.is_empty(), "no line is missing, none came twice: {gaps:?} of {}", seen.len());
+
+    // Everything else works through whoever manages it now.
+    let alloc = text(&third["Manager"]["AllocID"]);
+    until("a command beside the task", || {
+        let out = fleet.server.cli(&["alloc", "exec", "-i=false", "-t=false", &alloc, "/bin/sh", "-c", "echo beside"]);
+        (out.stdout == b"beside\n").then_some(())
+    });
+    fleet.server.cli_ok(&["alloc", "signal", "-s", "SIGUSR1", &alloc]);
+    until("the signal to arrive", || fleet.server.cli_ok(&["alloc", "logs", &alloc]).contains("got usr1").then_some(()));
+    until("a sample of its use", || {
+        let stats = fleet.server.get(&format!("/v1/client/allocation/{alloc}/stats"))?;
+        (!stats["Tasks"]["t"].is_null()).then_some(())
+    });
+    // And a person is told of it.
+    let status = fleet.server.cli_ok(&["alloc", "status", &alloc]);
+    for part in ["is Remote", "Guarantee", "exactly one", &text(&third["IncarnationID"]), &text(&third["ManagerName"])] {
+        assert!(status.contains(part), "{part} in {status}");
+    }
+    fleet.server.cli_ok(&["job", "stop", "far"]);
+    until("its end", || fleet.record(slot).is_none().then_some(()));
+}
+
+#[test]
+fn a27_two_clusters_share_a_provider_and_neither_touches_the_other_s() {
+    let mut fleet = Fleet::start(&["a"]);
+    let other = Agent::of_roles(SERVER, "name = \"server\"");
+    let _node = join(&other, "b", &fleet.dir.path().join("provider"), &fleet.dir.path().join("runtime-b"), "");
+    ready(&other, "b");
+    fleet.server.put("/v1/jobs", &mock_job("ours", 2));
+    other.put("/v1/jobs", &mock_job("theirs", 2));
+    for i in 0..2 {
+        fleet.managed(&format!("default/ours.g[{i}]/t"), &[]);
+        until("theirs", || other.get(&format!("/v1/remote/task/default/theirs.g[{i}]/t")).filter(|r| r["Observed"]["State"] == "Running"));
+    }
+    let provider = fleet.provider.clone();
+    let live = |of: &str| {
+        let live = provider.live().expect("reads");
+        live.into_iter().filter(|i| i.slot.contains(of)).map(|i| i.id).collect::<Vec<_>>()
+    };
+    let theirs = live("theirs");
+    assert_eq!((live("ours").len(), theirs.len()), (2, 2));
+    for server in [&fleet.server, &other] {
+        let swept = server.cli_ok(&["remote", "sweep"]);
+        assert!(swept.contains("nothing that no record knows"), "{swept}");
+        server.cli_ok(&["remote", "sweep", "-stop"]);
+    }
+    // One of them loses its manager, its job and its records; the other's go on.
+    fleet.kill("a");
+    until("ours to be unmanaged", || fleet.record("default/ours.g[0]/t").filter(|r| r["Unmanaged"] == true));
+    assert_eq!(live("theirs"), theirs);
+    fleet.server.cli_ok(&["job", "stop", "-purge", "-detach", "-yes", "ours"]);
+    fleet.nodes.get_mut("a").expect("a node").launch();
+    until("ours to end", || live("ours").is_empty().then_some(()));
+    until("no record of ours", || fleet.record("default/ours.g[0]/t").is_none().then_some(()));
+    assert_eq!(live("theirs"), theirs);
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (4, 2));
+    assert!(fleet.provider.calls().expect("reads").iter().filter(|c| c.call == "stop").all(|c| c.caller == "a"));
+    fleet.at_most_one();
+}
+
+#[test]
+fn a20_a_manager_is_lost_in_the_middle_of_a_roll_out_and_the_health_window_goes_on() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    let window = json!({"MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": 6_000_000_000_i64, "HealthyDeadline": 60_000_000_000_i64, "ProgressDeadline": 120_000_000_000_i64});
+    let config = json!({"run_for": "1h", "kill_after": "10ms"});
+    fleet.server.put("/v1/jobs", &job("rolls", 1, "mock_remote", &config, &window));
+    let slot = "default/rolls.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    let deployment = fleet.server.get("/v1/job/rolls/deployment").expect("a deployment");
+    assert_eq!(deployment["Status"], "running", "the window is open");
+    let old = text(&first["ManagerName"]);
+    fleet.nodes.get_mut(&old).expect("a node").kill();
+    let second = fleet.managed(slot, &[&old]);
+    assert_eq!(second["IncarnationID"], first["IncarnationID"], "adopted in the middle of the window");
+    until("the deployment to succeed", || {
+        let d = fleet.server.get("/v1/job/rolls/deployment")?;
+        assert_ne!(d["Status"], "failed", "{d}");
+        (d["Status"] == "successful").then_some(())
+    });
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0));
+    fleet.at_most_one();
+}
+
+#[test]
+fn a11_a21_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    fleet.server.put("/v1/jobs", &mock_job("far", 3));
+    let slots: Vec<String> = (0..3).map(|i| format!("default/far.g[{i}]/t")).collect();
+    for slot in &slots {
+        fleet.managed(slot, &[]);
+    }
+    // A frozen manager hears nothing and answers nobody; its plugin and the provider are well.
+    let pid = fleet.nodes["a"].pid();
+    crate::agent::signal(pid, rustix::process::Signal::STOP);
+    for slot in &slots {
+        fleet.managed(slot, &["a"]);
+    }
+    crate::agent::signal(pid, rustix::process::Signal::CONT);
+    fleet.ready("a");
+    fleet.server.cli_ok(&["job", "stop", "far"]);
+    until("all of them to end", || fleet.provider.live().expect("reads").is_empty().then_some(()));
+    let calls = fleet.provider.calls().expect("reads");
+    let done =
+        |call: &str| calls.iter().filter(|c| c.call == call && c.outcome == Outcome::Done).map(|c| c.caller.as_str()).collect::<Vec<_>>();
+    assert_eq!((done("ensure").len(), done("stop")), (3, vec!["b", "b", "b"]), "stopped once each, by the manager of the day");
+    fleet.at_most_one();
+    fleet.kill("a");
+}
+
+#[test]
+fn a7_a10_plugin_and_agent_are_killed_inside_the_create() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    // Long enough that both are killed while the call is on its way, before its effect or after it.
+    for (round, fault) in [json!({"latency": "1500ms"}), json!({"lose": ["ensure"], "latency": "200ms"})].iter().enumerate() {
+        fleet.provider.fault(None, fault).expect("writes");
+        let id = format!("far{round}");
+        fleet.server.put("/v1/jobs", &mock_job(&id, 1));
+        let slot = format!("default/{id}.g[0]/t");
+        let intended = until("a manager", || fleet.record(&slot).filter(|r| r["Manager"].is_object()));
+        let manager = text(&intended["ManagerName"]);
+        std::thread::sleep(Duration::from_millis(300));
+        let plugins = fleet.nodes[&manager].processes().into_iter().filter(|(_, c)| c.ends_with("driver mock_remote"));
+        plugins.for_each(|(pid, _)| crate::agent::signal(pid, rustix::process::Signal::KILL));
+        std::thread::sleep(Duration::from_millis(300));
+        fleet.kill(&manager);
+        fleet.provider.fault(None, &json!({})).expect("writes");
+        let managed = fleet.managed(&slot, &[&manager]);
+        assert_eq!(managed["IncarnationID"], intended["IncarnationID"], "found by its key, or created with it");
+        fleet.nodes.get_mut(&manager).expect("a node").launch();
+        fleet.ready(&manager);
+    }
+    assert_eq!(fleet.provider.instances().expect("reads").len(), 2, "one each, ever");
+    fleet.at_most_one();
+}
+
+#[test]
+fn a8_without_keyed_create_an_instance_is_found_by_the_listing() {
+    let mut fleet = Fleet::with(&["a", "b"], "without = [\"keyed_create\", \"find\", \"seal\"]");
+    fleet.provider.fault(None, &json!({"lose": ["ensure"]})).expect("writes");
+    let warned = fleet.server.put("/v1/jobs", &mock_job("far", 1));
+    let warnings = text(&warned["Warnings"]);
+    assert!(warnings.contains("exactly one, by search") && warnings.contains("nothing is created until"), "{warned}");
+    let slot = "default/far.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    assert_eq!(first["Guarantee"]["Level"], "exactly-one-by-search");
+    let manager = text(&first["ManagerName"]);
+    fleet.kill(&manager);
+    fleet.managed(slot, &[&manager]);
+    assert_eq!(fleet.provider.instances().expect("reads").len(), 1, "{:?}", fleet.provider.calls());
+    fleet.at_most_one();
+}
+
+#[test]
+fn a14_a_provider_in_trouble_during_an_adoption_costs_nothing() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    fleet.server.put("/v1/jobs", &mock_job("far", 1));
+    let slot = "default/far.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    let manager = text(&first["ManagerName"]);
+    fleet.provider.fault(None, &json!({"cut": true})).expect("writes");
+    fleet.kill(&manager);
+    let unknown = until("the reason why nothing is known", || {
+        fleet.record(slot).filter(|r| {
+            let by = text(&r["ManagerName"]);
+            !by.is_empty() && by != manager && text(&r["Observed"]["Why"]).contains("cut off")
+        })
+    });
+    assert_eq!(unknown["Observed"]["State"], "Unknown");
+    std::thread::sleep(Duration::from_secs(2));
+    fleet.provider.fault(None, &json!({})).expect("writes");
+    let back = fleet.managed(slot, &[&manager]);
+    assert_eq!((&back["IncarnationID"], &back["Restarts"]), (&first["IncarnationID"], &json!(0)));
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0));
+    fleet.at_most_one();
+}
+
+#[test]
+fn a34_a_slow_stop_is_finished_by_the_next_manager_and_complete_only_then() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    let mut slow = job("slow", 1, "mock_remote", &json!({"run_for": "1h", "kill_after": "6s"}), &json!({"MaxParallel": 0}));
+    slow["Job"]["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = json!(25_000_000_000_i64);
+    fleet.server.put("/v1/jobs", &slow);
+    let slot = "default/slow.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    let manager = text(&first["ManagerName"]);
+    fleet.provider.fault(None, &json!({"fail": ["stop"]})).expect("writes");
+    fleet.server.cli_ok(&["job", "stop", "-detach", "slow"]);
+    until("the tombstone", || fleet.record(slot).filter(|r| r["Desired"] == "stop" && r["Observed"]["State"] == "Unknown"));
+    fleet.provider.fault(None, &json!({})).expect("writes");
+    until("the stop to be under way", || {
+        fleet.record(slot).filter(|_| fleet.provider.calls().is_ok_and(|c| c.iter().any(|c| c.call == "stop")))
+    });
+    fleet.kill(&manager);
+    let mut alive = true;
+    until("the end of the record", || {
+        // Looked at in this order: what has no record any more must not live.
+        let record = fleet.record(slot);
+        alive = !fleet.provider.live().expect("reads").is_empty();
+        record.is_none().then_some(())
+    });
+    assert!(!alive, "the record ended before the instance");
+    assert_eq!(fleet.provider.instances().expect("reads").len(), 1);
+}
+
+/// Three managers, a provider with a budget, one manager lost. `DROVER_A33=10000` is the size that the design asks for.
+#[test]
+fn a33_many_tasks_are_observed_again_within_the_provider_s_budget() {
+    let count: u32 = std::env::var("DROVER_A33").ok().and_then(|n| n.parse().ok()).unwrap_or(90);
+    let mut fleet = Fleet::start(&["a", "b", "c"]);
+    fleet.server.put("/v1/jobs", &mock_job("many", count));
+    let epochs = |fleet: &Fleet| -> BTreeMap<String, (u64, String)> {
+        let all = fleet.server.get("/v1/remote/tasks?job=many").and_then(|l| l.as_array().cloned()).unwrap_or_default();
+        let running = all.into_iter().filter(|r| r["Observed"]["State"] == "Running" && !r["Manager"].is_null());
+        running.map(|r| (text(&r["SlotName"]), (r["Epoch"].as_u64().unwrap_or(0), text(&r["ManagerName"])))).collect()
+    };
+    let all = usize::try_from(count).expect("small");
+    let begun = Instant::now();
+    while epochs(&fleet).len() < all {
+        // Creating thousands takes its time; that is not what this is about.
+        assert!(begun.elapsed() < Duration::from_secs(60) + Duration::from_millis(200) * count, "{} of {all} run", epochs(&fleet).len());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eprintln!("{count} tasks run after {:?}", begun.elapsed());
+    let before = epochs(&fleet);
+    let of = |name: &str| before.values().filter(|(_, by)| by == name).count();
+    assert!(["a", "b", "c"].iter().all(|n| of(n) * 4 >= all), "sessions are spread: {:?}", ["a", "b", "c"].map(of));
+    fleet.provider.fault(None, &json!({"requests_per_second": 20})).expect("writes");
+    let begun = Instant::now();
+    fleet.kill("a");
+    until("all to be observed again", || {
+        let now = epochs(&fleet);
+        (now.len() == all && now.iter().all(|(slot, (epoch, by))| by != "a" && (before[slot].1 != "a" || *epoch > before[slot].0)))
+            .then_some(())
+    });
+    eprintln!("{count} tasks, {} of them orphaned: all observed again after {:?}", of("a"), begun.elapsed());
+    let calls = fleet.provider.calls().expect("reads");
+    let mut by_second: BTreeMap<u64, usize> = BTreeMap::new();
+    let limited = calls.iter().filter(|c| c.outcome == Outcome::Done && c.at_ms > 0);
+    let since = u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis())
+        .expect("fits")
+        - u64::try_from(begun.elapsed().as_millis()).expect("fits");
+    limited.filter(|c| c.at_ms >= since + 1000).for_each(|c| *by_second.entry(c.at_ms / 1000).or_default() += 1);
+    assert!(by_second.values().all(|n| *n <= 20), "{by_second:?}");
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (all, 0));
+    fleet.at_most_one();
+}
+
+/// The dice of a soak: the seed is the whole story of what is done, not of what the machine makes of it.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// A soak of real processes. `DROVER_SOAK_SEED` repeats one, `DROVER_SOAK_STEPS` makes it longer.
+#[test]
+fn a35_a_soak_from_a_seed() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    let seed = number("DROVER_SOAK_SEED").unwrap_or(35);
+    let steps = number("DROVER_SOAK_STEPS").unwrap_or(8);
+    eprintln!("soak from seed {seed}: DROVER_SOAK_SEED={seed} DROVER_SOAK_STEPS={steps}");
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let names = ["a", "b", "c"];
+    let mut fleet = Fleet::start(&names);
+    let (mut count, mut version) = (3, 0);
+    let submit = |fleet: &Fleet, count: u32, version: u32| {
+        let config = json!({"run_for": "1h", "kill_after": "10ms", "stdout_string": format!("version {version}")});
+        fleet.server.put("/v1/jobs", &job("soak", count, "mock_remote", &config, &json!({"MaxParallel": 0})));
+    };
+    submit(&fleet, count, version);
+    let mut down: Vec<&str> = Vec::new();
+    for step in 0..steps {
+        let name = names[usize::try_from(dice.below(3)).expect("small")];
+        let what = match dice.below(7) {
+            0 if down.is_empty() => {
+                fleet.kill(name);
+                down.push(name);
+                format!("kill -9 {name}")
+            }
+            0 | 1 => match down.pop() {
+                Some(name) => {
+                    fleet.nodes.get_mut(name).expect("a node").launch();
+                    format!("start {name}")
+                }
+                None => "nothing to start".to_owned(),
+            },
+            2 => {
+                fleet.provider.fault(Some(name), &json!({"cut": true})).expect("writes");
+                format!("cut {name} off from the provider")
+            }
+            3 => {
+                let fault =
+                    [json!({"lose": ["ensure", "stop"]}), json!({"late": ["ensure"], "late_by": "700ms"}), json!({"latency": "300ms"})];
+                fleet.provider.fault(Some(name), &fault[usize::try_from(dice.below(3)).expect("small")]).expect("writes");
+                format!("trouble between {name} and the provider")
+            }
+            4 => {
+                fleet.provider.fault(Some(name), &json!({})).expect("writes");
+                format!("heal {name}")
+            }
+            5 => {
+                count = 1 + u32::try_from(dice.below(5)).expect("small");
+                submit(&fleet, count, version);
+                format!("scale to {count}")
+            }
+            _ => {
+                version += 1;
+                submit(&fleet, count, version);
+                format!("edit to version {version}")
+            }
+        };
+        eprintln!("seed {seed}, step {step}: {what}");
+        std::thread::sleep(Duration::from_millis(200 + dice.below(1500)));
+        fleet.at_most_one();
+    }
+    // Everything heals: the live set is the wanted one, and nobody else's.
+    for name in names {
+        fleet.provider.fault(Some(name), &json!({})).expect("writes");
+    }
+    for name in down {
+        fleet.nodes.get_mut(name).expect("a node").launch();
+    }
+    let wanted: Vec<String> = (0..count).map(|i| format!("default/soak.g[{i}]/t")).collect();
+    until(&format!("seed {seed}: the wanted instances and no others"), || {
+        let mut live: Vec<String> = fleet.provider.live().expect("reads").into_iter().map(|i| i.slot).collect();
+        live.sort();
+        let records = fleet.server.get("/v1/remote/tasks?job=soak")?;
+        let settled =
+            records.as_array()?.iter().all(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Desired"] == "run");
+        (live == wanted && settled && records.as_array()?.len() == wanted.len()).then_some(())
+    });
+    fleet.at_most_one();
+}
