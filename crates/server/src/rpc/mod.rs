@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -26,10 +26,9 @@ use model::{NodeId, SlotKey};
 use state::Object;
 use tokio::{
     net::TcpListener,
-    sync::{Notify, mpsc, oneshot},
+    sync::{Notify, oneshot},
 };
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, metadata::GRPC_CONTENT_TYPE, server::NamedService, transport::server::TcpConnectInfo};
 
 use crate::{commit::Commit, shared::Shared};
@@ -44,18 +43,49 @@ const LIST_PATIENCE: Duration = Duration::from_secs(30);
 /// A node that has been told goodbye lets go of its connection by itself; one that hangs is not waited for longer than this.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
-/// What the rest of the server knows of an open session.
-#[derive(Clone, Debug)]
+/// What the rest of the server knows of an open session, and how it is told. Small, without channels of its own: there are thousands.
+#[derive(Debug)]
 pub(crate) struct SessionEntry {
     serial: u64,
-    /// Allocations or orders of the node may have changed.
-    wake: Arc<Notify>,
+    /// Something is new: allocations or orders of the node may have changed, there are questions, or the session is to end.
+    wake: Notify,
+    /// The session is to end; the reason goes to the node.
+    ended: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// What a session has been told and has not acted upon.
+#[derive(Debug, Default)]
+struct Told {
     /// Slots whose order the node is to be told again.
-    resend: Arc<Mutex<BTreeSet<SlotKey>>>,
-    /// Ends the session; the reason goes to the node.
-    end: CancellationToken,
+    resend: BTreeSet<SlotKey>,
     /// Questions to the node.
-    asks: mpsc::UnboundedSender<Box<Ask>>,
+    questions: Vec<Ask>,
+}
+
+impl SessionEntry {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn resend(&self, slots: impl IntoIterator<Item = SlotKey>) {
+        self.told().resend.extend(slots);
+        self.wake.notify_one();
+    }
+
+    fn ask(&self, question: Ask) {
+        self.told().questions.push(question);
+        self.wake.notify_one();
+    }
 }
 
 /// A question that a session carries to its node.
@@ -68,39 +98,37 @@ struct Ask {
 /// The open sessions, one per node.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    open: Mutex<HashMap<NodeId, SessionEntry>>,
+    open: Mutex<HashMap<NodeId, Arc<SessionEntry>>>,
     serials: AtomicU64,
 }
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, SessionEntry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<SessionEntry>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a session and ends an older one of the same node.
-    fn open(&self, node: NodeId) -> (SessionEntry, mpsc::UnboundedReceiver<Box<Ask>>) {
-        let (asks, asked) = mpsc::unbounded_channel();
-        let entry = SessionEntry {
+    fn open(&self, node: NodeId) -> Arc<SessionEntry> {
+        let entry = Arc::new(SessionEntry {
             serial: self.serials.fetch_add(1, Ordering::Relaxed),
-            wake: Arc::default(),
-            resend: Arc::default(),
-            end: CancellationToken::new(),
-            asks,
-        };
+            wake: Notify::new(),
+            ended: AtomicBool::new(false),
+            told: Mutex::default(),
+        });
         if let Some(old) = self.lock().insert(node, entry.clone()) {
-            old.end.cancel();
+            old.end();
         }
-        (entry, asked)
+        entry
     }
 
     /// Asks a node for one page of what this cluster has at a provider. The error says why there is no answer.
     pub(crate) async fn list_remote(&self, node: NodeId, driver: &str, provider: &str, page_token: String) -> Result<RemoteListed, String> {
         let question = ListRemote { seq: 0, driver: driver.to_owned(), provider: provider.to_owned(), page_token };
         let (answer, answered) = oneshot::channel();
-        let asks = self.lock().get(&node).map(|entry| entry.asks.clone());
-        let sent = asks.is_some_and(|asks| asks.send(Box::new(Ask { question, answer })).is_ok());
-        if !sent {
-            return Err(format!("node {} has no session", node.short()));
+        // The question goes with the entry, so an asker hears of the end of the session at once.
+        match self.lock().get(&node) {
+            Some(entry) => entry.ask(Ask { question, answer }),
+            None => return Err(format!("node {} has no session", node.short())),
         }
         match tokio::time::timeout(LIST_PATIENCE, answered).await {
             Ok(Ok(page)) => Ok(page),
@@ -119,7 +147,7 @@ impl Sessions {
     /// Ends the session of a node, if it has one.
     pub(crate) fn end(&self, node: NodeId) {
         if let Some(entry) = self.lock().get(&node) {
-            entry.end.cancel();
+            entry.end();
         }
     }
 
@@ -158,7 +186,7 @@ impl Sessions {
         }
         for node in end {
             if let Some(entry) = open.get(&node) {
-                entry.end.cancel();
+                entry.end();
             }
         }
     }

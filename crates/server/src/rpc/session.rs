@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     net::SocketAddr,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -76,7 +76,8 @@ pub(super) async fn run(shared: Arc<Shared>, mut from: Messages, to: Sender, pee
     };
     if let Some(Farewell { reason, retry }) = farewell {
         // The node may be gone already.
-        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, send(&to, ToNodeMessage::Goodbye(Goodbye { reason, retry }))).await;
+        let goodbye = Box::pin(send(&to, ToNodeMessage::Goodbye(Goodbye { reason, retry })));
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
     }
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut from: Messages, to: Sender, pee
 async fn meet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender, peer: Option<SocketAddr>) -> Option<Farewell> {
     // What is rare is boxed, here and below: the state of a quiet session is what thousands of nodes cost.
     let greeted = Box::pin(greet(shared, from, to)).await;
-    let (node, entry, asked) = match greeted {
+    let (node, entry) = match greeted {
         Err(farewell) => return Some(farewell),
         Ok(None) => return None,
         Ok(Some(greeted)) => greeted,
@@ -92,7 +93,8 @@ async fn meet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender, peer: Opti
     tracing::info!(node = %node, peer = ?peer, "session opened");
     // Also when this is dropped in the middle, the session must not stay in the registry.
     let _open = OpenSession { shared, node, serial: entry.serial };
-    let farewell = Session::new(shared.clone(), node, entry, to.clone()).serve(from, asked).await;
+    let mut session = Session::new(shared.clone(), node, entry, to.clone());
+    let farewell = session.serve(from).await;
     tracing::info!(node = %node, reason = farewell.as_ref().map(|f| &*f.reason), "session closed");
     farewell
 }
@@ -110,8 +112,8 @@ impl Drop for OpenSession<'_> {
     }
 }
 
-/// A node, its session, and the questions that the session is to carry.
-type Greeted = (NodeId, SessionEntry, mpsc::UnboundedReceiver<Box<Ask>>);
+/// A node and its session.
+type Greeted = (NodeId, Arc<SessionEntry>);
 
 /// Checks who it is, registers it and opens its session. None = the connection ended before.
 async fn greet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender) -> Result<Option<Greeted>, Farewell> {
@@ -131,7 +133,7 @@ async fn greet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender) -> Result
     })?;
     // Only a node that the state calls ready may hold a lease, and it is granted before it is told.
     shared.leases.grant(id, shared.lease_wait());
-    let (entry, asked) = shared.sessions.open(id);
+    let entry = shared.sessions.open(id);
     let welcome = Welcome {
         cluster_id: shared.cluster_id.to_string(),
         lease_ms: millis(shared.config.lease),
@@ -140,7 +142,7 @@ async fn greet(shared: &Arc<Shared>, from: &mut Messages, to: &Sender) -> Result
         http_addr: shared.config.http_advertise.clone(),
     };
     let _ = send(to, ToNodeMessage::Welcome(welcome)).await;
-    Ok(Some((id, entry, asked)))
+    Ok(Some((id, entry)))
 }
 
 /// Is this a node that we can talk to? Its secret is compared where it is registered.
@@ -183,7 +185,7 @@ enum Stored {
 struct Session {
     shared: Arc<Shared>,
     node: NodeId,
-    entry: SessionEntry,
+    entry: Arc<SessionEntry>,
     to: Sender,
     /// The version of each allocation that the node has.
     sent: HashMap<AllocId, StoreIndex>,
@@ -196,7 +198,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(shared: Arc<Shared>, node: NodeId, entry: SessionEntry, to: Sender) -> Self {
+    fn new(shared: Arc<Shared>, node: NodeId, entry: Arc<SessionEntry>, to: Sender) -> Self {
         Self {
             shared,
             node,
@@ -212,18 +214,18 @@ impl Session {
     }
 
     /// Runs until the stream ends (None) or we end it.
-    async fn serve(mut self, from: &mut Messages, mut asked: mpsc::UnboundedReceiver<Box<Ask>>) -> Option<Farewell> {
+    async fn serve(&mut self, from: &mut Messages) -> Option<Farewell> {
         if Box::pin(self.push(true)).await.is_err() {
             return None;
         }
         let entry = self.entry.clone();
         loop {
+            if entry.ended() {
+                return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
+            }
             // Every arm is cancel safe: streams and notifications keep what was not taken.
             tokio::select! {
                 biased;
-                () = entry.end.cancelled() => {
-                    return Some(Farewell::retry("the node has opened another session, or was removed from the servers"));
-                }
                 Some(stored) = self.storing.next(), if !self.storing.is_empty() => {
                     if let Err(farewell) = Box::pin(self.stored(stored)).await {
                         return farewell;
@@ -243,23 +245,26 @@ impl Session {
                         return None;
                     }
                 },
-                Some(ask) = asked.recv() => {
-                    let Ask { question, answer } = *ask;
-                    self.questions += 1;
-                    // Those whose asker has lost patience.
-                    self.asking.retain(|_, waiting| !waiting.is_closed());
-                    self.asking.insert(self.questions, answer);
-                    if self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await.is_err() {
-                        return None;
-                    }
-                }
                 () = entry.wake.notified() => {
-                    if Box::pin(self.push(false)).await.is_err() {
+                    if Box::pin(self.news()).await.is_err() {
                         return None;
                     }
                 }
             }
         }
+    }
+
+    /// Tells the node what is new.
+    async fn news(&mut self) -> Result<(), ()> {
+        let questions = std::mem::take(&mut self.entry.told().questions);
+        for Ask { question, answer } in questions {
+            self.questions += 1;
+            // Those whose asker has lost patience.
+            self.asking.retain(|_, waiting| !waiting.is_closed());
+            self.asking.insert(self.questions, answer);
+            self.send(ToNodeMessage::ListRemote(ListRemote { seq: self.questions, ..question })).await?;
+        }
+        self.push(false).await
     }
 
     /// Ok(()) as long as the node can be reached.
@@ -305,8 +310,7 @@ impl Session {
                     if let Ok(slots) = resend.await
                         && !slots.is_empty()
                     {
-                        entry.resend.lock().unwrap_or_else(PoisonError::into_inner).extend(slots);
-                        entry.wake.notify_one();
+                        entry.resend(slots);
                     }
                     Stored::Updates { seq, result }
                 };
@@ -385,7 +389,7 @@ impl Session {
     }
 
     async fn push_orders(&mut self, state: &state::State, full: bool) -> Result<(), ()> {
-        let again = std::mem::take(&mut *self.entry.resend.lock().unwrap_or_else(PoisonError::into_inner));
+        let again = std::mem::take(&mut self.entry.told().resend);
         let mut orders = HashMap::new();
         let mut message = RemoteOrders { full, ..RemoteOrders::default() };
         for record in state.remote_tasks_by_node(self.node) {
