@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use aws_config::meta::region::ProvideRegion;
-use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
-use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
 use aws_sdk_cloudwatchlogs::operation::get_log_events::GetLogEventsOutput;
 use aws_sdk_ecs::config::retry::RetryConfig;
 use aws_sdk_ecs::config::timeout::TimeoutConfig;
@@ -19,6 +17,7 @@ use aws_sdk_ecs::types::{DesiredStatus, Failure, Tag, Task, TaskField};
 use crate::answer::{Trouble, What};
 use crate::budget::Budget;
 use crate::config::{Cluster, PluginConfig};
+use crate::credentials::FileCredentials;
 use crate::definition::{Known, LogPlace, Made};
 use crate::plan::Plan;
 
@@ -71,6 +70,8 @@ pub(crate) struct Api {
     budget: Budget,
     /// Revisions of definitions never change.
     definitions: Mutex<HashMap<String, Arc<Known>>>,
+    /// Of many starts of one job the first makes its definition.
+    registering: tokio::sync::Mutex<()>,
 }
 
 /// The region of the configuration, the environment or the profile; none is looked for on the network.
@@ -107,12 +108,7 @@ impl Api {
             loader = loader.profile_name(profile);
         }
         if let Some(file) = &config.shared_credentials_file {
-            let files = EnvConfigFiles::builder().with_file(EnvConfigFileKind::Credentials, file).build();
-            let mut credentials = ProfileFileCredentialsProvider::builder().profile_files(files);
-            if let Some(profile) = &config.profile {
-                credentials = credentials.profile_name(profile);
-            }
-            loader = loader.credentials_provider(credentials.build());
+            loader = loader.credentials_provider(FileCredentials { file: file.clone(), profile: config.profile.clone() });
         }
         if let Some(endpoint) = &config.endpoint {
             loader = loader.endpoint_url(endpoint);
@@ -128,6 +124,7 @@ impl Api {
             region,
             budget: Budget::new(config.requests_per_second),
             definitions: Mutex::default(),
+            registering: tokio::sync::Mutex::default(),
         }
     }
 
@@ -257,6 +254,7 @@ impl Api {
     /// The definition with this content, which is made when there is none.
     pub(crate) async fn made(&self, made: &Made, owner_tag: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
         let family = made.family();
+        let _turn = self.registering.lock().await;
         if let Some(known) = self.definitions().get(&family) {
             return Ok(known.clone());
         }

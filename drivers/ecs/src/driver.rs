@@ -1,6 +1,6 @@
 //! The driver.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -34,6 +34,8 @@ const STOP_SLACK: Duration = Duration::from_secs(150);
 const STOP_LOOK: Duration = Duration::from_secs(1);
 /// How long after a start whose answer was lost a listing that does not show the task is not believed.
 const LOST_ANSWER: Duration = Duration::from_secs(10);
+/// The service tells of an ended task for about an hour.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3 * 3600);
 /// How soon a cluster that is not well is asked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// What hosts wait for a fingerprint.
@@ -92,8 +94,8 @@ struct Site {
     starting: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Keys with a start whose answer was lost, and when.
     lost: Mutex<HashMap<String, std::time::Instant>>,
-    /// Acknowledged tasks that the service did not let be tagged.
-    acknowledged: Mutex<HashSet<String>>,
+    /// Acknowledged tasks that the service did not let be tagged, and when.
+    acknowledged: Mutex<HashMap<String, std::time::Instant>>,
 }
 
 /// The loop of a site, which ends when another one takes its place.
@@ -170,7 +172,7 @@ impl Site {
     }
 
     fn is_acknowledged(&self, arn: &str) -> bool {
-        lock(&self.acknowledged).contains(arn)
+        lock(&self.acknowledged).contains_key(arn)
     }
 
     /// What the tags of a task say; the handle's word where they are gone.
@@ -479,7 +481,9 @@ impl Site {
             // The service may take no tags for what has ended. It forgets it within the hour; until then this node remembers.
             Err(trouble) if ["InvalidParameterException", "ResourceNotFoundException", "ClientException"].iter().any(|c| trouble.is(c)) => {
                 tracing::debug!(task = handle.arn, %trouble, "an ended task is not tagged as acknowledged");
-                lock(&self.acknowledged).insert(handle.arn.clone());
+                let mut acknowledged = lock(&self.acknowledged);
+                acknowledged.retain(|_, at| at.elapsed() < FORGOTTEN_AFTER);
+                acknowledged.insert(handle.arn.clone(), std::time::Instant::now());
             }
             Err(trouble) => return Err(trouble.into()),
         }
@@ -701,23 +705,12 @@ impl RemoteDriver for Driver {
 
     async fn list(&self, owner: &str, page_token: &str, page_size: usize) -> Answer<Page> {
         let site = self.site()?;
-        // A page of ours is one of the service's, first of live tasks and then of ended ones: what ends meanwhile is told twice, never left out.
-        let (ended, from) = match page_token.split_once(':') {
-            Some(("ended", from)) => (true, from),
-            Some(("live", from)) => (false, from),
-            _ => (false, ""),
-        };
-        let listing = if ended { Listing::Ended } else { Listing::Live };
-        let (arns, next) = site.api.list(listing, (!from.is_empty()).then(|| from.to_owned()), page_size).await?;
-        let next_page_token = match (next, ended) {
-            (Some(next), true) => format!("ended:{next}"),
-            (Some(next), false) => format!("live:{next}"),
-            (None, false) => "ended:".to_owned(),
-            (None, true) => String::new(),
-        };
-        let mut page = Page { next_page_token, ..Page::default() };
+        // A page of ours is one of the service's. What has ended lives no more, and is found by key and by handle.
+        let from = (!page_token.is_empty()).then(|| page_token.to_owned());
+        let (arns, next) = site.api.list(Listing::Live, from, page_size).await?;
+        let mut page = Page { next_page_token: next.unwrap_or_default(), ..Page::default() };
         for task in site.tasks(&arns).await? {
-            let Some(marks) = site.marks(&task, None).filter(|m| m.owner == owner && !m.acknowledged) else {
+            let Some(marks) = site.marks(&task, None).filter(|m| m.owner == owner) else {
                 continue;
             };
             let observed = observation(&task, &marks);

@@ -6,6 +6,7 @@
 //! marks.rs                tags: owner, key, slot, epoch: pure
 //! look.rs                  what a task of ECS says about its instance, and when absence counts: pure
 //! answer.rs               errors of the service as one of the three answers: pure
+//! credentials.rs          from a file that the operator names
 //! budget.rs               no more requests a second than the operator allows
 //! api.rs                  the calls
 //! poll.rs                 one loop looks at all watched tasks, a hundred with each request
@@ -19,6 +20,7 @@ mod answer;
 mod api;
 mod budget;
 mod config;
+mod credentials;
 mod definition;
 mod driver;
 mod logs;

@@ -41,7 +41,6 @@ pub(crate) struct EcsTask {
     /// ARN of the role that pulls images and writes logs.
     pub(crate) execution_role_arn: Option<String>,
     /// Port label → port of the container.
-    #[config(attr = "map(number)", default)]
     pub(crate) ports: BTreeMap<String, u16>,
     /// The container to make a task definition from.
     pub(crate) container: Option<ContainerOptions>,
