@@ -54,6 +54,13 @@ pub(crate) fn kill(pid: u32) -> Result<()> {
     Ok(())
 }
 
+/// SIGKILL for everything that lives in `dir`, until nothing of it is left.
+pub(crate) fn end_all(dir: &Path) -> Result<()> {
+    let left = sweep::end_everything_of(dir);
+    anyhow::ensure!(left.is_empty(), "processes resist SIGKILL: {left:?}");
+    Ok(())
+}
+
 /// Ends what lives in `dir` with its cgroups, unmounts what is mounted there, removes it.
 pub(crate) fn remove(dir: &Path) {
     sweep::end_everything_of(dir);

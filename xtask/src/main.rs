@@ -1,13 +1,15 @@
-//! Automation of the project, in Rust: `cargo xtask ci | lint | interop | bench | peer`.
+//! Automation of the project, in Rust: `cargo xtask lint | interop | chaos | leaks | bench | peer`.
 //!
 //! Tidiness is a test, not a command: see `edges` (which crate may depend on which) and `docs_paths` (every path that the documents name exists).
 
 #![allow(clippy::print_stdout, reason = "the results are what this program prints")]
 
 mod bench;
+mod chaos;
 mod docs_paths;
 mod edges;
 mod interop;
+mod leaks;
 mod local;
 mod peer;
 mod process;
@@ -23,6 +25,9 @@ usage: cargo xtask COMMAND
 
   lint                 rustfmt, clippy with warnings as errors, cargo-deny (installs it when it is missing)
   interop [NAME …]     tests against real peers; installs what they need; fails when CI=true and something could not run
+  chaos [--runs N] [--only FAULT]… [--short] [--list]
+                       faults on a real node; a table of what was lost, doubled, leaked or told wrongly
+  leaks [PACKAGE …]    runs tests and names those that leave processes, cgroups, mounts, sockets or files behind
   bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad in the same run
   peer nomad OUT [1.9 | newest]
                        builds a stock Nomad agent from the Go module registry
@@ -35,6 +40,8 @@ fn main() -> Result<()> {
     match args.as_slice() {
         ["lint"] => workspace::lint(),
         ["interop", names @ ..] => interop::run(names),
+        ["chaos", args @ ..] => chaos::run(args),
+        ["leaks", packages @ ..] => leaks::run(packages),
         ["bench", names @ ..] => bench::run(names),
         ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),
         ["peer", "nomad", out, name] => peer::nomad(peer::release(name)?, std::path::Path::new(out)),

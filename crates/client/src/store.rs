@@ -190,10 +190,15 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     )
 }
 
+/// Whatever stands there: one row that somebody has damaged must not keep the others from being read. What it means is judged later.
+fn bytes(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+    Ok(row.get_ref(column)?.as_bytes().map(<[u8]>::to_vec).unwrap_or_default())
+}
+
 fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
     let mut tasks = std::collections::HashMap::<String, Vec<(String, Vec<u8>)>>::new();
     let mut statement = connection.prepare("SELECT alloc, task, record FROM tasks")?;
-    for row in statement.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get(1)?, r.get(2)?)))? {
+    for row in statement.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get(1)?, bytes(r, 2)?)))? {
         let (alloc, task, record) = row?;
         tasks.entry(alloc).or_default().push((task, record));
     }
@@ -204,8 +209,8 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
             Ok(RestoredAlloc {
                 tasks: tasks.remove(&id).unwrap_or_default(),
                 id,
-                record: r.get(1)?,
-                job: StoredJob { hash: r.get(2)?, json: r.get(3)? },
+                record: bytes(r, 1)?,
+                job: StoredJob { hash: r.get(2)?, json: bytes(r, 3)? },
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
@@ -326,6 +331,26 @@ mod tests {
         store.commit(vec![Write::Release { kind: FORGOTTEN, key: "b".into() }]).await.expect("commit");
         assert!(store.claimed(FORGOTTEN).is_empty() && store.claimed("cgroup") == ["k"]);
         assert_eq!(LocalStore::read_meta(dir.path(), "node_id").as_deref(), Some("n"));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_row_is_one_damaged_record() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let (store, _) = LocalStore::open(dir.path()).expect("open");
+        let alloc = |id: &str| Write::Alloc { id: id.into(), job: job("h"), record: b"1".to_vec() };
+        let task = Write::Task { alloc: "b".into(), task: "t".into(), record: b"2".to_vec() };
+        store.commit(vec![alloc("a"), alloc("b"), alloc("c"), task]).await.expect("commit");
+        drop(store);
+        let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
+        connection
+            .execute_batch("UPDATE allocs SET record = 'text' WHERE id = 'a'; UPDATE tasks SET record = 7 WHERE alloc = 'b'")
+            .expect("damaged");
+        drop(connection);
+        let (_store, restored) = LocalStore::open(dir.path()).expect("open again");
+        let mut found: Vec<_> = restored.allocs.iter().map(|a| (a.id.as_str(), a.record.as_slice())).collect();
+        found.sort_unstable();
+        assert_eq!(found, [("a", b"text".as_slice()), ("b", b"1"), ("c", b"1")]);
+        assert_eq!(restored.allocs.iter().flat_map(|a| &a.tasks).count(), 1);
     }
 
     #[test]

@@ -483,7 +483,7 @@ pub(crate) fn sweep_dead_sockets(dir: &Path, now: SystemTime) {
 }
 
 /// Asked without waiting: a listener may be alive and too busy to accept.
-fn nobody_listens(path: &Path) -> bool {
+pub(crate) fn nobody_listens(path: &Path) -> bool {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::{Backoff, jitter};
 use crate::driver::{Facts, Phase, Shared, broken_connection};
 use crate::error::{LaunchError, bounded};
-use crate::host::{Ending, EndingSignal, Granted, Registry, sweep_dead_sockets};
+use crate::host::{Ending, EndingSignal, Granted, Registry, nobody_listens, sweep_dead_sockets};
 use crate::options::{AgentConfig, PluginSpec, Timing};
 use crate::process::{KillOnDrop, OutputPipes, Place, Process, find, launch};
 use crate::reattach::{self, Record};
@@ -384,11 +384,15 @@ impl Supervisor {
         let common = &self.common;
         let record = reattach::load(&common.state_dir, &spec.name)?;
         let process = identify_process(&record);
+        let address = record.address();
         let Some(process) = process else {
             reattach::remove(&common.state_dir, &spec.name);
+            // Killed together with its agent: nobody else knows of its socket.
+            if matches!(&address, Address::Unix(path) if nobody_listens(Path::new(path))) {
+                self.remove_socket(&address);
+            }
             return None;
         };
-        let address = record.address();
         let limit = common.timing.setup_call;
         let reached = async {
             if !record.is_ready() || !session::is_listener(&address, process.pid).await {

@@ -190,14 +190,15 @@ impl Launcher {
         let mut frame = Vec::new();
         encode_frame(&spec, &mut frame);
         drop(spec);
+        let mut last = Error::Absent { state_dir: state_dir.to_owned() };
         for _ in 0..ATTEMPTS {
             match self.attempt(verb, state_dir, command, &frame, epoch).await {
-                // What is in the way turns out to be a start that was cut short, which has now been cleared away.
-                Err(Error::Absent { .. }) => {}
+                // A start that was cut short, before or just now, has been cleared away.
+                Err(e @ (Error::Absent { .. } | Error::Vanished { .. })) => last = e,
                 other => return other,
             }
         }
-        Err(Error::Absent { state_dir: state_dir.to_owned() })
+        Err(last)
     }
 
     async fn attempt(&self, verb: &str, state_dir: &Path, command: &Path, frame: &[u8], epoch: Option<u64>) -> Result<Launched, Error> {
@@ -212,7 +213,11 @@ impl Launcher {
         // It has split itself in two; this half ends at once and must not stay a zombie.
         let _ = child.wait().await;
         let failed = |message: &str| Error::Launch { state_dir: state_dir.to_owned(), message: message.into(), errno: 0 };
-        let reply = first.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })??;
+        let reply = match first.map_err(|_| Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: START.as_secs() })? {
+            // It ended with the spec unread.
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::ConnectionReset => None,
+            other => other?,
+        };
         match reply {
             Some(Reply { body: Some(reply::Body::Launched(launched)), .. }) => {
                 let hello = launched.hello.unwrap_or_default();
@@ -227,7 +232,11 @@ impl Launcher {
                 }
             }
             Some(_) => Err(failed("it answered out of turn")),
-            None => Err(failed("it ended without a word; the file executor.panic there may say why")),
+            // Killed: whatever it has come to is found and ended. Where the workload had begun, that is the end of it.
+            None => match found(state_dir, epoch).await {
+                Err(Error::Absent { .. }) => Err(Error::Vanished { state_dir: state_dir.to_owned() }),
+                other => other,
+            },
         }
     }
 

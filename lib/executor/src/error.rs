@@ -37,6 +37,12 @@ pub enum Error {
         /// Operating-system error number, 0 when there is none.
         errno: i32,
     },
+    /// The executor was killed, or broke off, while it started its workload. Nothing of that is left; trying again may help.
+    #[error("the executor in {} ended without a word while it was starting; the file executor.panic there may say why", state_dir.display())]
+    Vanished {
+        /// Its state directory.
+        state_dir: PathBuf,
+    },
     /// A newer manager has taken over; this call changed nothing.
     #[error("epoch {given} is stale: epoch {current} has been accepted by the workload in {}", state_dir.display())]
     StaleEpoch {

@@ -90,7 +90,9 @@ fn task_exit(result: &ExitResult) -> TaskExit {
 fn start_error(error: executor_client::Error) -> Error {
     match error {
         // Nothing about the task is wrong; the node may be short of something for a while.
-        e @ (executor_client::Error::Io { .. } | executor_client::Error::Unresponsive { .. }) => Error::recoverable(e),
+        e @ (executor_client::Error::Io { .. } | executor_client::Error::Unresponsive { .. } | executor_client::Error::Vanished { .. }) => {
+            Error::recoverable(e)
+        }
         e => Error::failed(e),
     }
 }

@@ -124,6 +124,10 @@ impl Agent {
         self.child = spawn(&self.program, &self.dir)?;
         Ok(())
     }
+    /// The next start is of this program.
+    pub(crate) fn use_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
     /// Whether the process that was started last is still there.
     pub(crate) fn is_alive(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())

@@ -1,6 +1,6 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
-mod cluster;
+pub(crate) mod cluster;
 mod disk_full;
 mod docker;
 mod docker_remote;
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{process::Run, workspace};
+use crate::{chaos, process::Run, workspace};
 
 /// What became of a check.
 pub(crate) enum Verdict {
@@ -37,6 +37,7 @@ const CHECKS: &[Check] = &[
         go_driver::raw_exec,
     ),
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
+    ("chaos", "each fault of `cargo xtask chaos` once: nothing lost, doubled, leaked or told wrongly", chaos::check),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     ("docker", "a real engine runs a job: logs, exec, stats, out of memory; plugin, agent and engine are killed in turn", docker::check),
     (

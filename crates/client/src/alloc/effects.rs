@@ -325,7 +325,7 @@ pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: Go
         tokio::time::sleep(*pause).await;
         let driver = match subject.driver_in_time().await {
             Ok(driver) => driver,
-            Err(why) => match without_driver(subject, &why).await {
+            Err(why) => match without_driver(subject, &why, run, signal, timeout).await {
                 Some(exit) => return Stopped::Contained(exit),
                 None => subject.driver_for_ever().await,
             },
@@ -371,13 +371,37 @@ pub(crate) async fn stop(subject: &Subject, run: &str, signal: &str, timeout: Go
 }
 
 /// Ends a run that its driver has not recovered: with the driver as soon as that is there (then nothing is to be done here), else without it.
-pub(crate) async fn end_unattended(subject: &Subject) -> Option<Exit> {
+pub(crate) async fn end_unattended(subject: &Subject, run: &str) -> Option<Exit> {
     let why = subject.driver_in_time().await.err()?;
-    without_driver(subject, &why).await
+    let asked = subject.task().and_then(|task| task.kill_timeout).unwrap_or(GoDuration::from_secs(5));
+    let timeout = asked.min(GoDuration::from(subject.ctx.config.max_kill_timeout));
+    let signal = subject.task().map(|task| task.kill_signal.clone()).unwrap_or_default();
+    without_driver(subject, &why, run, &signal, timeout).await
+}
+
+/// Stops a run at its executor, where it has one of ours: signal, grace and exit code are as if its driver were there. What is left of it stays for
+/// the driver to free.
+async fn stop_at_executor(subject: &Subject, run: &str, signal: &str, timeout: GoDuration) -> Option<Exit> {
+    let state_dir = subject.dirs().task(&subject.task).root.join("private/executor").join(run.rsplit('/').next()?);
+    let executor = executor_client::Executor::attach(&state_dir).await.ok()?;
+    let number = executor_client::signal_number(signal).or_else(|| executor_client::signal_number("SIGINT"))?;
+    match executor.stop(number, timeout.to_std()).await {
+        Ok(result) => {
+            Some(Exit { code: result.exit_code, signal: result.signal, oom_killed: result.oom_killed, message: result.reason, lost: false })
+        }
+        Err(error) => {
+            tracing::warn!(run, %error, "the executor of a task whose driver is not there could not stop it");
+            None
+        }
+    }
 }
 
 /// Ends the processes of a task whose driver is not there. `None` when there were none: it may live where this node cannot look.
-async fn without_driver(subject: &Subject, why: &str) -> Option<Exit> {
+async fn without_driver(subject: &Subject, why: &str, run: &str, signal: &str, timeout: GoDuration) -> Option<Exit> {
+    if let Some(exit) = stop_at_executor(subject, run, signal, timeout).await {
+        subject.note(format!("{why}. The task was stopped at its executor"));
+        return Some(exit);
+    }
     match contain(subject).await {
         Ok(0) => {
             subject.note(format!("{why}. No process of the task was found on this node; it is stopped as soon as its driver is back"));

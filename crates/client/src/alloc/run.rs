@@ -389,7 +389,7 @@ impl AllocLoop {
                 let subject = self.subject(&task);
                 let over = self.over(&run);
                 self.effects.spawn(async move {
-                    let exit = over.run_until_cancelled(effects::end_unattended(&subject)).await??;
+                    let exit = over.run_until_cancelled(effects::end_unattended(&subject, &run)).await??;
                     Some(Event::Exited { task, run, exit })
                 });
             }

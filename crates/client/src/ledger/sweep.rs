@@ -22,6 +22,8 @@ use crate::{
 
 /// How often the books are balanced.
 const PERIOD: Duration = Duration::from_secs(60);
+/// Between the first two looks of an agent: what a former one has left does not have to wait for a minute.
+const FIRST: Duration = Duration::from_secs(1);
 /// Between the two looks of an audit: what is just coming or going takes milliseconds.
 const BETWEEN: Duration = Duration::from_millis(300);
 
@@ -53,13 +55,18 @@ impl Ledger {
 
     /// Balances at once and then every minute, until the node stops.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(PERIOD);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while self.ctx.stop.run_until_cancelled(tick.tick()).await.is_some() {
-            let mut before = self.looking.lock().await;
-            let findings = self.look(&mut before).await;
-            // Not cut off by a stop: what is half removed would only be found again.
-            self.end(&findings).await;
+        let mut pause = FIRST;
+        loop {
+            {
+                let mut before = self.looking.lock().await;
+                let findings = self.look(&mut before).await;
+                // Not cut off by a stop: what is half removed would only be found again.
+                self.end(&findings).await;
+            }
+            if self.ctx.stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+            pause = PERIOD;
         }
     }
 

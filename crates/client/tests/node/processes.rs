@@ -204,6 +204,36 @@ async fn a_development_agent_takes_its_tasks_along() {
     nothing_left(&rig).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_plugin_is_gone_is_stopped_with_its_own_exit_code() {
+    let rig = Rig::new().await;
+    let link = rig.dir.path().join("raw-exec-plugin");
+    std::os::unix::fs::symlink(crate::fixture::plugin(), &link).expect("link");
+    let mut config = rig.config();
+    config.builtin_drivers.iter_mut().filter(|d| d.name == "raw_exec").for_each(|d| d.program.clone_from(&link));
+    config.patience.driver = std::time::Duration::from_millis(200);
+    let node = client::Client::start(config).await.expect("start");
+    rig.driver_ready("raw_exec").await;
+    let script = "trap 'exit 9' INT; echo $$ > $NOMAD_ALLOC_DIR/data/pid; while :; do sleep 0.02; done";
+    let (a, job) = alloc("service", vec![sh("t", script)]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the pid", || pid_file(&rig, a.id).is_some()).await;
+    let pid = pid_file(&rig, a.id).expect("pid");
+    // It does not come back.
+    std::fs::remove_file(&link).expect("removed");
+    let started = format!("{} raw_exec", link.display());
+    let plugins = crate::fixture::processes(rig.dir.path()).into_iter().filter(|(_, line)| line.starts_with(&started));
+    plugins.for_each(|(pid, _)| crate::faults::kill(pid));
+    rig.server.stop_alloc(a.id);
+    let update = rig.server.status(a.id, ClientStatus::Complete).await;
+    assert!(!alive(pid));
+    let ended = update.task_states["t"].events.iter().find(|e| e.kind == "Terminated").expect("terminated");
+    assert_eq!(ended.exit_code, 9, "{:?}", kinds(&update.task_states["t"]));
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
 /// Changes the records of a node that does not run.
 fn tamper(rig: &Rig, sql: &str, id: AllocId) {
     let path = rig.dir.path().join("client/node.sqlite");
