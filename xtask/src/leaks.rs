@@ -143,10 +143,6 @@ fn watched(binary: &Binary, args: &[&str]) -> Result<(bool, Leaks)> {
         let _ = kill_process(pid, Signal::KILL);
     }
     while matches!(wait(WaitOptions::empty()), Ok(Some(_))) {}
-    for what in leaks.rest.iter().filter_map(|what| what.strip_prefix("cgroup ")) {
-        // Only an empty one goes.
-        let _ = fs::remove_dir(what);
-    }
     crate::local::remove(&temporary);
     Ok((passed, leaks))
 }
