@@ -132,6 +132,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_confined_thread_reaches_its_own_directories_only() {
+        let temp = tempfile::tempdir().expect("temp dir");
+        let [root, offered, outside] = ["root", "offered", "outside"].map(|name| temp.path().join(name));
+        for dir in [&root, &offered, &outside] {
+            std::fs::create_dir_all(dir.join("d")).expect("dir");
+            std::fs::write(dir.join("f"), "text").expect("file");
+        }
+        let extra = vec![ExtraPath::parse(&format!("d:r:{}", offered.display())).expect("a path")];
+        // The restriction is for a thread and what it starts.
+        let thread = std::thread::spawn(move || {
+            let why_not = confine(&root, None, &extra);
+            let inside = std::fs::write(root.join("new"), "x").and_then(|()| std::fs::rename(root.join("new"), root.join("d/new")));
+            let offered = (std::fs::read(offered.join("f")).is_ok(), std::fs::write(offered.join("new"), "x").is_ok());
+            let outside = (std::fs::read(outside.join("f")).is_ok(), std::fs::write(outside.join("new"), "x").is_ok());
+            (why_not, inside.is_ok(), offered, outside)
+        });
+        let (why_not, inside, offered, outside) = thread.join().expect("no panic");
+        match why_not {
+            None => assert_eq!((inside, offered, outside), (true, (true, false), (false, false))),
+            Some(why) => assert!(why.contains("Landlock"), "{why}"),
+        }
+    }
+
+    #[test]
     fn extra_paths_as_operators_write_them() {
         let path = ExtraPath::parse("d:rx:/opt/a:b").expect("fine");
         assert!(path.directory && path.read && path.execute && !path.write && !path.create);

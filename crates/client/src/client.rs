@@ -105,6 +105,7 @@ impl Client {
         let inherited =
             env::inherited(&denylist, std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))));
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
+        let allocs = Allocs::default();
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
             store,
@@ -119,6 +120,7 @@ impl Client {
             stop: CancellationToken::new(),
             launcher: OnceCell::new(),
             seeds: AtomicU64::new(seed),
+            allocs: allocs.clone(),
         });
 
         let (node_commands, commands) = mpsc::unbounded_channel();
@@ -126,7 +128,6 @@ impl Client {
         let reset = Arc::new(Notify::new());
         let slots = restored.slots.into_iter().map(|(key, attempted, highest_epoch)| (key, Stored { attempted, highest_epoch })).collect();
         let remote_loop = RemoteLoop::new(ctx.clone(), remote_commands, slots, reset.clone());
-        let allocs = Allocs::default();
         let mut node_loop = NodeLoop {
             ctx: ctx.clone(),
             allocs: allocs.clone(),

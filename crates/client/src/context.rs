@@ -16,7 +16,15 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::ClientConfig, drivers::Drivers, fingerprint::Cpu, lease::Lease, leftovers::Places, outbox::Outbox, remote::RemoteManager,
+    alloc::AllocHandle,
+    config::ClientConfig,
+    drivers::Drivers,
+    fingerprint::Cpu,
+    lease::Lease,
+    leftovers::Places,
+    node::{self, Allocs},
+    outbox::Outbox,
+    remote::RemoteManager,
     store::LocalStore,
 };
 
@@ -37,12 +45,19 @@ pub(crate) struct NodeContext {
     pub(crate) stop: CancellationToken,
     pub(crate) launcher: OnceCell<Launcher>,
     pub(crate) seeds: AtomicU64,
+    /// Loops of this node's allocations.
+    pub(crate) allocs: Allocs,
 }
 
 impl NodeContext {
     /// The node as it is registered now.
     pub(crate) fn node(&self) -> Arc<Node> {
         self.node.borrow().clone()
+    }
+
+    /// The loop of an allocation of this node.
+    pub(crate) fn alloc(&self, id: model::AllocId) -> Option<AllocHandle> {
+        node::handle(&self.allocs, id)
     }
 
     /// A number that no other call gets.

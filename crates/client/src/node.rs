@@ -16,9 +16,10 @@ use tokio::{
 
 use crate::{
     alloc::{
-        AllocCommand, AllocHandle, AllocLoop,
+        AllocCommand, AllocHandle, AllocLoop, AllocView,
         record::{AllocRecord, TaskRecord},
         run::Origin,
+        sticky,
     },
     context::{NodeContext, now_ns},
     error::RequestError,
@@ -334,8 +335,11 @@ impl NodeLoop {
     /// Ended allocations go, oldest first, while the disk is too full or there are too many.
     fn collect_surplus(&self) {
         let all = handles(&self.allocs);
+        // What a successor has yet to take over stays.
+        let awaited: HashSet<AllocId> = all.iter().filter_map(|(_, h)| takes_over(&h.view.borrow())).collect();
         let ended: Vec<(i64, AllocHandle)> = all
             .iter()
+            .filter(|(id, _)| !awaited.contains(id))
             .filter_map(|(_, h)| {
                 let view = h.view.borrow();
                 (view.over && view.ended_at > 0).then(|| (view.ended_at, h.clone()))
@@ -350,6 +354,13 @@ impl NodeLoop {
         }
         tracing::trace!(now = now_ns(), "looked for allocations to collect");
     }
+}
+
+/// The allocation whose data this one takes over before its first task starts.
+fn takes_over(view: &AllocView) -> Option<AllocId> {
+    let group = view.job.group(&view.alloc.task_group)?;
+    let waits = !view.over && view.runs.is_empty() && sticky::wanted(group);
+    waits.then_some(view.alloc.previous_allocation)
 }
 
 fn origin(restored: RestoredAlloc) -> Result<Origin, String> {

@@ -5,7 +5,7 @@
 //! not about syntax.
 
 use crate::{
-    job::{Job, TaskGroup, job_type},
+    job::{Job, TaskGroup, VolumeRequest, job_type},
     task::Task,
 };
 
@@ -85,14 +85,22 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         used: |g| g.volumes.values().any(|v| v.kind == "csi"),
     },
     Refused {
-        feature: "volume of type \"host\"",
-        reason: "nodes do not mount host volumes yet; with raw_exec name the path directly",
-        used: |g| g.volumes.values().any(|v| v.kind != "csi"),
+        feature: "volume.per_alloc of type \"host\"",
+        reason: "a host volume is one directory of its node, which all allocations there share; name another source for each group",
+        used: |g| g.volumes.values().any(|v| v.kind != "csi" && v.per_alloc),
     },
     Refused {
-        feature: "ephemeral_disk.sticky and ephemeral_disk.migrate",
-        reason: "data of an allocation is not carried over to the next one yet",
-        used: |g| g.ephemeral_disk.as_ref().is_some_and(|d| d.sticky == Some(true) || d.migrate == Some(true)),
+        feature: "volume.access_mode, attachment_mode and mount_options of type \"host\"",
+        reason: "they are for CSI volumes; a host volume has read_only",
+        used: |g| {
+            let asks = |v: &VolumeRequest| !v.access_mode.is_empty() || !v.attachment_mode.is_empty() || v.mount_options.is_some();
+            g.volumes.values().any(|v| v.kind != "csi" && asks(v))
+        },
+    },
+    Refused {
+        feature: "ephemeral_disk.migrate",
+        reason: "data is taken over on the same node only (ephemeral_disk.sticky), it is not copied between nodes yet",
+        used: |g| g.ephemeral_disk.as_ref().is_some_and(|d| d.migrate == Some(true)),
     },
     Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |g| g.services.iter().any(|s| s.provider == "nomad") },
     Refused {
@@ -113,7 +121,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "dispatch_payload", reason: "dispatch is not implemented yet", used: |t| t.dispatch_payload.is_some() },
-    Refused { feature: "volume_mount", reason: "nodes do not mount volumes yet", used: |t| !t.volume_mounts.is_empty() },
     Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |t| t.services.iter().any(|s| s.provider == "nomad") },
     Refused {
         feature: "service with provider \"consul\" (the default), connect included",

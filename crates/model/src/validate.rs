@@ -2,6 +2,8 @@
 //!
 //! The layout is that of Go's multierror: a count line, one starred line for each mistake, nested lists as they are.
 
+mod files;
+
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
@@ -273,6 +275,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         }
     }
     check_networks(&g.networks, e);
+    files::check_volumes(g, e);
     if let Some(disk) = &g.ephemeral_disk {
         e.when(disk.size_mb.is_some_and(|s| s < 10), || {
             format!("minimum ephemeral disk size is 10 MB; requested {}", disk.size_mb.unwrap_or_default())
@@ -460,6 +463,7 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     for action in &t.actions {
         e.when(action.command.is_empty(), || format!("Action {:?} is missing its command", action.name));
     }
+    files::check_task(g, t, e);
     e.refusals(unsupported::refusals(unsupported::TASK, t));
 }
 

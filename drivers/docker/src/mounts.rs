@@ -74,10 +74,13 @@ fn host_path(source: &str, task: &TaskConfig, plugin: &PluginConfig, place: Plac
 
 /// One entry of `Binds`.
 fn bind(source: &str, target: &str, mode: &str, plugin: &PluginConfig) -> Result<String, Error> {
+    labelled(source, target, mode, plugin.volumes.selinuxlabel.as_str())
+}
+
+fn labelled(source: &str, target: &str, mode: &str, label: &str) -> Result<String, Error> {
     if source.contains(':') || target.contains(':') {
         return invalid(format!("a bind of {source:?} to {target:?} cannot be expressed because of the colon; use a `mount` block"));
     }
-    let label = plugin.volumes.selinuxlabel.as_str();
     let modes: Vec<&str> = mode.split(',').chain([label]).filter(|m| !m.is_empty()).collect();
     Ok(match modes.is_empty() {
         true => format!("{source}:{target}"),
@@ -139,6 +142,13 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
             "bidirectional" => "rshared",
             other => other,
         };
+        if !mount.selinux_label.is_empty() {
+            // Only the older form knows labels.
+            let access = if mount.readonly { "ro" } else { "rw" };
+            let bind = labelled(&mount.host_path, &mount.task_path, &format!("{access},{propagation}"), &mount.selinux_label)?;
+            out.binds.push(bind);
+            continue;
+        }
         out.mounts.push(json!({
             "Type": "bind", "Source": mount.host_path, "Target": mount.task_path, "ReadOnly": mount.readonly,
             "BindOptions": {"Propagation": propagation},
@@ -279,5 +289,8 @@ mod tests {
             json!({"Type": "bind", "Source": "/srv/v", "Target": "/v", "ReadOnly": true, "BindOptions": {"Propagation": "rslave"}});
         assert_eq!(found.mounts, [wanted]);
         assert!(mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err());
+        task.mounts[0].selinux_label = "Z".into();
+        let found = mounts(&task, &TaskOptions::default(), &plugin(false, "z"), Place::Local).expect("fine");
+        assert_eq!(found.binds.last().map(String::as_str), Some("/srv/v:/v:ro,rslave,Z"), "the mount's own label wins");
     }
 }

@@ -88,7 +88,7 @@ fn under_nomad(agent: &mut Agent, cloud: &Cloud) -> Result<()> {
 }
 
 /// A Python that has moto.
-fn python() -> Result<PathBuf> {
+pub(crate) fn python() -> Result<PathBuf> {
     let dir = target_dir().join("interop/moto");
     fs::create_dir_all(target_dir().join("interop"))?;
     peer::cached(&dir, |out| {

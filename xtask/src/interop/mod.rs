@@ -1,5 +1,6 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
+mod artifacts;
 pub(crate) mod cluster;
 mod disk_full;
 mod docker;
@@ -39,6 +40,11 @@ const CHECKS: &[Check] = &[
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("chaos", "each fault of `cargo xtask chaos` once: nothing lost, doubled, leaked or told wrongly", chaos::check),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
+    (
+        "artifacts",
+        "tasks get what git and an S3 that checks signatures have, at the ref and with the keys that the job names",
+        artifacts::check,
+    ),
     ("docker", "a real engine runs a job: logs, exec, stats, out of memory; plugin, agent and engine are killed in turn", docker::check),
     (
         "docker-remote",

@@ -343,6 +343,14 @@ fn client_config(
     if let Some(n) = c.gc_max_allocs {
         config.gc.max_allocs = n as usize;
     }
+    for (name, volume) in &c.host_volume {
+        let path = Path::new(&volume.path);
+        if !path.is_absolute() {
+            r.wrong(format!("client.host_volume {name:?}: path must be absolute, it is {:?}", volume.path));
+        } else if !path.exists() {
+            r.wrong(format!("client.host_volume {name:?}: {} does not exist; make it before the agent starts", volume.path));
+        }
+    }
     config.host_volumes = c
         .host_volume
         .iter()
@@ -521,6 +529,20 @@ mod tests {
             (json!({"leave_on_terminate": true}), json!({"deadline": "soon"}), "drain_on_shutdown.deadline"),
         ] {
             assert!(with(top, drain).expect_err("a mistake").contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn host_volumes_are_directories_that_are_there() {
+        let with = |path: &str| {
+            check(
+                json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "host_volume": {"v": {"path": path, "read_only": true}}}}),
+            )
+        };
+        let volume = with("/tmp").expect("fine").client.expect("client").host_volumes.remove("v").expect("a volume");
+        assert_eq!((volume.name.as_str(), volume.path.as_str(), volume.read_only), ("v", "/tmp", true));
+        for (path, part) in [("relative", "must be absolute"), ("", "must be absolute"), ("/tmp/no/such/directory", "does not exist")] {
+            assert!(with(path).expect_err(path).contains(part), "{path}");
         }
     }
 

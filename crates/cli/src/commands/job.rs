@@ -463,7 +463,7 @@ async fn plan(args: Plan) -> Result<ExitCode> {
     }
     output::line("Scheduler dry-run:");
     let failed: std::collections::BTreeMap<String, model::AllocMetric> =
-        serde_json::from_value(answer["FailedTGAllocs"].clone()).unwrap_or_default();
+        api::go_json::from_value(answer["FailedTGAllocs"].clone()).context("the agent's account of what could not be placed")?;
     if failed.is_empty() {
         output::line("- All tasks successfully allocated.");
     } else {

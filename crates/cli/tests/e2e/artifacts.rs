@@ -1,8 +1,9 @@
-//! Artifacts, from the outside: the example, and SIGKILL for the agent in the middle of a download.
+//! What tasks find in their directories, from the outside: the examples, and SIGKILL for the agent in the middle of a download.
 
 use std::{
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener},
+    os::unix::fs::PermissionsExt,
     sync::{Arc, Mutex},
 };
 
@@ -54,6 +55,40 @@ fn the_artifact_example_runs() {
     let done = agent.alloc("artifact", "complete");
     assert_eq!(agent.logs(&done, "greet"), "fetched for greet\n");
     assert_eq!(*asked.lock().expect("lock"), 1);
+}
+
+#[test]
+fn the_volume_example_runs() {
+    let shared = tempfile::tempdir().expect("temp dir");
+    std::fs::set_permissions(shared.path(), std::fs::Permissions::from_mode(0o777)).expect("mode");
+    let volume = |name: &str, more: &str| format!("  host_volume {name:?} {{\n    path = {:?}\n{more}  }}\n", shared.path());
+    let agent = Agent::start(&format!("client {{\n{}{}}}", volume("shared", ""), volume("certs", "    read_only = true\n")));
+    let file = example("volume.nomad.hcl").display().to_string();
+    // Isolation needs root: elsewhere only the way to the scheduler is looked at.
+    if !rustix::process::geteuid().is_root() {
+        agent.cli_ok(&["job", "validate", &file]);
+        return;
+    }
+    until("the exec driver", || {
+        let nodes = agent.get("/v1/nodes")?;
+        (nodes[0]["Drivers"]["exec"]["Healthy"] == true).then_some(())
+    });
+    agent.cli_ok(&["job", "run", &file]);
+    let done = agent.alloc("volume", "complete");
+    assert_eq!(agent.logs(&done, "write"), "written\n");
+    assert_eq!(std::fs::read_to_string(shared.path().join("log")).expect("there"), "written\n");
+    assert!(!shared.path().join("x").exists(), "the read-only view was written through");
+
+    // A volume that may only be read is for jobs that only read; one that no node has keeps the job waiting with the reason.
+    let hcl = std::fs::read_to_string(&file).expect("the example");
+    let dir = tempfile::tempdir().expect("temp dir");
+    for (from, to) in [("read_only = true", "read_only = false"), ("source = \"shared\"", "source = \"missing\"")] {
+        let changed = dir.path().join("changed.nomad.hcl");
+        std::fs::write(&changed, hcl.replace("job \"volume\"", "job \"waits\"").replace(from, to)).expect("file");
+        let out = agent.cli(&["job", "plan", &changed.display().to_string()]);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(text.contains("missing compatible host volumes"), "{from} -> {to}: {text}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
     artifacts,
     machine::{Exit, StartFailure},
     run::AllocCommand,
-    task_config,
+    sticky, task_config,
 };
 use crate::{
     cgroup::{self, TaskCgroup},
@@ -123,6 +123,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     let begin = std::time::Instant::now();
     let capabilities = driver.capabilities().unwrap_or_default();
     let cgroup = subject.cgroup();
+    sticky::take_over(subject, group, interrupted).await?;
     prepare(subject, task, cgroup.clone()).await?;
     artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
     if interrupted.is_cancelled() {

@@ -7,6 +7,7 @@ pub(crate) mod machine;
 mod machine_tests;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod sticky;
 pub(crate) mod task_config;
 
 pub(crate) use machine::RemoteView;

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use driver_host::{Capabilities, Driver, FsIsolation, TaskConfig, proto::driver as wire};
 use hcl_lang::{Vars, interpolate};
-use model::{Allocation, Job, Node, Task, TaskGroup, task::LogConfig};
+use model::{
+    Allocation, Job, Node, Task, TaskGroup,
+    task::{LogConfig, VolumeMount},
+};
 
 use super::machine::StartFailure;
 use crate::{
     cgroup::TaskCgroup,
     config::ClientConfig,
-    dirs::{AllocDirs, TaskDirs},
+    dirs::AllocDirs,
     env::{EnvInput, PathView},
     fingerprint::Cpu,
 };
@@ -106,7 +109,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
         env: vars.env.clone(),
         device_env: BTreeMap::new(),
         resources: Some(resources(input)),
-        mounts: mounts(input, &task_dirs).map_err(setup)?,
+        mounts: mounts(input, &vars).map_err(setup)?,
         devices: Vec::new(),
         user,
         alloc_dir: dirs.root.display().to_string(),
@@ -184,38 +187,36 @@ fn network(n: &model::Network) -> wire::NetworkResource {
     }
 }
 
-/// Host volumes of the task, and the directories that an image or chroot driver shows at the root.
-fn mounts(input: &Input<'_>, _dirs: &TaskDirs) -> Result<Vec<wire::Mount>, String> {
-    input
-        .task
-        .volume_mounts
-        .iter()
-        .map(|mount| {
-            let name = mount.volume.as_deref().unwrap_or_default();
-            let request = input
-                .group
-                .volumes
-                .get(name)
-                .ok_or_else(|| format!("volume_mount names volume {name:?}, which the group does not ask for"))?;
-            if request.kind != "host" {
-                return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
-            }
-            if input.capabilities.no_mounts {
-                return Err(format!("driver {:?} cannot mount volumes; remove volume_mount {name:?}", input.task.driver));
-            }
-            let source = if request.per_alloc { format!("{}[{}]", request.source, input.alloc.index()) } else { request.source.clone() };
-            let volume = input.config.host_volumes.get(&source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
-            if !std::path::Path::new(&volume.path).exists() {
-                return Err(format!("the directory {} of host volume {source:?} does not exist on this node", volume.path));
-            }
-            Ok(wire::Mount {
-                task_path: mount.destination.clone().unwrap_or_default(),
-                host_path: volume.path.clone(),
-                readonly: volume.read_only || request.read_only || mount.read_only == Some(true),
-                propagation_mode: mount.propagation_mode.clone().unwrap_or_else(|| "private".into()),
-                selinux_label: mount.selinux_label.clone().unwrap_or_default(),
-                request_name: name.to_owned(),
-            })
-        })
-        .collect()
+/// Host volumes of the task.
+fn mounts(input: &Input<'_>, vars: &Vars) -> Result<Vec<wire::Mount>, String> {
+    input.task.volume_mounts.iter().map(|mount| volume(input, vars, mount)).collect()
+}
+
+fn volume(input: &Input<'_>, vars: &Vars, mount: &VolumeMount) -> Result<wire::Mount, String> {
+    let VolumeMount { volume, destination, read_only, propagation_mode, selinux_label } = mount;
+    let text = |value: &Option<String>| interpolate(value.as_deref().unwrap_or_default(), vars);
+    let name = text(volume);
+    let request =
+        input.group.volumes.get(&name).ok_or_else(|| format!("volume_mount names volume {name:?}, which the group does not ask for"))?;
+    if request.kind != "host" {
+        return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
+    }
+    if input.capabilities.no_mounts {
+        let driver = &input.task.driver;
+        return Err(format!("driver {driver:?} mounts nothing into its tasks: remove volume_mount {name:?} and use the path on the node"));
+    }
+    let source = &request.source;
+    let volume = input.config.host_volumes.get(source).ok_or_else(|| format!("this node has no host volume {source:?}"))?;
+    if !std::path::Path::new(&volume.path).exists() {
+        return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
+    }
+    let propagation = text(propagation_mode);
+    Ok(wire::Mount {
+        task_path: text(destination),
+        host_path: volume.path.clone(),
+        readonly: volume.read_only || request.read_only || *read_only == Some(true),
+        propagation_mode: if propagation.is_empty() { "private".into() } else { propagation },
+        selinux_label: text(selinux_label),
+        request_name: name,
+    })
 }

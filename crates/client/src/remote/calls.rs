@@ -390,6 +390,10 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
             format!("driver {:?} runs tasks where this node has no directory for them: artifacts cannot be delivered there", spec.driver);
         return Err(Preparation::Refused(format!("{why}; let the workload fetch them")));
     }
+    if !spec.volume_mounts.is_empty() {
+        let why = format!("driver {:?} runs tasks where the volumes of this node are not", spec.driver);
+        return Err(Preparation::Refused(format!("{why}: volume_mount cannot be honoured; use what the runtime has of its own")));
+    }
     let driver = ctx.drivers.get(&spec.driver, Duration::from_secs(20)).await.map_err(Preparation::Later)?;
     if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
         return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));

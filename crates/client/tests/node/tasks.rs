@@ -107,3 +107,70 @@ async fn tasks_live_through_a_restart_of_the_agent() {
     rig.server.status(a.id, ClientStatus::Complete).await;
     end(&rig, node).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sticky_disk_goes_to_the_successor_when_its_predecessor_has_ended() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let script = "trap 'echo last >> $NOMAD_ALLOC_DIR/data/log; exit 0' INT TERM
+        echo begin >> $NOMAD_ALLOC_DIR/data/log; echo mine >> $NOMAD_TASK_DIR/log
+        while :; do sleep 0.05; done";
+    let (a, mut job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
+    job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { sticky: Some(true), ..Default::default() });
+    rig.server.place(&a, &job);
+    let data = |id| std::fs::read_to_string(rig.alloc_dir(id).join("alloc/data/log")).unwrap_or_default();
+    eventually("the first run", || data(a.id) == "begin\n").await;
+    let b = model::Allocation { id: model::AllocId(uuid::Uuid::new_v4()), previous_allocation: a.id, ..a.clone() };
+    rig.server.place(&b, &job);
+    rig.server
+        .alloc(b.id, "the wait for the predecessor", |u| format!("{:?}", u.task_states["t"].events).contains("Waiting for the previous"))
+        .await;
+    assert_eq!(data(b.id), "", "nothing is taken from what still runs");
+    rig.server.stop_alloc(a.id);
+    eventually("the data with the successor", || data(b.id) == "begin\nlast\nbegin\n").await;
+    let own = std::fs::read_to_string(rig.alloc_dir(b.id).join("t/local/log")).expect("there");
+    assert_eq!(own, "mine\nmine\n");
+    assert!(!rig.alloc_dir(a.id).join("alloc/data").exists(), "moved, not copied");
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn host_volumes_reach_drivers_that_mount_and_are_refused_by_those_that_do_not() {
+    let rig = Rig::new().await;
+    let mut config = rig.config();
+    let shared = rig.dir.path().join("shared");
+    std::fs::create_dir(&shared).expect("dir");
+    let volume =
+        |path: &std::path::Path, read_only| model::node::HostVolume { name: "v".into(), path: path.display().to_string(), read_only };
+    config.host_volumes = [("shared".into(), volume(&shared, false)), ("gone".into(), volume(&rig.dir.path().join("gone"), true))].into();
+    let node = client::Client::start(config).await.expect("start");
+    rig.driver_ready("mock").await;
+    rig.driver_ready("raw_exec").await;
+    let known = rig.server.heard("the node's volumes", |h| h.node.as_ref().map(|n| n.host_volumes.clone())).await;
+    assert_eq!((known.len(), known["gone"].read_only), (2, true));
+    let placed = |driver: &str, config, source: &str, name: &str| {
+        let mut main = task("t", driver, config);
+        let mount = model::task::VolumeMount { volume: Some(name.into()), destination: Some("/data".into()), ..Default::default() };
+        main.volume_mounts = vec![mount];
+        let (a, mut job) = alloc("batch", vec![main]);
+        let request = model::job::VolumeRequest { kind: "host".into(), source: source.into(), ..Default::default() };
+        job.task_groups[0].volumes = [("data".to_owned(), request)].into();
+        rig.server.place(&a, &job);
+        a.id
+    };
+    let fine = placed("mock", json!({"run_for": "1ms"}), "shared", "data");
+    rig.server.status(fine, ClientStatus::Complete).await;
+    for (driver, config, source, name, part) in [
+        ("raw_exec", json!({"command": "/bin/true"}), "shared", "data", "mounts nothing into its tasks"),
+        ("mock", json!({"run_for": "1ms"}), "gone", "data", "does not exist on this node"),
+        ("mock", json!({"run_for": "1ms"}), "unknown", "data", "no host volume"),
+        ("mock", json!({"run_for": "1ms"}), "shared", "other", "does not ask for"),
+    ] {
+        let id = placed(driver, config, source, name);
+        let update = rig.server.status(id, ClientStatus::Failed).await;
+        let text = format!("{:?}", update.task_states["t"].events);
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    end(&rig, node).await;
+}

@@ -114,11 +114,46 @@ fn mistakes_by_name() {
             small(none(), none(), json!({"Constraints": [{"Operand": "distinct_hosts"}]})),
             format!("{t}Constraint 1 has disallowed Operand at task level: distinct_hosts"),
         ),
+        (
+            small(none(), json!({"Volumes": {"v": {"Type": "nfs", "Source": "s"}}}), none()),
+            format!("{g}volume \"v\" has unrecognised type \"nfs\": there are host and csi"),
+        ),
+        (small(none(), json!({"Volumes": {"v": {"Type": "host"}}}), none()), format!("{g}volume \"v\" has an empty source")),
+        (
+            small(none(), none(), json!({"VolumeMounts": [{"Volume": "v", "Destination": "/v"}]})),
+            format!("{t}Volume Mount (0) validation failed: references undefined volume \"v\""),
+        ),
+        (
+            small(none(), json!({"Volumes": {"v": {"Source": "s"}}}), json!({"VolumeMounts": [{"Volume": "v"}]})),
+            format!("{t}Volume Mount (0) validation failed: destination must be specified"),
+        ),
     ];
     for (j, expected) in cases {
         let found = errors(&j);
         assert!(found.contains(&expected), "expected {expected:?} among {found:#?}");
     }
+    let artifacts = [
+        (json!({}), "source must be specified"),
+        (json!({"GetterSource": "hg::http://h/r"}), "artifacts are not fetched by hg: use git, or an archive by https"),
+        (json!({"GetterSource": "https://h/a", "GetterMode": "all"}), "invalid mode \"all\"; must be one of: any, file, dir"),
+        (json!({"GetterSource": "https://h/a", "RelativeDest": "../../x"}), "destination \"../../x\" leaves the directories of the task"),
+        (json!({"GetterSource": "https://h/a", "Chown": true}), "chown gives the files to the task's user, and the task names none"),
+        (
+            json!({"GetterSource": "https://h/a", "GetterOptions": {"checksum": "md5:12"}}),
+            "checksum \"md5:12\" must be TYPE:HEX in full, with type md5, sha1, sha256, sha512, or file:ADDRESS of a list",
+        ),
+        (json!({"GetterSource": "git::https://h/r", "GetterHeaders": {"a": "b"}}), "headers are sent with http and https sources only"),
+    ];
+    for (artifact, expected) in artifacts {
+        let found = errors(&small(none(), none(), json!({"Artifacts": [artifact]})));
+        assert_eq!(found, [format!("{t}Artifact 1 validation failed: {expected}")]);
+    }
+    let fine = json!([
+        {"GetterSource": "${meta.mirror}/a", "RelativeDest": "${NOMAD_ALLOC_DIR}/x", "GetterOptions": {"checksum": "md5:${meta.sum}"}},
+        {"GetterSource": "https://h/a", "RelativeDest": "../alloc/data", "GetterOptions": {"checksum": "file:https://h/SUMS"}},
+        {"GetterSource": "https://h/a", "GetterOptions": {"checksum": "d41d8cd98f00b204e9800998ecf8427e"}, "GetterHeaders": {"a": "b"}}
+    ]);
+    assert_eq!(errors(&small(none(), none(), json!({"Artifacts": fine}))), Vec::<String>::new());
     let twice = job(json!({"ID": "x", "TaskGroups": [
         {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d", "Leader": true}, {"Name": "t", "Driver": "d", "Leader": true}]},
         {"Name": "a", "Tasks": [{"Name": "t", "Driver": "d"}]}
@@ -148,15 +183,19 @@ fn refused_features_are_refused_by_name() {
         small(none(), json!({"Disconnect": {"LostAfter": "1m"}}), none()),
         small(none(), json!({"MaxClientDisconnect": "1m", "StopAfterClientDisconnect": "1m", "PreventRescheduleOnLost": true}), none()),
         small(none(), json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}), none()),
-        small(none(), json!({"Volumes": {"a": {"Type": "csi"}, "b": {"Type": "host"}}}), none()),
-        small(none(), json!({"EphemeralDisk": {"Sticky": true}}), none()),
+        small(
+            none(),
+            json!({"Volumes": {"a": {"Type": "csi", "Source": "a"}, "b": {"Source": "b", "PerAlloc": true}, "c": {"Source": "c", "AccessMode": "x"}}}),
+            none(),
+        ),
+        small(none(), json!({"EphemeralDisk": {"Migrate": true}}), none()),
         small(none(), json!({"Services": [{"Provider": "nomad"}, {"Provider": "consul"}], "Consul": {}}), none()),
         small(
             none(),
             none(),
             json!({
-                "Artifacts": [{"GetterSource": "x"}], "Templates": [{}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
-                "VolumeMounts": [{}], "Services": [{"Provider": "nomad"}, {}], "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
+                "Templates": [{}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
+                "Services": [{"Provider": "nomad"}, {}], "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
                 "Schedule": {}
             }),
         ),

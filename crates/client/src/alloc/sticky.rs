@@ -1,0 +1,104 @@
+//! The data of an allocation goes to the one that replaces it on the same node, when the group's `ephemeral_disk` is sticky.
+//!
+//! What goes is the shared `alloc/data` and each task's `local`, by one rename each: whoever is killed in the middle goes on where it was.
+
+use std::{fs, io, path::PathBuf};
+
+use model::TaskGroup;
+use tokio_util::sync::CancellationToken;
+
+use super::{effects::Subject, machine::StartFailure, run::AllocCommand};
+use crate::{context::now_ns, dirs::AllocDirs, events};
+
+/// Waits for the end of the previous allocation and takes its data over. Nothing is done for groups without a sticky disk, or when the previous
+/// allocation was elsewhere. Tasks of an allocation may do this at the same time.
+pub(crate) async fn take_over(subject: &Subject, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    let previous = subject.alloc.previous_allocation;
+    if !wanted(group) || previous.is_nil() {
+        return Ok(());
+    }
+    let from = AllocDirs::new(&subject.ctx.config.alloc_dir, previous);
+    if !from.root.exists() {
+        return Ok(());
+    }
+    if let Some(handle) = subject.ctx.alloc(previous) {
+        let mut view = handle.view.clone();
+        if !view.borrow().over {
+            let what = format!("Waiting for the previous allocation {} to end: its data is taken over", previous.short());
+            let event = Box::new(events::setup(now_ns(), &what));
+            let _ = subject.notes.send(AllocCommand::Noted { task: subject.task.clone(), event });
+        }
+        tokio::select! {
+            biased;
+            () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
+            // A loop that has gone has nothing running either.
+            _ = view.wait_for(|view| view.over) => {}
+        }
+    }
+    let to = subject.dirs();
+    let tasks: Vec<String> = group.tasks.iter().map(|t| t.name.to_string()).collect();
+    let moved = tokio::task::spawn_blocking(move || move_data(&from, &to, &tasks)).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    moved.map_err(|e| StartFailure::Setup {
+        why: format!("take over the data of the previous allocation {previous}: {e}"),
+        recoverable: true,
+    })
+}
+
+/// Does the group keep its data from one allocation to the next?
+pub(crate) fn wanted(group: &TaskGroup) -> bool {
+    group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true))
+}
+
+fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> io::Result<()> {
+    to.create()?;
+    let mut pairs: Vec<(PathBuf, PathBuf)> = vec![(from.shared().join("data"), to.shared().join("data"))];
+    for task in tasks {
+        to.task(task).create(None)?;
+        pairs.push((from.task(task).local, to.task(task).local));
+    }
+    for (from, to) in pairs {
+        // Over the empty directory that has just been made.
+        match fs::rename(&from, &to) {
+            Ok(()) => tracing::info!(from = %from.display(), to = %to.display(), "data taken over"),
+            // Moved before, by an earlier start or for another task of the group.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            // The allocation has data of its own already: nothing of either is lost.
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tracing::warn!(from = %from.display(), to = %to.display(), "data stays where it is: the allocation has its own");
+            }
+            Err(e) => return Err(io::Error::new(e.kind(), format!("move {} to {}: {e}", from.display(), to.display()))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::AllocId;
+
+    use super::*;
+
+    #[test]
+    fn data_moves_once_and_is_never_overwritten() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let dirs = || AllocDirs::new(dir.path(), AllocId(uuid::Uuid::new_v4()));
+        let (from, to) = (dirs(), dirs());
+        let tasks = ["a".to_owned(), "b".to_owned()];
+        from.create().expect("made");
+        from.task("a").create(None).expect("made");
+        fs::write(from.shared().join("data/d"), "d").expect("file");
+        fs::write(from.task("a").local.join("l"), "l").expect("file");
+        for _ in 0..2 {
+            // The second time nothing is left to move; `b` is new.
+            move_data(&from, &to, &tasks).expect("moved");
+        }
+        let text = |path: PathBuf| fs::read_to_string(path).expect("there");
+        assert_eq!((text(to.shared().join("data/d")), text(to.task("a").local.join("l"))), ("d".into(), "l".into()));
+        assert!(to.task("b").local.is_dir() && from.logs().is_dir(), "logs stay with the allocation that wrote them");
+        let again = dirs();
+        again.create().expect("made");
+        fs::write(again.shared().join("data/d"), "other").expect("file");
+        move_data(&again, &to, &tasks).expect("nothing is overwritten");
+        assert_eq!((text(to.shared().join("data/d")), text(again.shared().join("data/d"))), ("d".into(), "other".into()));
+    }
+}

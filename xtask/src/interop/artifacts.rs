@@ -1,0 +1,162 @@
+//! Artifacts from real peers: repositories by git, objects of an S3 that checks signatures.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Verdict, cluster::Agent, ecs};
+use crate::{
+    local::{self, until},
+    process::Run,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A server of moto that checks signatures: after the first calls, which make a user, a bucket and an object, nothing is answered without one.
+const S3: &str = r#"
+import os, sys, json
+os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"
+from moto.server import ThreadedMotoServer
+import boto3
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+address = "http://%s:%s" % server.get_host_and_port()
+def client(service):
+    return boto3.client(service, endpoint_url=address, region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="x")
+iam, s3 = client("iam"), client("s3")
+iam.create_user(UserName="fetcher")
+key = iam.create_access_key(UserName="fetcher")["AccessKey"]
+allow = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+iam.put_user_policy(UserName="fetcher", PolicyName="s3", PolicyDocument=json.dumps(allow))
+s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+s3.put_object(Bucket="bucket", Key="dir/a b+c.txt", Body=b"from s3\n")
+print(json.dumps({"address": address, "id": key["AccessKeyId"], "secret": key["SecretAccessKey"]}), flush=True)
+sys.stdin.read()
+"#;
+
+/// Ends with its stdin, and with this value.
+struct Moto(Child);
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The check.
+pub(crate) fn check() -> Result<Verdict> {
+    if !Run::new("git", ["--version"]).succeeds() && !Run::new("apt-get", ["install", "-y", "git"]).succeeds() {
+        return Ok(Verdict::Skipped("there is no git, and it cannot be installed".into()));
+    }
+    let python = match ecs::python() {
+        Ok(python) => python,
+        Err(why) => return Ok(Verdict::Skipped(format!("moto cannot be installed: {why:#}"))),
+    };
+    let dir = std::env::temp_dir().join(format!("drover-interop-artifacts-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let result = with_peers(&python, &dir);
+    local::remove(&dir);
+    result.map(|()| Verdict::Passed)
+}
+
+fn with_peers(python: &Path, dir: &Path) -> Result<()> {
+    let repository = repository(dir)?;
+    let mut child = Command::new(python).args(["-c", S3]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let out = child.stdout.take().context("no stdout")?;
+    let moto = Moto(child);
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line)?;
+    let s3: Value = serde_json::from_str(&line).context("moto did not start")?;
+    let offered = format!("client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  }}\n}}", dir.display());
+    let agent = Agent::start("artifacts", &[], &offered)?;
+    let result = story(&agent, &repository, &s3).with_context(|| format!("the end of the agent's log:\n{}", agent.log_tail()));
+    drop(agent);
+    drop(moto);
+    result
+}
+
+/// A repository with a tag, a later commit and a submodule.
+fn repository(dir: &Path) -> Result<PathBuf> {
+    let git = |at: &Path, args: &[&str]| {
+        let identity = ["-c", "user.name=drover", "-c", "user.email=drover@localhost", "-c", "protocol.file.allow=always"];
+        Run::new("git", identity.iter().chain(args).copied()).dir(at).quiet().run()
+    };
+    let (inner, outer) = (dir.join("inner"), dir.join("outer"));
+    for (at, file, text) in [(&inner, "inner.txt", "inner\n"), (&outer, "said.txt", "first\n")] {
+        fs::create_dir_all(at.join("sub"))?;
+        git(at, &["init", "--quiet", "--initial-branch", "main"])?;
+        fs::write(at.join(file), text)?;
+        fs::write(at.join("sub/below.txt"), "below\n")?;
+        git(at, &["add", "."])?;
+        git(at, &["commit", "--quiet", "-m", "first"])?;
+    }
+    git(&outer, &["tag", "v1"])?;
+    fs::write(outer.join("said.txt"), "second\n")?;
+    git(&outer, &["submodule", "--quiet", "add", &format!("file://{}", inner.display()), "module"])?;
+    git(&outer, &["commit", "--quiet", "-a", "-m", "second"])?;
+    Ok(outer)
+}
+
+fn story(agent: &Agent, repository: &Path, s3: &Value) -> Result<()> {
+    until("a ready node", BOUND, || {
+        let nodes = agent.get("/v1/nodes")?;
+        Ok((nodes[0]["Status"] == "ready" && nodes[0]["Drivers"]["raw_exec"]["Healthy"] == true).then_some(()))
+    })?;
+    let git = format!("git::file://{}", repository.display());
+    let object = format!("s3::{}/bucket/dir/a%20b%2Bc.txt", s3["address"].as_str().unwrap_or_default());
+    let keys = |secret: &Value| json!({"aws_access_key_id": s3["id"], "aws_access_key_secret": secret, "region": "eu-west-1"});
+    for (id, source, options, file, text) in [
+        ("newest", git.clone(), json!({}), "said.txt", "second\n"),
+        ("module", git.clone(), json!({}), "module/inner.txt", "inner\n"),
+        ("tag", git.clone(), json!({"ref": "v1"}), "said.txt", "first\n"),
+        ("branch", git.clone(), json!({"ref": "main", "depth": "1"}), "said.txt", "second\n"),
+        ("below", format!("{git}//sub"), json!({}), "below.txt", "below\n"),
+        ("object", object.clone(), keys(&s3["secret"]), "a b+c.txt", "from s3\n"),
+    ] {
+        agent.put("/v1/jobs", &job(id, &source, &options, file))?;
+        let alloc = ended(agent, id)?;
+        ensure!(alloc["ClientStatus"] == "complete", "{id}: {}", alloc["TaskStates"]["t"]["Events"]);
+        let log = agent.text(&format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", alloc["ID"].as_str().unwrap_or_default()))?;
+        ensure!(log == text, "{id}: the task read {log:?}");
+    }
+    for (id, source, options, part) in [
+        ("no-ref", git, json!({"ref": "nothing"}), "git checkout"),
+        ("no-leave", "git::file:///etc".to_owned(), json!({}), "does not offer"),
+        ("no-repository", format!("git::file://{}/none", repository.parent().unwrap_or(repository).display()), json!({}), "look for"),
+        ("no-key", object, keys(&json!("wrong")), "answered 403"),
+    ] {
+        agent.put("/v1/jobs", &job(id, &source, &options, "x"))?;
+        let alloc = ended(agent, id)?;
+        let events = alloc["TaskStates"]["t"]["Events"].to_string();
+        ensure!(alloc["ClientStatus"] == "failed" && events.contains(part), "{id}: {events}");
+    }
+    Ok(())
+}
+
+fn job(id: &str, source: &str, options: &Value, file: &str) -> Value {
+    json!({"Job": {"ID": id, "Type": "batch", "TaskGroups": [{
+        "Name": "g", "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+        "Tasks": [{
+            "Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/cat", "args": [format!("${{NOMAD_TASK_DIR}}/{file}")]},
+            "Resources": {"CPU": 10, "MemoryMB": 10}, "Artifacts": [{"GetterSource": source, "GetterOptions": options, "RelativeDest": "local/"}]
+        }]
+    }]}})
+}
+
+/// The job's allocation when it has ended.
+fn ended(agent: &Agent, id: &str) -> Result<Value> {
+    until(&format!("the end of job {id}"), BOUND, || {
+        let allocs = agent.get(&format!("/v1/job/{id}/allocations"))?;
+        let ended = |a: &&Value| matches!(a["ClientStatus"].as_str(), Some("complete" | "failed"));
+        Ok(allocs.as_array().into_iter().flatten().find(ended).cloned())
+    })
+}
