@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use driver_sdk::schema::{self, Spec, block, block_attrs, list, number, object, string};
-use driver_sdk::{Error, config};
+use driver_sdk::schema::Spec;
+use driver_sdk::{DriverConfig, Error};
 use globset::Glob;
-use serde::Deserialize;
 
 use crate::engine::Engine;
 use crate::engine::endpoint::{DEFAULT_SOCKET, Endpoint};
 
-/// Capabilities that tasks may have unless the operator says otherwise: the engine's own set without raw sockets.
+/// Capabilities that tasks may have unless the operator says otherwise, as in the schema: the engine's own set without raw sockets.
 pub(crate) const DEFAULT_ALLOW_CAPS: &[&str] = &[
     "audit_write",
     "chown",
@@ -32,73 +31,82 @@ pub(crate) const DEFAULT_ALLOW_CAPS: &[&str] = &[
 pub(crate) const EXTRA_LABELS: &[&str] = &["job_name", "job_id", "task_group_name", "task_name", "namespace", "node_name", "node_id"];
 
 /// Files of a TLS endpoint.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct TlsFiles {
+    /// File with the client's certificate.
     pub(crate) cert: String,
+    /// File with the client's private key.
     pub(crate) key: String,
+    /// File with the certificates that the engine's is checked against.
     pub(crate) ca: String,
 }
 
 /// Where credentials of registries come from.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct AuthSources {
     /// A `config.json` as `docker login` writes it.
     pub(crate) config: String,
-    /// Suffix of a credential helper: `docker-credential-<helper>`.
+    /// Suffix of a credential helper: the program `docker-credential-<helper>`.
     pub(crate) helper: String,
 }
 
 /// What is removed, and when.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct Gc {
+    /// Remove images that this driver has fetched, some time after their last task.
+    #[config(default = true)]
     pub(crate) image: bool,
-    #[serde(deserialize_with = "config::duration")]
+    /// How long after it.
+    #[config(default = "3m")]
     pub(crate) image_delay: Duration,
+    /// Remove containers when their task is destroyed.
+    #[config(default = true)]
     pub(crate) container: bool,
+    /// Containers of ours that no task belongs to.
     pub(crate) dangling_containers: Dangling,
 }
 
-impl Default for Gc {
-    fn default() -> Gc {
-        Gc { image: true, image_delay: Duration::from_secs(180), container: true, dangling_containers: Dangling::default() }
-    }
-}
-
 /// Containers of ours that no task belongs to.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct Dangling {
+    /// Remove them.
+    #[config(default = true)]
     pub(crate) enabled: bool,
-    #[serde(deserialize_with = "config::duration")]
+    /// How often is looked for them.
+    #[config(default = "5m")]
     pub(crate) period: Duration,
-    #[serde(deserialize_with = "config::duration")]
+    /// How old a container must be for it.
+    #[config(default = "5m")]
     pub(crate) creation_grace: Duration,
+    /// Say in the log what would be removed, and remove nothing.
+    #[config(default = false)]
     pub(crate) dry_run: bool,
 }
 
-impl Default for Dangling {
-    fn default() -> Dangling {
-        Dangling { enabled: true, period: Duration::from_secs(300), creation_grace: Duration::from_secs(300), dry_run: false }
-    }
-}
-
 /// Host paths and volumes.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct VolumePolicy {
+    /// Tasks may bind host paths and use volume drivers.
+    #[config(default = false)]
     pub(crate) enabled: bool,
+    /// SELinux label of binds: `z` or `Z`.
     pub(crate) selinuxlabel: String,
 }
 
 /// The engine's logging driver for tasks that name none.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct Logging {
-    #[serde(rename = "type")]
+    /// Its name.
+    #[config(rename = "type")]
     pub(crate) kind: String,
+    /// Its options.
+    #[config(block)]
     pub(crate) config: BTreeMap<String, String>,
 }
 
@@ -111,110 +119,87 @@ impl Logging {
 }
 
 /// The operator's `plugin "docker" { config { … } }` or `plugin "docker_remote" { config { … } }`.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct PluginConfig {
+    /// Where the engine listens: `unix:///path`, `tcp://host:port` or `ssh://user@host`. This machine's socket without it, where that is allowed.
     pub(crate) endpoint: String,
+    /// Configuration file of ssh for an `ssh` endpoint; the user's without it.
     pub(crate) ssh_config: String,
+    /// Where credentials of registries come from that tasks do not bring along.
     pub(crate) auth: AuthSources,
+    /// TLS of a `tcp` endpoint.
     pub(crate) tls: TlsFiles,
+    /// Further labels of containers: names or patterns of `job_name`, `job_id`, `task_group_name`, `task_name`, `namespace`, `node_name`, `node_id`.
     pub(crate) extra_labels: Vec<String>,
+    /// The engine's logging driver for tasks that name none; `json-file` with two files of 2 MiB without it.
     pub(crate) logging: Option<Logging>,
+    /// What is removed, and when.
     pub(crate) gc: Gc,
+    /// Host paths and volumes.
     pub(crate) volumes: VolumePolicy,
+    /// Tasks may have privileged containers and namespaces of the host.
+    #[config(default = false)]
     pub(crate) allow_privileged: bool,
-    pub(crate) allow_caps: Option<Vec<String>>,
-    pub(crate) allow_runtimes: Option<Vec<String>>,
+    /// Capabilities that tasks may have; `all` stands for every one.
+    #[config(default = ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"])]
+    pub(crate) allow_caps: Vec<String>,
+    /// Runtimes that tasks may name.
+    #[config(default = ["runc", "nvidia"])]
+    pub(crate) allow_runtimes: Vec<String>,
+    /// Runtime of tasks that a device plugin has given a GPU.
+    #[config(default = "nvidia")]
     pub(crate) nvidia_runtime: String,
-    pub(crate) infra_image: String,
-    #[serde(deserialize_with = "config::duration")]
+    /// Image of the container that holds a group's network; a pause image for this machine's processor without it.
+    pub(crate) infra_image: Option<String>,
+    /// Longest time for fetching it.
+    #[config(default = "5m")]
     pub(crate) infra_image_pull_timeout: Duration,
-    #[serde(deserialize_with = "config::duration")]
+    /// Longest silence of the engine while it fetches an image.
+    #[config(default = "2m")]
     pub(crate) pull_activity_timeout: Duration,
+    /// Most processes of a task: upper bound, and value for tasks that name none; 0 means any number.
+    #[config(default = 0)]
     pub(crate) pids_limit: i64,
+    /// The engine's logging driver alone gets the output of tasks.
+    #[config(default = false)]
     pub(crate) disable_log_collection: bool,
+    /// Refused: there are no Windows containers here.
+    #[config(default = false)]
     pub(crate) windows_allow_insecure_container_admin: bool,
-    // Of docker_remote alone.
+    /// Identity of the remote runtime, the same text on every node that reaches this engine; the endpoint without it.
     pub(crate) provider: String,
+    /// Where remote tasks are said to be reached; the endpoint's host without it.
     pub(crate) address: String,
+    /// Processors of the remote engine in MHz, as the scheduler packs them; 0 declares nothing.
+    #[config(default = 0)]
     pub(crate) pool_cpu_mhz: u64,
+    /// Memory of the remote engine in MiB, as the scheduler packs it; 0 declares nothing.
+    #[config(default = 0)]
     pub(crate) pool_memory_mib: u64,
 }
 
-impl Default for PluginConfig {
-    fn default() -> PluginConfig {
-        PluginConfig {
-            endpoint: String::new(),
-            ssh_config: String::new(),
-            auth: AuthSources::default(),
-            tls: TlsFiles::default(),
-            extra_labels: Vec::new(),
-            logging: None,
-            gc: Gc::default(),
-            volumes: VolumePolicy::default(),
-            allow_privileged: false,
-            allow_caps: None,
-            allow_runtimes: None,
-            nvidia_runtime: "nvidia".into(),
-            infra_image: format!("registry.k8s.io/pause-{}:3.3", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
-            infra_image_pull_timeout: Duration::from_secs(300),
-            pull_activity_timeout: Duration::from_secs(120),
-            pids_limit: 0,
-            disable_log_collection: false,
-            windows_allow_insecure_container_admin: false,
-            provider: String::new(),
-            address: String::new(),
-            pool_cpu_mhz: 0,
-            pool_memory_mib: 0,
-        }
-    }
-}
-
-fn common() -> Vec<(&'static str, schema::Field)> {
-    vec![
-        ("endpoint", string()),
-        ("ssh_config", string()),
-        ("auth", block(object([("config", string()), ("helper", string())]))),
-        ("tls", block(object([("cert", string()), ("key", string()), ("ca", string())]))),
-        ("extra_labels", list("string")),
-        ("logging", block(object([("type", string()), ("config", block_attrs("string"))]))),
-        ("volumes", block(object([("enabled", schema::bool()), ("selinuxlabel", string())]))),
-        ("allow_privileged", schema::bool()),
-        ("allow_caps", list("string")),
-        ("allow_runtimes", list("string")),
-        ("nvidia_runtime", string()),
-        ("pull_activity_timeout", string()),
-        ("pids_limit", number()),
-    ]
-}
+/// Options that only `docker` has.
+const LOCAL_ONLY: &[&str] =
+    &["gc", "infra_image", "infra_image_pull_timeout", "disable_log_collection", "windows_allow_insecure_container_admin"];
+/// Options that only `docker_remote` has.
+const REMOTE_ONLY: &[&str] = &["provider", "address", "pool_cpu_mhz", "pool_memory_mib"];
 
 impl PluginConfig {
     /// Of the driver for this machine's engine.
     pub(crate) fn local_schema() -> Spec {
-        let dangling =
-            object([("enabled", schema::bool()), ("period", string()), ("creation_grace", string()), ("dry_run", schema::bool())]);
-        let gc = object([
-            ("image", schema::bool()),
-            ("image_delay", string()),
-            ("container", schema::bool()),
-            ("dangling_containers", block(dangling)),
-        ]);
-        let mut fields = common();
-        fields.extend([
-            ("gc", block(gc)),
-            ("infra_image", string()),
-            ("infra_image_pull_timeout", string()),
-            ("disable_log_collection", schema::bool()),
-            ("windows_allow_insecure_container_admin", schema::bool()),
-        ]);
-        object(fields)
+        PluginConfig::schema().without(REMOTE_ONLY)
     }
 
     /// Of the driver for engines elsewhere.
     pub(crate) fn remote_schema() -> Spec {
-        let mut fields = common();
-        fields.extend([("provider", string()), ("address", string()), ("pool_cpu_mhz", number()), ("pool_memory_mib", number())]);
-        object(fields)
+        PluginConfig::schema().without(LOCAL_ONLY)
+    }
+
+    /// Image of the container that holds a group's network.
+    pub(crate) fn infra_image(&self) -> String {
+        let usual = || format!("registry.k8s.io/pause-{}:3.3", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" });
+        self.infra_image.clone().filter(|image| !image.is_empty()).unwrap_or_else(usual)
     }
 
     /// Where the engine listens.
@@ -268,15 +253,7 @@ impl PluginConfig {
 
     /// Capabilities that tasks may add, lower case without prefix.
     pub(crate) fn allowed_caps(&self) -> Vec<String> {
-        match &self.allow_caps {
-            Some(caps) => caps.iter().map(|c| plain_cap(c)).collect(),
-            None => DEFAULT_ALLOW_CAPS.iter().map(|c| (*c).to_owned()).collect(),
-        }
-    }
-
-    /// Runtimes that tasks may name.
-    pub(crate) fn allowed_runtimes(&self) -> Vec<String> {
-        self.allow_runtimes.clone().unwrap_or_else(|| vec!["runc".into(), "nvidia".into()])
+        self.allow_caps.iter().map(|c| plain_cap(c)).collect()
     }
 
     /// The engine's logging driver for tasks that name none.
@@ -328,11 +305,12 @@ mod tests {
 
     #[test]
     fn absent_and_null_options_have_their_defaults() {
-        let config: PluginConfig = config::decode(&[]).expect("nothing");
+        let config = PluginConfig::decode([]).expect("nothing");
         assert_eq!(config, PluginConfig::default());
         assert_eq!(config.logging().kind, "json-file");
         assert_eq!(config.gc.image_delay, Duration::from_secs(180));
         assert!(!config.wants_label("job_name"));
+        assert_eq!(config.allowed_caps(), DEFAULT_ALLOW_CAPS, "what the schema says is what engines give, without raw sockets");
         let with = PluginConfig { extra_labels: vec!["job*".into()], ..PluginConfig::default() };
         assert!(with.wants_label("job_name") && with.wants_label("job_id") && !with.wants_label("task_name"));
     }

@@ -409,7 +409,7 @@ fn runtime(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig) -> R
         "" => return Ok(None),
         runtime => runtime.to_owned(),
     };
-    let allowed = plugin.allowed_runtimes();
+    let allowed = &plugin.allow_runtimes;
     if !allowed.contains(&chosen) {
         return invalid(format!("config.runtime {chosen:?} is not allowed; the operator's allow_runtimes has {}", allowed.join(", ")));
     }

@@ -1,5 +1,6 @@
 //! Commands beside a container's own.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,26 +25,53 @@ struct Running {
     container: String,
     id: String,
     place: Place,
+    /// A variable of the command and of what it starts, where it lives on another machine.
+    mark: String,
     over: bool,
 }
 
+/// Ends what carries a mark, from within the container; twice, for what was being started.
+const END_MARKED: &str = "for round in 1 2; do for d in /proc/[0-9]*; do \
+    if grep -q \"$1\" \"$d/environ\" 2>/dev/null; then kill -9 \"${d#/proc/}\" 2>/dev/null; fi; done; done";
+
 impl Drop for Running {
     fn drop(&mut self) {
-        // Engines have no call for it. On this machine its process can be ended; elsewhere it has lost its input and its terminal with the connection.
-        if self.over || self.place == Place::Remote {
+        if self.over {
             return;
         }
-        let (engine, container, id) = (self.engine.clone(), self.container.clone(), self.id.clone());
+        // Engines have no call for it. On this machine its process can be ended; elsewhere a command that ends it is run, where the image has the
+        // programs for it. Without them it has lost its input and its terminal with the connection.
+        let (engine, container, id, mark) = (self.engine.clone(), self.container.clone(), self.id.clone(), self.mark.clone());
+        let place = self.place;
         tokio::spawn(async move {
-            if let Ok(state) = state(&engine, &id).await
-                && state.running
-                && belongs(state.pid, &container)
+            let Ok(state) = state(&engine, &id).await else { return };
+            if !state.running {
+                return;
+            }
+            if place == Place::Remote {
+                if let Err(error) = end_marked(&engine, &container, &mark).await {
+                    tracing::debug!(container, %error, "a command whose client has gone cannot be ended");
+                }
+            } else if belongs(state.pid, &container)
                 && let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw)
             {
                 let _ = kill_process(pid, Signal::KILL);
             }
         });
     }
+}
+
+async fn end_marked(engine: &Engine, container: &str, mark: &str) -> Result<(), EngineError> {
+    let body = json!({"Cmd": ["/bin/sh", "-c", END_MARKED, "sh", mark]});
+    let doing = "end a command whose client has gone";
+    let made: Created = engine.post(doing, &format!("/containers/{}/exec", encode(container)), &body).await?;
+    engine.tell(doing, &format!("/exec/{}/start", encode(&made.id)), &json!({"Detach": true})).await
+}
+
+/// Different in every call, on every node.
+fn fresh_mark() -> String {
+    // The standard library's hashers are seeded by the system, and differ from each other.
+    format!("DROVER_EXEC={:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(std::process::id()))
 }
 
 /// Whether this machine's process of that number is one of the container's: an engine may count the processes of another machine.
@@ -64,9 +92,13 @@ async fn create(
     stdin: bool,
     place: Place,
 ) -> Result<Running, EngineError> {
-    let body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
+    let mut body = json!({"AttachStdin": stdin, "AttachStdout": true, "AttachStderr": true, "Tty": tty, "Cmd": command});
+    let mark = fresh_mark();
+    if place == Place::Remote {
+        body["Env"] = json!([mark]);
+    }
     let made: Created = engine.post("make the command", &format!("/containers/{}/exec", encode(container)), &body).await?;
-    Ok(Running { engine: engine.clone(), container: container.to_owned(), id: made.id, place, over: false })
+    Ok(Running { engine: engine.clone(), container: container.to_owned(), id: made.id, place, mark, over: false })
 }
 
 impl Running {

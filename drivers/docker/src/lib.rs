@@ -29,6 +29,8 @@ mod network;
 mod options;
 mod ports;
 mod remote;
+#[cfg(test)]
+mod schema_tests;
 mod secure;
 mod stats;
 mod watch;

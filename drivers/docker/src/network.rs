@@ -30,7 +30,7 @@ pub(crate) async fn create(
         Ok(_) => false,
         Err(e) if e.is_absent() => {
             let options = TaskOptions {
-                image: plugin.infra_image.trim_start_matches("https://").to_owned(),
+                image: plugin.infra_image().trim_start_matches("https://").to_owned(),
                 image_pull_timeout: plugin.infra_image_pull_timeout,
                 ..TaskOptions::default()
             };

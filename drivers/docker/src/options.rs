@@ -3,350 +3,247 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use driver_sdk::config::{self, merged_map};
-use driver_sdk::schema::{self, Spec, attr, block, block_attrs, block_list, list, map_attr, number, object, string};
-use driver_sdk::{Error, config::decode};
-use serde::{Deserialize, Deserializer};
+use driver_sdk::{DriverConfig, Error};
 
 /// Credentials of a registry.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct Auth {
+    /// Name of the account.
     pub(crate) username: String,
+    /// Its password, or a token.
     pub(crate) password: String,
+    /// Its mail address, for registries that ask.
     pub(crate) email: String,
+    /// The registry; that of the image without it.
     pub(crate) server_address: String,
 }
 
 /// A device of the engine's machine.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct DeviceOption {
+    /// Path of the device on the engine's machine.
     pub(crate) host_path: String,
+    /// Path in the container; the same without it.
     pub(crate) container_path: String,
+    /// What the task may do with it: letters of `rwm`; all without it.
     pub(crate) cgroup_permissions: String,
 }
 
 /// The engine's logging driver.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct LoggingOption {
-    #[serde(rename = "type")]
+    /// Its name.
+    #[config(rename = "type")]
     pub(crate) kind: String,
     /// An older name of `type`.
     pub(crate) driver: String,
-    #[serde(deserialize_with = "merged_map")]
+    /// Its options.
     pub(crate) config: BTreeMap<String, String>,
 }
 
 /// Checks that the image brings along.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct HealthChecks {
+    /// Switch them off.
     pub(crate) disable: bool,
 }
 
 /// Options of a bind.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct BindOptions {
+    /// How mounts below it are shared with the host: `rprivate`, `private`, `rslave`, `slave`, `rshared`, `shared`.
     pub(crate) propagation: String,
 }
 
 /// Options of a file system in memory.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct TmpfsOptions {
+    /// Its size in bytes; 0 means no limit.
     pub(crate) size: i64,
+    /// Permissions of its directory.
     pub(crate) mode: u32,
 }
 
 /// Which volume driver.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct VolumeDriver {
+    /// Its name.
     pub(crate) name: String,
-    #[serde(deserialize_with = "merged_map")]
+    /// Its options.
     pub(crate) options: BTreeMap<String, String>,
 }
 
 /// Options of a volume.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct VolumeOptions {
+    /// Do not fill it with what the image has there.
     pub(crate) no_copy: bool,
-    #[serde(deserialize_with = "merged_map")]
+    /// Labels of the volume.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Which volume driver makes it.
     pub(crate) driver_config: VolumeDriver,
 }
 
 /// A `mount` block.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct MountOption {
-    #[serde(rename = "type")]
+    /// `volume`, `bind` or `tmpfs`; a volume without it.
+    #[config(rename = "type")]
     pub(crate) kind: String,
+    /// Path in the container.
     pub(crate) target: String,
+    /// Host path of a bind, name of a volume. Relative paths lie below the task's directory.
     pub(crate) source: String,
+    /// Nothing can be written there.
     pub(crate) readonly: bool,
+    /// Of a bind.
     pub(crate) bind_options: BindOptions,
+    /// Of a file system in memory.
     pub(crate) tmpfs_options: TmpfsOptions,
+    /// Of a volume.
     pub(crate) volume_options: VolumeOptions,
 }
 
 /// A task's options.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct TaskOptions {
+    /// The image. Without a tag, or with `latest`, it is always pulled.
+    #[config(required)]
     pub(crate) image: String,
+    /// Services advertise the container's IPv6 address.
     pub(crate) advertise_ipv6_address: bool,
+    /// Arguments of the command.
     pub(crate) args: Vec<String>,
+    /// Credentials of the image's registry.
     pub(crate) auth: Auth,
+    /// Pull without credentials when none can be had.
     pub(crate) auth_soft_fail: bool,
+    /// Capabilities added to the engine's own, as far as the plugin allows.
     pub(crate) cap_add: Vec<String>,
+    /// Capabilities taken from the engine's own.
     pub(crate) cap_drop: Vec<String>,
+    /// Cgroup namespace: `host` or `private`.
     pub(crate) cgroupns: String,
+    /// What runs, instead of the image's own.
     pub(crate) command: String,
+    /// How often a container that an earlier start has left is removed before the start fails.
+    #[config(default = 5)]
     pub(crate) container_exists_attempts: u32,
+    /// Processors that the task may use, such as `0-2,5`, unless `cores` has reserved some.
     pub(crate) cpuset_cpus: String,
+    /// The task gets no more than its share of the processors, also when they are idle.
     pub(crate) cpu_hard_limit: bool,
+    /// Period of that limit in microseconds.
+    #[config(default = 100000)]
     pub(crate) cpu_cfs_period: i64,
+    /// Devices of the engine's machine.
     pub(crate) devices: Vec<DeviceOption>,
+    /// Domains in which names are looked for.
     pub(crate) dns_search_domains: Vec<String>,
+    /// Options of the resolver.
     pub(crate) dns_options: Vec<String>,
+    /// Servers of names.
     pub(crate) dns_servers: Vec<String>,
+    /// Instead of the image's own entrypoint; an empty list means none.
     pub(crate) entrypoint: Option<Vec<String>>,
+    /// Further names, `name:address`.
     pub(crate) extra_hosts: Vec<String>,
+    /// Pull the image also when it is there.
     pub(crate) force_pull: bool,
+    /// Further groups of the task's user.
     pub(crate) group_add: Vec<String>,
+    /// Checks that the image brings along.
     pub(crate) healthchecks: HealthChecks,
+    /// Name of the container's host.
     pub(crate) hostname: String,
-    #[serde(deserialize_with = "config::duration")]
+    /// Longest time for pulling the image.
+    #[config(default = "5m")]
     pub(crate) image_pull_timeout: Duration,
+    /// Run an init process that takes in orphans and passes signals on.
     pub(crate) init: bool,
+    /// Standard input stays open.
     pub(crate) interactive: bool,
+    /// Ipc namespace; `host` needs `allow_privileged`.
     pub(crate) ipc_mode: String,
+    /// Address in a user-defined network.
     pub(crate) ipv4_address: String,
+    /// Address in a user-defined network.
     pub(crate) ipv6_address: String,
+    /// Refused: it chooses between kinds of Windows containers.
     pub(crate) isolation: String,
-    #[serde(deserialize_with = "merged_map")]
+    /// Labels of the container.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Archive with the image, below the task's `local` directory; `image` names one that is in it.
     pub(crate) load: String,
+    /// The engine's logging driver; the plugin's default without it.
     pub(crate) logging: LoggingOption,
+    /// Hardware address in a user-defined network.
     pub(crate) mac_address: String,
+    /// Most memory in MiB; the task's `memory` becomes its reservation.
     pub(crate) memory_hard_limit: i64,
+    /// A bind, a volume or a file system in memory.
     pub(crate) mount: Vec<MountOption>,
+    /// An older name of `mount`.
     pub(crate) mounts: Vec<MountOption>,
+    /// Further names in a user-defined network.
     pub(crate) network_aliases: Vec<String>,
+    /// The network: the group's one if it has one, else the engine's default.
     pub(crate) network_mode: String,
+    /// How soon the kernel ends the task when the host runs out of memory, -1000 to 1000.
     pub(crate) oom_score_adj: i32,
+    /// Process namespace; `host` needs `allow_privileged`.
     pub(crate) pid_mode: String,
+    /// Most processes; 0 means the plugin's limit.
     pub(crate) pids_limit: i64,
-    #[serde(deserialize_with = "merged_ports")]
+    /// Label of a port → port in the container: the older way, over the task's own network.
     pub(crate) port_map: BTreeMap<String, u16>,
+    /// Labels of the group's ports to publish.
     pub(crate) ports: Vec<String>,
+    /// All rights on the engine's machine; needs `allow_privileged`.
     pub(crate) privileged: bool,
+    /// The container's root cannot be written.
     pub(crate) readonly_rootfs: bool,
+    /// The engine's runtime, one of the plugin's `allow_runtimes`.
     pub(crate) runtime: String,
+    /// Security options of the engine, such as `seccomp=FILE`.
     pub(crate) security_opt: Vec<String>,
+    /// Size of `/dev/shm` in bytes; 0 means the engine's default.
     pub(crate) shm_size: i64,
+    /// Options of the engine's storage driver.
+    #[config(block)]
     pub(crate) storage_opt: BTreeMap<String, String>,
-    #[serde(deserialize_with = "merged_map")]
+    /// Kernel parameters of the container's namespaces.
     pub(crate) sysctl: BTreeMap<String, String>,
+    /// The task has a terminal, and so one stream of output.
     pub(crate) tty: bool,
-    #[serde(deserialize_with = "merged_map")]
+    /// Limits of processes: name → `soft:hard`.
     pub(crate) ulimit: BTreeMap<String, String>,
+    /// User namespace; `host` needs `allow_privileged`.
     pub(crate) userns_mode: String,
+    /// Namespace of the host's name; `host` needs `allow_privileged`.
     pub(crate) uts_mode: String,
+    /// Volume driver of named volumes in `volumes`.
     pub(crate) volume_driver: String,
+    /// Host paths and volumes, `source:path[:options]`. Relative ones lie below the task's directory.
     pub(crate) volumes: Vec<String>,
+    /// Working directory; the image's own without it.
     pub(crate) work_dir: String,
 }
 
-impl Default for TaskOptions {
-    fn default() -> TaskOptions {
-        TaskOptions {
-            image: String::new(),
-            advertise_ipv6_address: false,
-            args: Vec::new(),
-            auth: Auth::default(),
-            auth_soft_fail: false,
-            cap_add: Vec::new(),
-            cap_drop: Vec::new(),
-            cgroupns: String::new(),
-            command: String::new(),
-            container_exists_attempts: 5,
-            cpuset_cpus: String::new(),
-            cpu_hard_limit: false,
-            cpu_cfs_period: 100_000,
-            devices: Vec::new(),
-            dns_search_domains: Vec::new(),
-            dns_options: Vec::new(),
-            dns_servers: Vec::new(),
-            entrypoint: None,
-            extra_hosts: Vec::new(),
-            force_pull: false,
-            group_add: Vec::new(),
-            healthchecks: HealthChecks::default(),
-            hostname: String::new(),
-            image_pull_timeout: Duration::from_secs(300),
-            init: false,
-            interactive: false,
-            ipc_mode: String::new(),
-            ipv4_address: String::new(),
-            ipv6_address: String::new(),
-            isolation: String::new(),
-            labels: BTreeMap::new(),
-            load: String::new(),
-            logging: LoggingOption::default(),
-            mac_address: String::new(),
-            memory_hard_limit: 0,
-            mount: Vec::new(),
-            mounts: Vec::new(),
-            network_aliases: Vec::new(),
-            network_mode: String::new(),
-            oom_score_adj: 0,
-            pid_mode: String::new(),
-            pids_limit: 0,
-            port_map: BTreeMap::new(),
-            ports: Vec::new(),
-            privileged: false,
-            readonly_rootfs: false,
-            runtime: String::new(),
-            security_opt: Vec::new(),
-            shm_size: 0,
-            storage_opt: BTreeMap::new(),
-            sysctl: BTreeMap::new(),
-            tty: false,
-            ulimit: BTreeMap::new(),
-            userns_mode: String::new(),
-            uts_mode: String::new(),
-            volume_driver: String::new(),
-            volumes: Vec::new(),
-            work_dir: String::new(),
-        }
-    }
-}
-
-/// Numbers under free keys, as one map or a list of maps.
-fn merged_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, u16>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Number {
-        Number(i64),
-        Text(String),
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Many(Vec<BTreeMap<String, Number>>),
-        One(BTreeMap<String, Number>),
-    }
-    let maps = match Option::<Either>::deserialize(deserializer)? {
-        None => Vec::new(),
-        Some(Either::One(map)) => vec![map],
-        Some(Either::Many(maps)) => maps,
-    };
-    let port = |(label, number): (String, Number)| {
-        let port = match &number {
-            Number::Number(n) => u16::try_from(*n).ok(),
-            Number::Text(text) => text.trim().parse().ok(),
-        };
-        let port = port.ok_or_else(|| serde::de::Error::custom(format!("port_map: the value of {label:?} is not a port number")))?;
-        Ok((label, port))
-    };
-    maps.into_iter().flatten().map(port).collect()
-}
-
 impl TaskOptions {
-    /// The schema that hosts check job files against.
-    pub(crate) fn schema() -> Spec {
-        let mount = || {
-            object([
-                ("type", string()),
-                ("target", string()),
-                ("source", string()),
-                ("readonly", schema::bool()),
-                ("bind_options", block(object([("propagation", string())]))),
-                ("tmpfs_options", block(object([("size", number()), ("mode", number())]))),
-                (
-                    "volume_options",
-                    block(object([
-                        ("no_copy", schema::bool()),
-                        ("labels", map_attr()),
-                        ("driver_config", block(object([("name", string()), ("options", map_attr())]))),
-                    ])),
-                ),
-            ])
-        };
-        let auth = object([("username", string()), ("password", string()), ("email", string()), ("server_address", string())]);
-        let device = object([("host_path", string()), ("container_path", string()), ("cgroup_permissions", string())]);
-        let logging = object([("type", string()), ("driver", string()), ("config", map_attr())]);
-        object([
-            ("image", string().required()),
-            ("advertise_ipv6_address", schema::bool()),
-            ("args", list("string")),
-            ("auth", block(auth)),
-            ("auth_soft_fail", schema::bool()),
-            ("cap_add", list("string")),
-            ("cap_drop", list("string")),
-            ("cgroupns", string()),
-            ("command", string()),
-            ("container_exists_attempts", number()),
-            ("cpuset_cpus", string()),
-            ("cpu_hard_limit", schema::bool()),
-            ("cpu_cfs_period", number()),
-            ("devices", block_list(device)),
-            ("dns_search_domains", list("string")),
-            ("dns_options", list("string")),
-            ("dns_servers", list("string")),
-            ("entrypoint", list("string")),
-            ("extra_hosts", list("string")),
-            ("force_pull", schema::bool()),
-            ("group_add", list("string")),
-            ("healthchecks", block(object([("disable", schema::bool())]))),
-            ("hostname", string()),
-            ("image_pull_timeout", string()),
-            ("init", schema::bool()),
-            ("interactive", schema::bool()),
-            ("ipc_mode", string()),
-            ("ipv4_address", string()),
-            ("ipv6_address", string()),
-            ("isolation", string()),
-            ("labels", map_attr()),
-            ("load", string()),
-            ("logging", block(logging)),
-            ("mac_address", string()),
-            ("memory_hard_limit", number()),
-            ("mount", block_list(mount())),
-            ("mounts", block_list(mount())),
-            ("network_aliases", list("string")),
-            ("network_mode", string()),
-            ("oom_score_adj", number()),
-            ("pid_mode", string()),
-            ("pids_limit", number()),
-            ("port_map", attr("list(map(number))")),
-            ("ports", list("string")),
-            ("privileged", schema::bool()),
-            ("readonly_rootfs", schema::bool()),
-            ("runtime", string()),
-            ("security_opt", list("string")),
-            ("shm_size", number()),
-            ("storage_opt", block_attrs("string")),
-            ("sysctl", map_attr()),
-            ("tty", schema::bool()),
-            ("ulimit", map_attr()),
-            ("userns_mode", string()),
-            ("uts_mode", string()),
-            ("volume_driver", string()),
-            ("volumes", list("string")),
-            ("work_dir", string()),
-        ])
-    }
-
     /// Reads the options and refuses what can never work.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<TaskOptions, Error> {
-        let mut options: TaskOptions = decode(bytes)?;
+    pub(crate) fn read(bytes: &[u8]) -> Result<TaskOptions, Error> {
+        let mut options = TaskOptions::decode(bytes)?;
         // Registries are sometimes named as if they were web sites.
         for prefix in ["https://", "http://"] {
             if let Some(rest) = options.image.strip_prefix(prefix) {
@@ -390,7 +287,7 @@ mod tests {
     use super::*;
 
     fn read(value: serde_json::Value) -> Result<TaskOptions, Error> {
-        TaskOptions::decode(&rmp_serde::to_vec_named(&value).expect("packed"))
+        TaskOptions::read(&rmp_serde::to_vec_named(&value).expect("packed"))
     }
 
     #[test]
@@ -412,7 +309,8 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_by_name() {
         for (value, part) in [
-            (json!({}), "config.image"),
+            (json!({}), "image: it is required"),
+            (json!({"image": " "}), "config.image"),
             (json!({"image": "a", "isolation": "hyperv"}), "config.isolation"),
             (json!({"image": "a", "logging": {"type": "x", "driver": "y"}}), "config.logging"),
             (json!({"image": "a", "port_map": [{"http": 70000}]}), "port_map"),

@@ -13,7 +13,7 @@ use crate::engine::types::Container;
 use crate::engine::{Engine, EngineError, encode, filters};
 
 /// Events are lost with their connection, which is seen; this is for what nobody has thought of.
-const LOOK_AT_LEAST: Duration = Duration::from_secs(120);
+pub(crate) const LOOK_AT_LEAST: Duration = Duration::from_secs(120);
 const AGAIN_FIRST: Duration = Duration::from_millis(200);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 const EVENT_MAX: usize = 1 << 20;
@@ -129,28 +129,23 @@ pub(crate) fn has_ended(container: &Container) -> bool {
     !container.state.running && matches!(container.state.status.as_str(), "exited" | "dead" | "removing")
 }
 
-/// Waits for a change that concerns the container, but not for ever.
-async fn changed(changes: &mut broadcast::Receiver<Change>, container: &str) {
-    wait_for(changes, |id| id == container).await;
-}
-
-/// Waits for a change that concerns one of the containers, but not for ever.
-pub(crate) async fn any_changed(changes: &mut broadcast::Receiver<Change>, containers: &[String]) {
-    wait_for(changes, |id| containers.iter().any(|c| c == id)).await;
-}
-
-async fn wait_for(changes: &mut broadcast::Receiver<Change>, concerns: impl Fn(&str) -> bool) {
+/// Waits for a change that concerns a container, but not for ever; `None` when nothing was heard for so long.
+pub(crate) async fn changed(
+    changes: &mut broadcast::Receiver<Change>,
+    patience: Duration,
+    concerns: impl Fn(&str) -> bool,
+) -> Option<Change> {
     let relevant = async {
         loop {
             match changes.recv().await {
-                Ok(Change::All) | Err(broadcast::error::RecvError::Lagged(_)) => return,
-                Ok(Change::Container(id)) if concerns(&id) => return,
+                Ok(Change::All) | Err(broadcast::error::RecvError::Lagged(_)) => return Change::All,
+                Ok(Change::Container(id)) if concerns(&id) => return Change::Container(id),
                 Ok(_) => {}
                 Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
             }
         }
     };
-    let _ = tokio::time::timeout(LOOK_AT_LEAST, relevant).await;
+    tokio::time::timeout(patience, relevant).await.ok()
 }
 
 /// Waits until the container has ended. An engine that is away says nothing about it.
@@ -163,6 +158,6 @@ pub(crate) async fn ended(engine: &Engine, monitor: &Monitor, container: &str) -
             Err(e) if e.is_away() => tracing::debug!(container, error = %e, "cannot look at the container now"),
             Err(e) => return Err(e),
         }
-        changed(&mut changes, container).await;
+        changed(&mut changes, LOOK_AT_LEAST, |id| id == container).await;
     }
 }

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use driver_sdk::schema::{self, Spec, list, map_attr, number, object, string};
-use driver_sdk::{Error, config};
+use driver_sdk::{DriverConfig, Error};
 use executor_client::capabilities;
 use process_driver::{DeniedIds, ProcessConfig};
-use serde::Deserialize;
 
 /// What of the host appears in a task's root when the operator does not say.
 const CHROOT_ENV: [&str; 9] = ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
-/// Processes and threads of a task when nobody says: more than any service needs, less than takes a node down.
-const PIDS: i64 = 16_384;
 
 /// Whose processes or ipc objects a task sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,56 +29,39 @@ impl Scope {
 }
 
 /// The operator's `plugin "exec" { config { … } }`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub struct PluginConfig {
+    /// Offer the driver.
+    #[config(default = true)]
     pub(crate) enabled: bool,
+    /// Change the root without `pivot_root`, for hosts that run from an initial RAM disk.
+    #[config(default = false)]
     pub(crate) no_pivot_root: bool,
+    /// Whose processes tasks see that do not say: `private` or `host`.
+    #[config(default = "private")]
     default_pid_mode: String,
+    /// Whose ipc objects tasks see that do not say: `private` or `host`.
+    #[config(default = "private")]
     default_ipc_mode: String,
+    /// The most capabilities that any task may hold; `all` stands for every one.
+    #[config(default = ["audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"])]
     allow_caps: Vec<String>,
+    /// User ids that no task may run as, such as `0,1000-1999`.
     denied_host_uids: String,
+    /// Group ids that no task may run as, such as `0,1000-1999`.
     denied_host_gids: String,
-    #[serde(deserialize_with = "config::merged_map")]
+    /// Host path → path inside of what appears in a task's root, instead of the usual directories; each must exist.
     chroot_env: BTreeMap<String, String>,
+    /// System calls of tasks: `default` filters them, `unconfined` does not.
+    #[config(default = "default")]
     seccomp: String,
+    /// Most processes and threads of tasks that do not say; 0 means any number.
+    #[config(default = 16384)]
     pids_limit: i64,
 }
 
-impl Default for PluginConfig {
-    fn default() -> PluginConfig {
-        PluginConfig {
-            enabled: true,
-            no_pivot_root: false,
-            default_pid_mode: "private".into(),
-            default_ipc_mode: "private".into(),
-            allow_caps: capabilities::DEFAULT.map(String::from).to_vec(),
-            denied_host_uids: String::new(),
-            denied_host_gids: String::new(),
-            chroot_env: BTreeMap::new(),
-            seccomp: "default".into(),
-            pids_limit: PIDS,
-        }
-    }
-}
-
 impl PluginConfig {
-    pub(crate) fn schema() -> Spec {
-        let usual = capabilities::DEFAULT.map(|name| format!("\"{name}\"")).join(", ");
-        object([
-            ("enabled", schema::bool().default("true")),
-            ("no_pivot_root", schema::bool().default("false")),
-            ("default_pid_mode", string().default("\"private\"")),
-            ("default_ipc_mode", string().default("\"private\"")),
-            ("allow_caps", list("string").default(format!("[{usual}]"))),
-            ("denied_host_uids", string()),
-            ("denied_host_gids", string()),
-            ("chroot_env", map_attr()),
-            ("seccomp", string().default("\"default\"")),
-            ("pids_limit", number().default(PIDS.to_string())),
-        ])
-    }
-
     pub(crate) fn denied_ids(&self) -> DeniedIds {
         DeniedIds { uids: self.denied_host_uids.clone(), gids: self.denied_host_gids.clone() }
     }
@@ -143,36 +122,33 @@ impl ProcessConfig for PluginConfig {
 }
 
 /// A task's `config { … }`.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct TaskOptions {
+    /// Program to run: looked for in `local/`, at the task directory's top, then along the task's `PATH`, as the task sees them.
+    #[config(required)]
     pub(crate) command: String,
+    /// Its arguments.
     pub(crate) args: Vec<String>,
+    /// Whose processes the task sees: `private` or `host`; the plugin's default without it.
     pid_mode: String,
+    /// Whose ipc objects the task sees: `private` or `host`; the plugin's default without it.
     ipc_mode: String,
+    /// Capabilities added to the usual ones, as far as the plugin allows; `all` stands for all that it allows.
     cap_add: Vec<String>,
+    /// Capabilities taken from the usual ones; `all` stands for every one.
     cap_drop: Vec<String>,
+    /// Working directory inside the task's root, an absolute path; `/` without it.
     pub(crate) work_dir: String,
+    /// How soon the kernel ends the task when the host runs out of memory, 0 to 1000.
+    #[config(default = 0)]
     pub(crate) oom_score_adj: i32,
+    /// Executing a program gives no rights: set-user-id programs do not work.
+    #[config(default = true)]
     pub(crate) no_new_privs: bool,
+    /// Most processes and threads; 0 means the plugin's limit.
+    #[config(default = 0)]
     pids_limit: i64,
-}
-
-impl Default for TaskOptions {
-    fn default() -> TaskOptions {
-        TaskOptions {
-            command: String::new(),
-            args: Vec::new(),
-            pid_mode: String::new(),
-            ipc_mode: String::new(),
-            cap_add: Vec::new(),
-            cap_drop: Vec::new(),
-            work_dir: String::new(),
-            oom_score_adj: 0,
-            no_new_privs: true,
-            pids_limit: 0,
-        }
-    }
 }
 
 /// What a task may hold.
@@ -185,23 +161,9 @@ pub(crate) struct Rights {
 }
 
 impl TaskOptions {
-    pub(crate) fn schema() -> Spec {
-        object([
-            ("command", string().required()),
-            ("args", list("string")),
-            ("pid_mode", string()),
-            ("ipc_mode", string()),
-            ("cap_add", list("string")),
-            ("cap_drop", list("string")),
-            ("work_dir", string()),
-            ("oom_score_adj", number().default("0")),
-            ("no_new_privs", schema::bool().default("true")),
-            ("pids_limit", number().default("0")),
-        ])
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<TaskOptions, Error> {
-        let options: TaskOptions = config::decode(bytes)?;
+    /// Reads the options and refuses what can never work.
+    pub(crate) fn read(bytes: &[u8]) -> Result<TaskOptions, Error> {
+        let options = TaskOptions::decode(bytes)?;
         if options.command.is_empty() {
             return Err(Error::invalid("config.command is empty; name a program"));
         }
@@ -260,7 +222,48 @@ fn named(option: &str, names: &[String]) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
+    use driver_sdk::reference::undescribed;
+    use driver_sdk::schema::{self, list, map_attr, number, object, string};
+
     use super::*;
+
+    /// Files are written for these names, types and defaults.
+    #[test]
+    fn the_schemas_are_those_that_files_are_written_for() {
+        let usual = capabilities::DEFAULT.map(|name| format!("\"{name}\"")).join(", ");
+        let plugin = object([
+            ("enabled", schema::bool().default("true")),
+            ("no_pivot_root", schema::bool().default("false")),
+            ("default_pid_mode", string().default("\"private\"")),
+            ("default_ipc_mode", string().default("\"private\"")),
+            ("allow_caps", list("string").default(format!("[{usual}]"))),
+            ("denied_host_uids", string()),
+            ("denied_host_gids", string()),
+            ("chroot_env", map_attr()),
+            ("seccomp", string().default("\"default\"")),
+            ("pids_limit", number().default("16384")),
+        ]);
+        assert_eq!(PluginConfig::schema().wire(), plugin.wire());
+        let task = object([
+            ("command", string().required()),
+            ("args", list("string")),
+            ("pid_mode", string()),
+            ("ipc_mode", string()),
+            ("cap_add", list("string")),
+            ("cap_drop", list("string")),
+            ("work_dir", string()),
+            ("oom_score_adj", number().default("0")),
+            ("no_new_privs", schema::bool().default("true")),
+            ("pids_limit", number().default("0")),
+        ]);
+        assert_eq!(TaskOptions::schema().wire(), task.wire());
+    }
+
+    #[test]
+    fn every_option_is_described() {
+        assert_eq!(undescribed(&PluginConfig::schema()), [""; 0]);
+        assert_eq!(undescribed(&TaskOptions::schema()), [""; 0]);
+    }
 
     fn options(fields: TaskOptions) -> TaskOptions {
         TaskOptions { command: "x".into(), ..fields }

@@ -6,7 +6,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use driver_sdk::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use driver_sdk::schema::Spec;
-use driver_sdk::{Capabilities, Error, Fingerprint, FsIsolation, NetworkMode, TaskConfig};
+use driver_sdk::{Capabilities, DriverConfig, Error, Fingerprint, FsIsolation, NetworkMode, TaskConfig};
 use executor_client::{Bind, CgroupHost, Isolation, LaunchSpec, Propagation, isolation_supported, make_executable, seccomp};
 use process_driver::{Kind, cgroup_policy, environment, log_policy, task_dir, user};
 
@@ -24,10 +24,6 @@ pub struct Exec;
 impl Kind for Exec {
     const NAME: &'static str = "exec";
     type Config = PluginConfig;
-
-    fn config_schema() -> Spec {
-        PluginConfig::schema()
-    }
 
     fn task_schema() -> Spec {
         TaskOptions::schema()
@@ -55,7 +51,7 @@ impl Kind for Exec {
     }
 
     async fn launch_spec(task: &TaskConfig, plugin: &PluginConfig, cgroups: &CgroupHost) -> Result<LaunchSpec, Error> {
-        let options = TaskOptions::decode(&task.msgpack_driver_config)?;
+        let options = TaskOptions::read(&task.msgpack_driver_config)?;
         let rights = options.rights(plugin)?;
         let isolation = isolation(task, &options, plugin, rights)?;
         let mut cgroup = cgroup_policy(task);

@@ -17,6 +17,8 @@ const NOT_APPLICABLE: &[&str] = &[
     "exec/tty-resize",
     "exec/no-program",
     "exec/abort",
+    "network/create",
+    "network/destroy",
 ];
 
 /// What the suite cannot ask of `mock_remote`. Its instances run no commands, neither as tasks nor beside them, and have no statistics.
@@ -38,6 +40,8 @@ const NOT_APPLICABLE_REMOTE: &[&str] = &[
     "exec/no-setup",
     "exec/no-program",
     "exec/abort",
+    "network/create",
+    "network/destroy",
 ];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,45 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use driver_sdk::schema::{self, Spec, list, map_attr, number, object, string};
-use driver_sdk::{Error, config};
+use driver_sdk::{DriverConfig, Error};
 use process_driver::{DeniedIds, ProcessConfig};
-use serde::Deserialize;
 
 /// The operator's `plugin "raw_exec" { config { … } }`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub struct PluginConfig {
+    /// Offer the driver.
+    #[config(default = true)]
     pub(crate) enabled: bool,
+    /// Run tasks without cgroups although the host has them: no limits, no statistics, and a workload may escape its stop.
+    #[config(default = false)]
     pub(crate) no_cgroups: bool,
+    /// Variables that no task gets; a pattern may begin or end with `*`.
     pub(crate) denied_envvars: Vec<String>,
+    /// User ids that no task may run as, such as `0,1000-1999`.
     denied_host_uids: String,
+    /// Group ids that no task may run as, such as `0,1000-1999`.
     denied_host_gids: String,
 }
 
-impl Default for PluginConfig {
-    fn default() -> PluginConfig {
-        PluginConfig {
-            enabled: true,
-            no_cgroups: false,
-            denied_envvars: Vec::new(),
-            denied_host_uids: String::new(),
-            denied_host_gids: String::new(),
-        }
-    }
-}
-
 impl PluginConfig {
-    pub(crate) fn schema() -> Spec {
-        object([
-            ("enabled", schema::bool().default("true")),
-            ("no_cgroups", schema::bool().default("false")),
-            ("denied_envvars", list("string")),
-            ("denied_host_uids", string()),
-            ("denied_host_gids", string()),
-        ])
-    }
-
     pub(crate) fn denied_ids(&self) -> DeniedIds {
         DeniedIds { uids: self.denied_host_uids.clone(), gids: self.denied_host_gids.clone() }
     }
@@ -61,41 +44,39 @@ impl ProcessConfig for PluginConfig {
 }
 
 /// A task's `config { … }`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, DriverConfig)]
+#[config(default)]
 pub(crate) struct TaskOptions {
+    /// Program to run: an absolute path, or a name that is looked for in the task's directories and along its `PATH`.
+    #[config(required)]
     pub(crate) command: String,
+    /// Its arguments.
     pub(crate) args: Vec<String>,
+    /// Working directory, an absolute path; the task's own directory without it.
     pub(crate) work_dir: String,
+    /// How soon the kernel ends the task when the host runs out of memory, 0 to 1000.
+    #[config(default = 0)]
     pub(crate) oom_score_adj: i32,
+    /// Variables that the task does not get, besides those of the plugin's list; a pattern may begin or end with `*`.
     pub(crate) denied_envvars: Vec<String>,
+    /// Most processes and threads; 0 means any number.
+    #[config(default = 0)]
     pids_limit: i64,
+    /// Refused: a task outside its own cgroup could not be ended as a whole.
     cgroup_v2_override: String,
-    #[serde(deserialize_with = "config::merged_map")]
+    /// Refused: a task outside its own cgroups could not be ended as a whole.
     cgroup_v1_override: BTreeMap<String, String>,
 }
 
 impl TaskOptions {
-    pub(crate) fn schema() -> Spec {
-        object([
-            ("command", string().required()),
-            ("args", list("string")),
-            ("work_dir", string()),
-            ("oom_score_adj", number().default("0")),
-            ("denied_envvars", list("string")),
-            ("pids_limit", number().default("0")),
-            ("cgroup_v2_override", string()),
-            ("cgroup_v1_override", map_attr()),
-        ])
-    }
-
     /// Most processes and threads; `None` = any number.
     pub(crate) fn pids_limit(&self) -> Option<u64> {
         u64::try_from(self.pids_limit).ok().filter(|n| *n > 0)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<TaskOptions, Error> {
-        let options: TaskOptions = config::decode(bytes)?;
+    /// Reads the options and refuses what can never work.
+    pub(crate) fn read(bytes: &[u8]) -> Result<TaskOptions, Error> {
+        let options = TaskOptions::decode(bytes)?;
         if options.command.is_empty() {
             return Err(Error::invalid("config.command is empty; name a program"));
         }
@@ -120,11 +101,44 @@ impl TaskOptions {
 
 #[cfg(test)]
 mod tests {
+    use driver_sdk::reference::undescribed;
+    use driver_sdk::schema::{self, list, map_attr, number, object, string};
+
     use super::*;
+
+    /// Job files are written for these names, types and defaults.
+    #[test]
+    fn the_schemas_are_those_that_files_are_written_for() {
+        let plugin = object([
+            ("enabled", schema::bool().default("true")),
+            ("no_cgroups", schema::bool().default("false")),
+            ("denied_envvars", list("string")),
+            ("denied_host_uids", string()),
+            ("denied_host_gids", string()),
+        ]);
+        assert_eq!(PluginConfig::schema().wire(), plugin.wire());
+        let task = object([
+            ("command", string().required()),
+            ("args", list("string")),
+            ("work_dir", string()),
+            ("oom_score_adj", number().default("0")),
+            ("denied_envvars", list("string")),
+            ("pids_limit", number().default("0")),
+            ("cgroup_v2_override", string()),
+            ("cgroup_v1_override", map_attr()),
+        ]);
+        assert_eq!(TaskOptions::schema().wire(), task.wire());
+    }
+
+    #[test]
+    fn every_option_is_described() {
+        assert_eq!(undescribed(&PluginConfig::schema()), [""; 0]);
+        assert_eq!(undescribed(&TaskOptions::schema()), [""; 0]);
+    }
 
     fn decode(fields: &[(&str, &str)]) -> Result<TaskOptions, Error> {
         let map: BTreeMap<&str, &str> = fields.iter().copied().collect();
-        TaskOptions::decode(&rmp_serde::to_vec(&map).unwrap())
+        TaskOptions::read(&rmp_serde::to_vec(&map).unwrap())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use driver_sdk::schema::Spec;
-use driver_sdk::{Capabilities, Error, Fingerprint, TaskConfig};
+use driver_sdk::{Capabilities, DriverConfig, Error, Fingerprint, TaskConfig};
 use executor_client::{CgroupHost, LaunchSpec, find_program};
 use process_driver::{Kind, cgroup_policy, environment, is_denied, log_policy, task_dir, user};
 
@@ -19,10 +19,6 @@ impl Kind for RawExec {
     const NAME: &'static str = "raw_exec";
     type Config = PluginConfig;
 
-    fn config_schema() -> Spec {
-        PluginConfig::schema()
-    }
-
     fn task_schema() -> Spec {
         TaskOptions::schema()
     }
@@ -36,7 +32,7 @@ impl Kind for RawExec {
     }
 
     async fn launch_spec(task: &TaskConfig, plugin: &PluginConfig, cgroups: &CgroupHost) -> Result<LaunchSpec, Error> {
-        let options = TaskOptions::decode(&task.msgpack_driver_config)?;
+        let options = TaskOptions::read(&task.msgpack_driver_config)?;
         refuse_what_needs_isolation(task)?;
         let dir = task_dir(task);
         let env = environment(task, |name| is_denied(name, &plugin.denied_envvars) || is_denied(name, &options.denied_envvars));

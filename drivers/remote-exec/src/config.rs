@@ -4,51 +4,79 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use driver_sdk::schema::{Spec, attr, block, block_map, list, number, object, string};
-use driver_sdk::{Error, config};
+use driver_sdk::{DriverConfig, Error};
 use executor_client::host::HostAmount;
-use serde::Deserialize;
 
 /// The operator's `plugin "remote_exec" { config { … } }`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct PluginConfig {
-    transport: Option<String>,
+    /// How the runtime is reached: `local`, a directory of this machine that belongs to no node, or `ssh`.
+    #[config(default = "local")]
+    transport: String,
+    /// Directory of the local runtime, an absolute path; without it the driver offers nothing.
     pub(crate) root: Option<PathBuf>,
+    /// Processors of the local runtime in MHz, as the scheduler packs them; 0 declares nothing.
+    #[config(default = 0)]
     pub(crate) pool_cpu_mhz: u64,
+    /// Memory of the local runtime in MiB, as the scheduler packs it; 0 declares nothing.
+    #[config(default = 0)]
     pub(crate) pool_memory_mib: u64,
+    /// Name of the hosts together: the same on every node with the same hosts. `ssh` needs it.
     pool: Option<String>,
+    /// The program `ssh`; the one along `PATH` without it.
     ssh: Option<PathBuf>,
+    /// Configuration file for ssh; the user's without it.
     ssh_config: Option<PathBuf>,
+    /// File with the keys of hosts; the user's without it.
     known_hosts: Option<PathBuf>,
+    /// Which keys of hosts are trusted: `strict`, those of `known_hosts`, or `accept-new`, also those of hosts never seen. Strict without it.
     host_keys: Option<String>,
+    /// A host that has not said a word for so long is given up until it is reached again; 0 means ten seconds.
+    #[config(default = 0)]
     keepalive_seconds: u64,
-    host: Option<BTreeMap<String, HostConfig>>,
+    /// The hosts that ssh reaches.
+    host: BTreeMap<String, HostConfig>,
 }
 
 /// One `host "name" { … }` of the inventory.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct HostConfig {
-    /// What ssh is told; the block's name when absent.
+    /// What ssh is told; the block's name without it.
     pub(crate) address: Option<String>,
+    /// Port; what ssh's configuration says without it.
+    #[config(default = 0)]
     pub(crate) port: u16,
+    /// User on the host; what ssh's configuration says without it.
     pub(crate) user: Option<String>,
+    /// File with the private key; it must not ask for a passphrase.
     pub(crate) identity_file: Option<PathBuf>,
+    /// Hosts to go through, as `ssh -J` takes them.
     pub(crate) jump: Option<String>,
+    /// Further options for ssh, `NAME=VALUE`.
     pub(crate) ssh_options: Option<Vec<String>>,
     /// Directory of the runtime on the host, below the login directory unless absolute.
     pub(crate) dir: Option<String>,
+    /// What tasks can choose the host by.
+    #[config(attr = "map(string)")]
     pub(crate) labels: Option<BTreeMap<String, String>>,
+    /// What the host offers to tasks.
     pub(crate) capacity: Option<Capacity>,
 }
 
 /// What a host offers to tasks; 0 = not limited.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, DriverConfig)]
+#[config(default)]
 pub(crate) struct Capacity {
+    /// Processors in MHz; 0 means no limit.
+    #[config(default = 0)]
     pub(crate) cpu: u64,
+    /// Memory in MiB; 0 means no limit.
+    #[config(default = 0)]
     pub(crate) memory: u64,
+    /// Tasks at a time; 0 means no limit.
+    #[config(default = 0)]
     pub(crate) sessions: u64,
 }
 
@@ -96,37 +124,9 @@ const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(10);
 const RESERVED: [&str; 6] = ["stricthostkeychecking", "batchmode", "userknownhostsfile", "requesttty", "controlmaster", "controlpath"];
 
 impl PluginConfig {
-    pub(crate) fn schema() -> Spec {
-        let capacity = object([("cpu", number().default("0")), ("memory", number().default("0")), ("sessions", number().default("0"))]);
-        let host = object([
-            ("address", string()),
-            ("port", number().default("0")),
-            ("user", string()),
-            ("identity_file", string()),
-            ("jump", string()),
-            ("ssh_options", list("string")),
-            ("dir", string()),
-            ("labels", attr("map(string)")),
-            ("capacity", block(capacity)),
-        ]);
-        object([
-            ("transport", string().default("\"local\"")),
-            ("root", string()),
-            ("pool_cpu_mhz", number().default("0")),
-            ("pool_memory_mib", number().default("0")),
-            ("pool", string()),
-            ("ssh", string()),
-            ("ssh_config", string()),
-            ("known_hosts", string()),
-            ("host_keys", string()),
-            ("keepalive_seconds", number().default("0")),
-            ("host", block_map(["name"], host)),
-        ])
-    }
-
     /// Checks what the schema cannot.
     pub(crate) fn transport(&self) -> Result<Transport, Error> {
-        match self.transport.as_deref().unwrap_or("local") {
+        match self.transport.as_str() {
             "local" => self.local(),
             "ssh" => self.inventory().map(Transport::Ssh),
             other => Err(Error::invalid(format!("transport {other:?} is not known; use \"local\" or \"ssh\""))),
@@ -141,7 +141,7 @@ impl PluginConfig {
             ("known_hosts", self.known_hosts.is_some()),
             ("host_keys", self.host_keys.is_some()),
             ("keepalive_seconds", self.keepalive_seconds > 0),
-            ("host", self.host.as_ref().is_some_and(|h| !h.is_empty())),
+            ("host", !self.host.is_empty()),
         ];
         if let Some((name, _)) = set.iter().find(|(_, set)| *set) {
             return Err(Error::invalid(format!("{name} means nothing to transport \"local\"; remove it or use transport \"ssh\"")));
@@ -170,11 +170,10 @@ impl PluginConfig {
                 "pool {pool:?} is no name; transport \"ssh\" needs one of letters, digits, '-', '_' and '.', the same on every node with the same hosts"
             )));
         }
-        let hosts = self.host.clone().unwrap_or_default();
-        if hosts.is_empty() {
+        if self.host.is_empty() {
             return Err(Error::invalid("transport \"ssh\" needs at least one block host \"name\" { … }"));
         }
-        for (name, host) in &hosts {
+        for (name, host) in &self.host {
             host.check(name)?;
         }
         let accept_new = match self.host_keys.as_deref().unwrap_or("strict") {
@@ -198,7 +197,7 @@ impl PluginConfig {
             known_hosts: self.known_hosts.clone(),
             accept_new,
             keepalive,
-            hosts,
+            hosts: self.host.clone(),
         })
     }
 }
@@ -241,29 +240,27 @@ fn is_name(text: &str) -> bool {
 }
 
 /// A task's `config { … }`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, DriverConfig)]
+#[config(default, impl_default)]
 pub(crate) struct TaskOptions {
+    /// Program to run on the host: a path, or a name that is looked for along its `PATH`.
+    #[config(required)]
     pub(crate) command: String,
+    /// Its arguments.
     pub(crate) args: Vec<String>,
+    /// Working directory on the host: an absolute path, or one below the task's directory, which it is without this.
     pub(crate) work_dir: Option<String>,
+    /// The only host that will do.
     pub(crate) host: Option<String>,
+    /// Labels that the host must have.
+    #[config(attr = "map(string)")]
     pub(crate) labels: Option<BTreeMap<String, String>>,
 }
 
 impl TaskOptions {
-    pub(crate) fn schema() -> Spec {
-        object([
-            ("command", string().required()),
-            ("args", list("string")),
-            ("work_dir", string()),
-            ("host", string()),
-            ("labels", attr("map(string)")),
-        ])
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<TaskOptions, Error> {
-        let options: TaskOptions = config::decode(bytes)?;
+    /// Reads the options and refuses what can never work.
+    pub(crate) fn read(bytes: &[u8]) -> Result<TaskOptions, Error> {
+        let options = TaskOptions::decode(bytes)?;
         if options.command.is_empty() {
             return Err(Error::invalid("config.command is empty; name a program"));
         }
@@ -294,10 +291,59 @@ impl TaskOptions {
 
 #[cfg(test)]
 mod tests {
+    use driver_sdk::reference::undescribed;
+    use driver_sdk::schema::{attr, block, block_map, list, number, object, string};
+
     use super::*;
 
     fn config(text: &str) -> PluginConfig {
-        serde_json::from_str(text).unwrap()
+        let value: serde_json::Value = serde_json::from_str(text).unwrap();
+        PluginConfig::decode(rmp_serde::to_vec(&value).unwrap()).unwrap()
+    }
+
+    /// Files are written for these names, types and defaults.
+    #[test]
+    fn the_schemas_are_those_that_files_are_written_for() {
+        let capacity = object([("cpu", number().default("0")), ("memory", number().default("0")), ("sessions", number().default("0"))]);
+        let host = object([
+            ("address", string()),
+            ("port", number().default("0")),
+            ("user", string()),
+            ("identity_file", string()),
+            ("jump", string()),
+            ("ssh_options", list("string")),
+            ("dir", string()),
+            ("labels", attr("map(string)")),
+            ("capacity", block(capacity)),
+        ]);
+        let plugin = object([
+            ("transport", string().default("\"local\"")),
+            ("root", string()),
+            ("pool_cpu_mhz", number().default("0")),
+            ("pool_memory_mib", number().default("0")),
+            ("pool", string()),
+            ("ssh", string()),
+            ("ssh_config", string()),
+            ("known_hosts", string()),
+            ("host_keys", string()),
+            ("keepalive_seconds", number().default("0")),
+            ("host", block_map(["name"], host)),
+        ]);
+        assert_eq!(PluginConfig::schema().wire(), plugin.wire());
+        let task = object([
+            ("command", string().required()),
+            ("args", list("string")),
+            ("work_dir", string()),
+            ("host", string()),
+            ("labels", attr("map(string)")),
+        ]);
+        assert_eq!(TaskOptions::schema().wire(), task.wire());
+    }
+
+    #[test]
+    fn every_option_is_described() {
+        assert_eq!(undescribed(&PluginConfig::schema()), [""; 0]);
+        assert_eq!(undescribed(&TaskOptions::schema()), [""; 0]);
     }
 
     #[test]
@@ -327,7 +373,7 @@ mod tests {
             let error = config(text).transport().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");
         }
-        assert!(TaskOptions::decode(&[]).is_err());
+        assert!(TaskOptions::read(&[]).is_err());
     }
 
     #[test]

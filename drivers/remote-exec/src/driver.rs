@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use driver_sdk::DriverConfig as _;
 use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
@@ -162,7 +163,7 @@ impl RemoteDriver for Driver {
     }
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
-        let config: PluginConfig = config.decode()?;
+        let config = PluginConfig::decode(&config)?;
         let transport = config.transport()?;
         // Without a node the configuration is only being checked, which must leave nothing behind and reach nobody.
         if agent.is_some() {
@@ -234,7 +235,7 @@ impl RemoteDriver for Driver {
     }
 
     async fn ensure(&self, request: Ensure) -> Result<Ensured, RemoteError> {
-        let options = TaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
+        let options = TaskOptions::read(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         let pool = self.pool()?;
         let (host, channel, ensured) = pool.ensure(&request, options).await?;
         let observed = ensured.observed.ok_or_else(|| wire::unexpected(&host))?;

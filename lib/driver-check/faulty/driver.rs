@@ -89,6 +89,7 @@ impl Driver for Plain {
                 exec: true,
                 remote_tasks: true,
                 disable_log_collection: fault("logs/fifos-untouched"),
+                must_create_network: fault("network/create") || fault("network/destroy"),
                 ..DriverCapabilities::default()
             }),
         })
@@ -386,12 +387,26 @@ impl Driver for Plain {
         done(Box::pin(ReceiverStream::new(receiver)))
     }
 
-    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> Reply<CreateNetworkResponse> {
-        Err(Status::unimplemented("no networks"))
+    /// A directory stands for the namespace: nobody enters it.
+    async fn create_network(&self, request: Request<CreateNetworkRequest>) -> Reply<CreateNetworkResponse> {
+        let CreateNetworkRequest { alloc_id, .. } = request.into_inner();
+        let path = std::env::temp_dir().join(format!("ns-{alloc_id}"));
+        let path = if fault("network/create") && path.exists() { path.with_extension("another") } else { path };
+        std::fs::create_dir_all(&path)?;
+        let spec = NetworkIsolationSpec {
+            mode: network_isolation_spec::NetworkIsolationMode::Group as i32,
+            path: path.display().to_string(),
+            ..NetworkIsolationSpec::default()
+        };
+        done(CreateNetworkResponse { isolation_spec: Some(spec), created: true })
     }
 
-    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> Reply<DestroyNetworkResponse> {
-        Err(Status::unimplemented("no networks"))
+    async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> Reply<DestroyNetworkResponse> {
+        let path = request.into_inner().isolation_spec.unwrap_or_default().path;
+        match std::fs::remove_dir(path) {
+            Err(error) if fault("network/destroy") => Err(Status::unknown(error.to_string())),
+            _ => done(DestroyNetworkResponse {}),
+        }
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) enum Work<'a> {
 
 impl TaskKit {
     /// Names for [`TaskKit::preset`].
-    pub const PRESETS: [&'static str; 5] = ["command", "docker", "mock", "mock_remote", "remote_exec"];
+    pub const PRESETS: [&'static str; 6] = ["command", "docker", "docker_remote", "mock", "mock_remote", "remote_exec"];
 
     /// A kit as a person writes it.
     pub fn from_json(value: Value) -> Result<Self, KitError> {
@@ -88,9 +88,10 @@ impl TaskKit {
                 ..TaskKit::default()
             },
             "remote_exec" => TaskKit { plugin: Some(json!({"root": "@DIR@/runtime"})), ..TaskKit::preset("command")? },
-            "docker" => TaskKit {
-                script: Some(json!({"image": "busybox", "command": "/bin/sh", "args": ["-c", "@SCRIPT@"]})),
-                fails: Some(json!({"image": "busybox", "command": "/nonexistent/program-of-a-check"})),
+            // With a tag: without one engines ask the registry each time.
+            "docker" | "docker_remote" => TaskKit {
+                script: Some(json!({"image": "busybox:1", "command": "/bin/sh", "args": ["-c", "@SCRIPT@"]})),
+                fails: Some(json!({"image": "busybox:1", "command": "/nonexistent/program-of-a-check"})),
                 ..TaskKit::default()
             },
             "mock" => TaskKit {

@@ -95,6 +95,8 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("exec/no-setup", "exec/no-setup", "without set-up"),
     ("exec/no-program", "exec/no-program", "does not exist ended"),
     ("exec/abort", "exec/abort", "still runs"),
+    ("network/create", "network/create", "asked again it is"),
+    ("network/destroy", "network/destroy", "the second DestroyNetwork"),
     ("remote/describe", "remote/describe", "no range"),
     ("remote/ensure-twice", "remote/ensure-twice", "created an instance"),
     ("remote/ensure-racing", "remote/ensure-racing", "created"),
@@ -116,8 +118,8 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("base/info", "leaves-socket", "left behind after the check: sockets"),
 ];
 
-/// Declared only with its fault; a driver that is in order with it is raw_exec.
-const NOT_APPLICABLE: &[&str] = &["logs/fifos-untouched"];
+/// Declared only with their faults; drivers that are in order with it are raw_exec and docker.
+const NOT_APPLICABLE: &[&str] = &["logs/fifos-untouched", "network/create", "network/destroy"];
 
 fn subject(fault: &str, pace: Pace) -> Subject {
     let mut subject = Subject::new(env!("CARGO_BIN_EXE_driver-check-faulty"));

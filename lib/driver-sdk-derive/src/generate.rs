@@ -7,11 +7,24 @@ use syn::spanned::Spanned;
 use crate::parse::{Fallback, Field, Literal, Struct};
 
 pub(crate) fn implementation(parsed: &Struct) -> TokenStream {
-    let Struct { name, default, fields } = parsed;
+    let Struct { name, default, impl_default, fields } = parsed;
     let shapes = fields.iter().map(|field| shape(field, *default));
     let reads = fields.iter().map(|field| read(field, *default));
     let checks = fields.iter().filter_map(check);
+    let default_impl = impl_default.then(|| {
+        let values = fields.iter().map(default_value);
+        quote! {
+            #[automatically_derived]
+            impl ::core::default::Default for #name {
+                fn default() -> Self {
+                    Self { #(#values),* }
+                }
+            }
+        }
+    });
     quote! {
+        #default_impl
+
         #[automatically_derived]
         impl ::driver_sdk::DriverConfig for #name {
             fn schema() -> ::driver_sdk::schema::Spec {
@@ -94,6 +107,19 @@ fn read(field: &Field, struct_default: bool) -> TokenStream {
     };
     let take = if options.attr.is_some() { quote!(take_deserialized) } else { quote!(take) };
     quote!(#ident: object.#take::<#ty>(#key, #absent)?)
+}
+
+/// How the field of a value that nobody has configured is filled.
+fn default_value(field: &Field) -> TokenStream {
+    let Field { ty, key, options, ident, .. } = field;
+    match &options.default {
+        Some(Fallback::Value(value)) => {
+            let value = wire_value(value);
+            let made = if options.attr.is_some() { quote!(default_deserialized) } else { quote!(default_of) };
+            quote!(#ident: ::driver_sdk::derive::#made::<#ty>(#key, #value))
+        }
+        _ => quote!(#ident: ::core::default::Default::default()),
+    }
 }
 
 /// A literal must be one that the field's type takes.

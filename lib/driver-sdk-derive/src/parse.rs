@@ -13,6 +13,8 @@ pub(crate) struct Struct {
     pub(crate) name: Ident,
     /// Fields that say nothing else are filled with their type's default.
     pub(crate) default: bool,
+    /// `Default` is implemented as well.
+    pub(crate) impl_default: bool,
     pub(crate) fields: Vec<Field>,
 }
 
@@ -83,14 +85,14 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Struct> {
         let why = "DriverConfig cannot be derived for a generic struct: its schema is one fixed value; write a struct per type";
         return Err(Error::new(input.generics.span(), why));
     }
-    let mut default = false;
+    let (mut default, mut impl_default) = (false, false);
     for attribute in config_attributes(&input.attrs) {
         attribute.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("default") {
-                let name = name_of(&meta);
-                return Err(meta.error(format!("`{name}` is no option of a struct; there is: default")));
+            match name_of(&meta).as_str() {
+                "default" => default = true,
+                "impl_default" => impl_default = true,
+                name => return Err(meta.error(format!("`{name}` is no option of a struct; there are: default, impl_default"))),
             }
-            default = true;
             Ok(())
         })?;
     }
@@ -100,7 +102,7 @@ pub(crate) fn struct_of(input: &DeriveInput) -> Result<Struct> {
             return Err(Error::new(field.ident.span(), format!("two fields are called `{}` in the configuration", field.key)));
         }
     }
-    Ok(Struct { name: input.ident.clone(), default, fields })
+    Ok(Struct { name: input.ident.clone(), default, impl_default, fields })
 }
 
 fn config_attributes(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {

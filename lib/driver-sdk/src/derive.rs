@@ -76,7 +76,8 @@ use crate::{Error, config};
 /// | `min_items = 1`, `max_items = 4` | how many blocks of a list there may be |
 /// | `attr = "list(number)"` | any other type that serde deserializes, as an attribute of this type |
 ///
-/// `#[config(default)]` on the struct gives `default` to all fields that say nothing else.
+/// `#[config(default)]` on the struct gives `default` to all fields that say nothing else. `#[config(impl_default)]` on the struct
+/// implements [`Default`] as well: each field has the value that it has when absent, and what is required its type's default.
 ///
 /// Misuse does not compile:
 ///
@@ -157,6 +158,22 @@ impl fmt::Display for Misfit {
         let colon = if self.path.is_empty() { "" } else { ": " };
         write!(f, "{colon}{}", self.text)
     }
+}
+
+/// The default of a field as a value of its type.
+///
+/// # Panics
+/// When the author's literal is none of the type, such as a text that is no duration: with the first use of the default.
+pub fn default_of<T: FieldType>(key: &str, value: Value) -> T {
+    T::read(value).unwrap_or_else(|misfit| panic!("the default of {key} does not fit its type: {misfit}"))
+}
+
+/// [`default_of`] for a type that only serde knows.
+///
+/// # Panics
+/// As there.
+pub fn default_deserialized<T: DeserializeOwned>(key: &str, value: Value) -> T {
+    deserialized(value).unwrap_or_else(|misfit| panic!("the default of {key} does not fit its type: {misfit}"))
 }
 
 /// The keys and values of one block.

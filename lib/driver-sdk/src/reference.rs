@@ -30,6 +30,11 @@ pub fn rows(spec: &Spec) -> Vec<Row> {
     walk.rows
 }
 
+/// Keys without a description, for a driver's own tests: none should be left.
+pub fn undescribed(spec: &Spec) -> Vec<String> {
+    rows(spec).into_iter().filter(|row| row.description.is_empty()).map(|row| row.key).collect()
+}
+
 /// The rows as a Markdown table; without rows a sentence that says so.
 pub fn markdown(spec: &Spec) -> String {
     let rows = rows(spec);

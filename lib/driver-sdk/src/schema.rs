@@ -43,6 +43,16 @@ impl Spec {
         &self.wire
     }
 
+    /// Without these keys of the outermost object: for a driver that does not offer all that the type it decodes into has.
+    #[must_use]
+    pub fn without(mut self, keys: &[&str]) -> Self {
+        if let Some(Kind::Object(object)) = &mut self.wire.block {
+            object.attributes.retain(|key, _| !keys.contains(&key.as_str()));
+        }
+        self.descriptions.retain(|key, _| !keys.contains(&key.split('.').next().unwrap_or(key)));
+        self
+    }
+
     /// Dotted key (`auth.username`) → what it means. Keys without a description are missing.
     pub fn descriptions(&self) -> &BTreeMap<String, String> {
         &self.descriptions
@@ -250,6 +260,13 @@ mod tests {
             Some(Kind::Object(object)) => object.attributes[name].block.clone().expect("a kind"),
             other => panic!("not an object: {other:?}"),
         }
+    }
+
+    #[test]
+    fn keys_are_left_out_with_all_that_is_below_them() {
+        let inner = || object([("d", bool().describe("deep"))]);
+        let all = object([("a", string().describe("first")), ("cd", block(inner())), ("c", block(inner()).describe("a block"))]);
+        assert_eq!(all.without(&["c", "absent"]), object([("a", string().describe("first")), ("cd", block(inner()))]));
     }
 
     #[test]

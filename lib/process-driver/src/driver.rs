@@ -9,8 +9,8 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, ExecOutput, Fingerprint, Inspection, PluginInfo, Started, StopTask,
-    TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, Inspection, PluginInfo, Started,
+    StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
 };
 use executor_client::{CgroupHost, Executor, ExitResult, Launcher, Meter, destroy, signal_number};
 use serde::{Deserialize, Serialize};
@@ -172,11 +172,11 @@ impl<K: Kind> driver_sdk::Driver for ProcessDriver<K> {
     }
 
     fn config_schema(&self) -> Option<Spec> {
-        Some(K::config_schema())
+        Some(K::Config::schema())
     }
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
-        let config: K::Config = config.decode()?;
+        let config = K::Config::decode(&config)?;
         config.validate()?;
         *lock(&self.config) = config;
         *lock(&self.core_mhz) = agent.map(|agent| core_mhz(agent.topology.as_ref()));

@@ -2,12 +2,11 @@
 
 use async_trait::async_trait;
 use driver_sdk::schema::Spec;
-use driver_sdk::{Capabilities, Error, Fingerprint, TaskConfig};
+use driver_sdk::{Capabilities, DriverConfig, Error, Fingerprint, TaskConfig};
 use executor_client::{CgroupHost, LaunchSpec};
-use serde::de::DeserializeOwned;
 
 /// The operator's configuration of a plugin.
-pub trait ProcessConfig: Clone + Default + DeserializeOwned + Send + Sync + 'static {
+pub trait ProcessConfig: Clone + Default + DriverConfig + Send + Sync + 'static {
     /// Checks what the schema cannot.
     fn validate(&self) -> Result<(), Error>;
 
@@ -29,9 +28,6 @@ pub trait Kind: Send + Sync + 'static {
     const NAME: &'static str;
     /// The plugin's configuration.
     type Config: ProcessConfig;
-
-    /// Schema of the plugin's configuration.
-    fn config_schema() -> Spec;
 
     /// Schema of a task's `config { … }`.
     fn task_schema() -> Spec;

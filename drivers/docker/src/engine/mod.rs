@@ -291,6 +291,12 @@ impl Engine {
         self.parse(doing, &bytes)
     }
 
+    /// POST of something whose answer does not matter.
+    pub(crate) async fn tell(&self, doing: &str, path: &str, body: &Value) -> Result<(), EngineError> {
+        let answer = self.call(doing, Method::POST, path, Some(body), ANSWER_WITHIN).await?;
+        self.collect(doing, answer, ANSWER_WITHIN).await.map(drop)
+    }
+
     /// POST whose answer does not matter. True when something was done, false when it was done before.
     pub(crate) async fn act(&self, doing: &str, path: &str) -> Result<bool, EngineError> {
         let answer = self.call(doing, Method::POST, path, None, ANSWER_WITHIN).await?;

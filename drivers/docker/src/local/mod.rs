@@ -13,8 +13,8 @@ use driver_sdk::exec::ExecIo;
 use driver_sdk::proto::driver::NetworkIsolationSpec;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Capabilities, Context, DETACH_SIGNAL, Error, ExecOutput, Fingerprint, FsIsolation, Inspection, NetworkMode, PluginInfo,
-    Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
+    AgentConfig, Capabilities, Context, DETACH_SIGNAL, DriverConfig, Error, ExecOutput, Fingerprint, FsIsolation, Inspection, NetworkMode,
+    PluginInfo, Started, StopTask, TaskConfig, TaskEvent, TaskExit, TaskHandle, TaskStatus, TaskUsage, async_trait, handle,
 };
 
 use crate::config::PluginConfig;
@@ -151,7 +151,7 @@ impl driver_sdk::Driver for Driver {
     }
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
-        let config: PluginConfig = config.decode()?;
+        let config = PluginConfig::decode(&config)?;
         config.validate()?;
         let engine = Arc::new(config.engine()?);
         *lock(&self.config) = config.clone();

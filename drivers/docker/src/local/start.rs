@@ -49,7 +49,7 @@ fn refused(error: EngineError) -> Error {
 
 /// From a task to a running container.
 pub(crate) async fn start(site: &Site, shared: &Arc<Shared>, task: &TaskConfig) -> Result<Started, Error> {
-    let options = TaskOptions::decode(&task.msgpack_driver_config)?;
+    let options = TaskOptions::read(&task.msgpack_driver_config)?;
     let security_opt = with_profiles(&options.security_opt)?;
     let engine = &site.engine;
     let api = engine.api().await.map_err(Error::recoverable)?;

@@ -70,8 +70,8 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
     let tell = |message: String| tracing::info!(slot = request.slot, "{message}");
     image::ensure(engine, &options, plugin, archive, &tell).await.map_err(driver_error)?;
     let made = engine.post::<Created>("make the container", &format!("/containers/create?name={}", encode(&name)), &plan.body).await;
-    let id = match made {
-        Ok(made) => made.id,
+    let (id, created) = match made {
+        Ok(made) => (made.id, true),
         // Another call with the key was faster: it is that one's container.
         Err(e) if e.is_conflict() => {
             let standing = inspect(engine, &name).await.map_err(answer)?;
@@ -79,11 +79,11 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
             if standing.state.status != "created" {
                 return Ok((standing, false));
             }
-            standing.id
+            (standing.id, false)
         }
         Err(e) => return Err(answer(e)),
     };
-    finish(engine, request, &id).await.map(|container| (container, true))
+    finish(engine, request, &id).await.map(|container| (container, created))
 }
 
 /// From a made container to a running one.
@@ -126,7 +126,7 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
 
 async fn planned(engine: &Engine, plugin: &PluginConfig, request: &Ensure) -> Result<(TaskOptions, Plan), RemoteError> {
     let task = &request.task;
-    let options = TaskOptions::decode(&task.msgpack_driver_config).map_err(driver_error)?;
+    let options = TaskOptions::read(&task.msgpack_driver_config).map_err(driver_error)?;
     let security_opt = with_profiles(&options.security_opt).map_err(driver_error)?;
     let mut plugin = plugin.clone();
     // The engine keeps the log for whoever manages the task: as much of it as the job says.

@@ -16,8 +16,8 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Context, Description, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogsQuery, Observation,
-    ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle, StopTask, TaskUsage, async_trait, handle,
+    AgentConfig, Context, Description, DriverConfig, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogsQuery,
+    Observation, ObservationSink, Page, PluginInfo, RemoteError, RemoteHandle, StopTask, TaskUsage, async_trait, handle,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -30,7 +30,7 @@ use crate::exec;
 use crate::local::{lock, start, task_exit};
 use crate::options::TaskOptions;
 use crate::stats::{self, Meter};
-use crate::watch::{self, Monitor, inspect};
+use crate::watch::{self, Change, LOOK_AT_LEAST, Monitor, inspect};
 use marks::Marks;
 
 /// Layout of [`HandleV1`].
@@ -46,6 +46,8 @@ const LABEL_EPOCH: &str = "drover.epoch";
 /// Port label → port inside, as JSON.
 const LABEL_PORTS: &str = "drover.ports";
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+/// After an event an engine's listings show the former state for about as long as a container takes to be put away.
+const LISTING_SETTLES: Duration = Duration::from_secs(2);
 
 /// The token that finds an instance again.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -286,6 +288,27 @@ impl RemoteDriver {
         }
     }
 
+    /// Places in a watched list with what is there now: those that a change concerns, or all.
+    async fn looked_again(
+        &self,
+        site: &Site,
+        change: &Change,
+        handles: &[RemoteHandle],
+        known: &[Option<HandleV1>],
+    ) -> Result<Vec<(usize, Observation)>, RemoteError> {
+        let Change::Container(id) = change else {
+            return Ok(driver_sdk::RemoteDriver::observe(self, handles).await?.into_iter().enumerate().collect());
+        };
+        let engine = self.identity(site, false).await?;
+        let mut seen = Vec::new();
+        for (at, handle) in known.iter().enumerate() {
+            if let Some(handle) = handle.as_ref().filter(|handle| handle.container == *id && handle.engine == engine) {
+                seen.push((at, self.look(site, handle).await?));
+            }
+        }
+        Ok(seen)
+    }
+
     async fn listed(&self, site: &Site, label: &str) -> Result<Vec<Listed>, RemoteError> {
         let path = format!("/containers/json?all=true&filters={}", filters(&[("label", label)]));
         site.engine.get("list the instances", &path).await.map_err(answer)
@@ -317,7 +340,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
     }
 
     async fn set_config(&self, config: Config, agent: Option<AgentConfig>) -> Result<(), Error> {
-        let config: PluginConfig = config.decode()?;
+        let config = PluginConfig::decode(&config)?;
         config.validate()?;
         let configured = !config.endpoint.is_empty();
         if configured && config.endpoint()?.is_local_socket() && config.provider.is_empty() {
@@ -490,14 +513,16 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
     async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
         let site = self.site()?;
         let mut changes = site.monitor.changes();
-        let containers: Vec<String> = handles.iter().filter_map(|h| Self::read_handle(h).ok()).map(|h| h.container).collect();
+        let known: Vec<Option<HandleV1>> = handles.iter().map(|handle| Self::read_handle(handle).ok()).collect();
         let mut last: Vec<Option<Observation>> = vec![None; handles.len()];
+        let mut change = Change::All;
+        let mut settled = false;
         loop {
-            match self.observe(&handles).await {
-                Ok(now) => {
-                    for (known, seen) in last.iter_mut().zip(now) {
-                        if known.as_ref() != Some(&seen) {
-                            *known = Some(seen.clone());
+            match self.looked_again(&site, &change, &handles, &known).await {
+                Ok(seen) => {
+                    for (at, seen) in seen {
+                        if last[at].as_ref() != Some(&seen) {
+                            last[at] = Some(seen.clone());
                             if sink.send(seen).await.is_err() {
                                 return Ok(());
                             }
@@ -508,10 +533,19 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
                 Err(RemoteError::CouldNotAsk(why)) => tracing::debug!(why, "observation failed, will ask again"),
                 Err(other) => return Err(other),
             }
-            tokio::select! {
-                () = watch::any_changed(&mut changes, &containers) => {}
+            // What an engine lists is behind its events for a moment: after a listing comes another.
+            let patience = if settled { LOOK_AT_LEAST } else { LISTING_SETTLES };
+            let concerns = |id: &str| known.iter().flatten().any(|handle| handle.container == id);
+            let heard = tokio::select! {
+                heard = watch::changed(&mut changes, patience, concerns) => heard,
                 () = sink.closed() => return Ok(()),
-            }
+            };
+            settled = match heard {
+                None => true,
+                Some(Change::All) => false,
+                Some(Change::Container(_)) => settled,
+            };
+            change = heard.unwrap_or(Change::All);
         }
     }
 

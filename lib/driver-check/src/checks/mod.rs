@@ -4,6 +4,7 @@ mod base;
 mod config;
 mod exec;
 mod launch;
+mod network;
 mod output;
 mod recover;
 mod remote;
@@ -30,6 +31,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         stats::CHECKS,
         output::CHECKS,
         exec::CHECKS,
+        network::CHECKS,
         remote::CHECKS,
         remote_life::CHECKS,
     ];

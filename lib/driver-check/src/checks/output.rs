@@ -97,7 +97,7 @@ async fn disabled(lab: &Arc<Lab>) -> Outcome {
 /// The environment that a task prints.
 async fn environment(lab: &Lab, change: impl Fn(&mut Prepared)) -> Outcome<Vec<String>> {
     let plugin = lab.plugin().await?;
-    let mut prepared = lab.prepare(Work::Script("/bin/cat /proc/self/environ | /usr/bin/tr '\\0' '\\n'; echo end-of-environment"))?;
+    let mut prepared = lab.prepare(Work::Script("cat /proc/self/environ | tr '\\0' '\\n'; echo end-of-environment"))?;
     change(&mut prepared);
     let task = lab.start(&plugin, prepared).await?;
     lab.wait(&plugin, &task.id).await?;

@@ -322,3 +322,32 @@ proptest! {
         prop_assert_eq!(through(&config).map_err(|error| format!("{error}\n{config}")), Ok(value));
     }
 }
+
+/// Nothing has to be given.
+#[derive(Debug, PartialEq, DriverConfig)]
+#[config(default, impl_default)]
+struct Optional {
+    #[config(default = "5m")]
+    every: Duration,
+    #[config(default = ["a", "b"])]
+    names: Vec<String>,
+    #[config(attr = "string", default = "udp")]
+    protocol: Protocol,
+    count: u8,
+    inner: Option<Below>,
+}
+
+#[derive(Debug, PartialEq, DriverConfig)]
+#[config(impl_default)]
+struct Below {
+    command: String,
+    #[config(default = 7)]
+    retries: u32,
+}
+
+#[test]
+fn a_default_is_what_nothing_configured_means() {
+    assert_eq!(Optional::default(), Optional::decode([]).expect("nothing is required"));
+    assert_eq!((Optional::default().every, Optional::default().names.len()), (Duration::from_secs(300), 2));
+    assert_eq!(Below::default(), Below { command: String::new(), retries: 7 });
+}

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// File that says how to make tasks: blocks script, runs, exits, exits_later, prints, fails, stubborn with a task's `config` each
     #[arg(long, conflicts_with = "preset")]
     task: Option<PathBuf>,
-    /// Ready-made tasks: command, docker, mock, remote_exec; chosen by the driver's name and schema when nothing is given
+    /// Ready-made tasks: command, docker, docker_remote, mock, mock_remote, remote_exec; chosen by the driver's name and schema when nothing is given
     #[arg(long)]
     preset: Option<String>,
     /// Only checks of this id, group or section; may be given several times
