@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -197,16 +197,15 @@ fn plugins(config: &ClientConfig, wanted: &ConfiguredPlugins, allowed: &[String]
     let usable = |name: &str| (allowed.is_empty() || allowed.iter().any(|a| a == name)) && !denied.iter().any(|d| d == name);
     let mut specs: Vec<PluginSpec> =
         wanted.builtin.iter().filter(|p| usable(&p.name)).map(|p| builtin(p, config, wanted.blocks.get(&p.name))).collect();
-    if let Some(dir) = &wanted.dir {
-        let external = wanted.blocks.iter().filter(|(name, _)| !wanted.is_builtin(name));
-        let blocks: BTreeMap<String, PluginBlock> =
-            external.map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() })).collect();
-        let (found, notes) = discover(dir, &blocks).map_err(|e| format!("read {}: {e}", dir.display()))?;
-        for note in notes {
-            tracing::warn!("{note}");
-        }
-        specs.extend(found);
+    let external = wanted.blocks.iter().filter(|(name, _)| !wanted.is_builtin(name));
+    let blocks: BTreeMap<String, PluginBlock> =
+        external.map(|(name, s)| (name.clone(), PluginBlock { args: s.args.clone(), config: s.config.clone() })).collect();
+    let unreadable = |e| format!("read {}: {e}", wanted.dir.as_deref().unwrap_or(Path::new("plugin_dir")).display());
+    let (found, notes) = discover(wanted.dir.as_deref(), &blocks).map_err(unreadable)?;
+    for note in notes {
+        tracing::warn!("{note}");
     }
+    specs.extend(found);
     Ok(specs)
 }
 

@@ -13,7 +13,7 @@ use driver_proto::handshake::{MAX_PORT_DEFAULT, MIN_PORT_DEFAULT};
 pub struct PluginSpec {
     /// The file name, which is also the label of the operator's `plugin` block. A built-in plugin has its driver's name.
     pub name: String,
-    /// The program.
+    /// The program. It need not be there, or be empty: the plugin's status says so, and it is looked for again.
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
@@ -34,14 +34,16 @@ pub struct PluginBlock {
     pub config: Option<serde_json::Value>,
 }
 
-/// Finds the plugins of a directory: executable regular files that have a `plugin` block. Nothing else there is run.
-/// The texts name executables without a block and blocks without an executable.
-pub fn discover(dir: &Path, blocks: &BTreeMap<String, PluginBlock>) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
-    let mut specs = Vec::new();
+/// The plugins of these blocks, with their files in a directory. Nothing else there is run; the texts name executables without a block. A block
+/// without a usable file is a plugin that cannot be started, whose status says why; without a directory all are.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn discover(dir: Option<&Path>, blocks: &BTreeMap<String, PluginBlock>) -> std::io::Result<(Vec<PluginSpec>, Vec<String>)> {
+    let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut notes = Vec::new();
-    let mut entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
+    let entries = dir.map(|dir| std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()).transpose()?;
+    for entry in entries.into_iter().flatten() {
         let path = entry.path();
         // Follows links: a link to an executable is one.
         let Ok(meta) = std::fs::metadata(&path) else {
@@ -52,22 +54,22 @@ pub fn discover(dir: &Path, blocks: &BTreeMap<String, PluginBlock>) -> std::io::
         }
         let file = entry.file_name().to_string_lossy().into_owned();
         let name = file.strip_suffix(".exe").unwrap_or(&file).to_owned();
-        match blocks.get(&name) {
-            Some(block) => specs.push(PluginSpec {
-                name,
-                command: path,
-                args: block.args.clone(),
-                config: block.config.clone(),
-                builtin: false,
-                env: BTreeMap::new(),
-            }),
-            None => notes.push(format!("{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it")),
+        if !blocks.contains_key(&name) {
+            notes.push(format!("{path:?} is not run: add `plugin \"{name}\" {{}}` to the agent's configuration to use it"));
         }
+        files.insert(name, path);
     }
-    for name in blocks.keys().filter(|name| !specs.iter().any(|spec| spec.name == **name)) {
-        notes.push(format!("plugin {name:?} is configured and there is no executable of that name in {dir:?}"));
-    }
-    Ok((specs, notes))
+    notes.sort();
+    let expected = |name: &str| dir.map(|dir| dir.join(name)).unwrap_or_default();
+    let specs = blocks.iter().map(|(name, block)| PluginSpec {
+        name: name.clone(),
+        command: files.get(name).cloned().unwrap_or_else(|| expected(name)),
+        args: block.args.clone(),
+        config: block.config.clone(),
+        builtin: false,
+        env: BTreeMap::new(),
+    });
+    Ok((specs.collect(), notes))
 }
 
 /// A logical processor.
@@ -252,12 +254,17 @@ mod tests {
         let names = ["used", "windows", "plain", "link", "dangling", "directory", "missing"];
         let block = |name: &str| PluginBlock { args: vec![name.to_owned()], config: None };
         let blocks = names.map(|name| (name.to_owned(), block(name))).into();
-        let (specs, notes) = discover(dir.path(), &blocks).expect("readable");
-        let found: Vec<(&str, &str)> = specs.iter().map(|spec| (spec.name.as_str(), spec.args[0].as_str())).collect();
-        assert_eq!(found, [("link", "link"), ("used", "used"), ("windows", "windows")]);
-        let noted = |text: &str| notes.iter().any(|note| note.contains(text));
-        assert!(noted("unused\" is not run") && ["plain", "dangling", "directory", "missing"].iter().all(|name| noted(name)), "{notes:?}");
-        assert!(discover(Path::new("/nonexistent"), &blocks).is_err());
+        let (specs, notes) = discover(Some(dir.path()), &blocks).expect("readable");
+        let found: BTreeMap<&str, (&Path, &str)> =
+            specs.iter().map(|spec| (spec.name.as_str(), (spec.command.as_path(), spec.args[0].as_str()))).collect();
+        for name in names {
+            let file = if name == "windows" { "windows.exe" } else { name };
+            assert_eq!(found[name], (&*dir.path().join(file), name), "also what cannot be started has a status");
+        }
+        assert!(matches!(&notes[..], [note] if note.contains("unused\" is not run")), "{notes:?}");
+        assert!(discover(Some(Path::new("/nonexistent")), &blocks).is_err());
+        let (specs, notes) = discover(None, &blocks).expect("nothing to read");
+        assert!(specs.len() == blocks.len() && specs.iter().all(|spec| spec.command.as_os_str().is_empty()) && notes.is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -267,7 +267,7 @@ pub(crate) async fn launch(
     let spawned = command.spawn();
     // The command holds our copies of the writing ends; with them the pipes would never end.
     drop(command);
-    let child = spawned.map_err(|error| cannot(error.to_string()))?;
+    let child = spawned.map_err(|error| cannot(hindrance(&spec.command).unwrap_or_else(|| error.to_string())))?;
     let tail = Tail::default();
     let last_words = tokio::spawn(drain(spec.name.clone(), stderr, tail.clone()));
     let process = adopt_child(child, tail.clone(), mark.clone()).map_err(|error| cannot(format!("cannot watch the process: {error}")))?;
@@ -311,6 +311,21 @@ pub(crate) async fn launch(
         Failure::Exit => LaunchError::EarlyExit { status: process.epitaph(), stderr },
         Failure::Silence => LaunchError::Silent { after: limit, stderr },
     })
+}
+
+/// What a person can do about a file that cannot be started, where the kernel's own word for it says little.
+fn hindrance(command: &Path) -> Option<String> {
+    if command.as_os_str().is_empty() {
+        return Some("its `plugin` block names no built-in driver, and there is no plugin_dir in which its file could be".to_owned());
+    }
+    match std::fs::metadata(command) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some("there is no such file; put the plugin there, or remove its `plugin` block".to_owned())
+        }
+        Ok(meta) if meta.is_dir() => Some("it is a directory".to_owned()),
+        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => Some(format!("it is not executable; use `chmod +x {}`", command.display())),
+        _ => None,
+    }
 }
 
 enum Failure {

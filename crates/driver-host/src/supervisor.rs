@@ -95,6 +95,7 @@ impl Supervisor {
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
         let mut may_reattach = true;
+        let mut told = String::new();
         loop {
             if self.common.ending.token().is_cancelled() {
                 return;
@@ -136,6 +137,7 @@ impl Supervisor {
                     (error, None)
                 }
                 Ok((session, granted)) => {
+                    told.clear();
                     let driver = session.driver.clone();
                     let Granted { shared, displaced, .. } = granted;
                     match self.serve(&spec, session.clone(), &shared, &displaced).await {
@@ -183,13 +185,20 @@ impl Supervisor {
             failures += 1;
             let delay = failure.retryable().then(|| self.backoff().delay(failures, jitter()));
             let next = delay.map_or("not tried again until a reload".to_owned(), |d| format!("tried again in {} s", d.as_secs().max(1)));
-            tracing::warn!(plugin = spec.name, error = %failure, next, "plugin is not available");
+            let text = failure.to_string();
+            // What stays wrong for days is said once.
+            if told == text {
+                tracing::debug!(plugin = spec.name, error = text, next, "plugin is not available");
+            } else {
+                tracing::warn!(plugin = spec.name, error = text, next, "plugin is not available");
+            }
+            told = text;
             let known = driver.or_else(|| self.common.registry.driver_of(&spec.name));
             let known = known.as_ref().map(|(name, shared)| (name, shared));
             if matches!(failure, LaunchError::Displaced { .. }) {
-                self.common.registry.publish_plugin(&spec.name, &failure.to_string());
+                self.common.registry.publish_plugin(&spec.name, &told);
             } else {
-                self.down(&spec, known, &failure.to_string());
+                self.down(&spec, known, &told);
             }
             self.pause(delay).await;
         }

@@ -180,7 +180,7 @@ async fn reload(args: Reload) -> Result<ExitCode> {
     } else {
         let mut table = Table::new(["Plugin", "Outcome", "Message"]);
         for (name, plugin) in &done.plugins {
-            table.row([name.clone(), lower(&plugin.outcome), plugin.description.clone()]);
+            table.row([name.clone(), lower(&plugin.outcome), one_line(&plugin.description, true)]);
         }
         table.print();
     }
@@ -382,14 +382,14 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
         output::line("The scheduler does not place on this node: `drover node eligibility -enable` changes that.");
     }
     output::heading("Drivers");
-    let mut table = Table::new(["Driver", "Detected", "Healthy", "Message", "Remote Provider"]);
+    let mut table = Table::new(["Driver", "Detected", "Healthy", "Remote Provider", "Message"]);
     for (name, d) in &node.drivers {
         table.row([
             name.clone(),
             d.detected.to_string(),
             d.healthy.to_string(),
-            d.health_description.clone(),
             d.remote.as_ref().map_or_else(|| "-".to_owned(), |r| r.provider.clone()),
+            one_line(&d.health_description, args.shape.verbose),
         ]);
     }
     table.print();
@@ -442,9 +442,32 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A driver's message in a row of a table: what a plugin has written before its end may have many lines.
+fn one_line(text: &str, verbose: bool) -> String {
+    const MOST: usize = 200;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) if !verbose => format!("{}… (-verbose shows all of it)", &line[..end]),
+        _ => line,
+    }
+}
+
 impl Command {
     /// `node status ID`, for `drover status`.
     pub(crate) fn for_status(api: ApiArgs, shape: Shape, id: String) -> Self {
         Self::Status(Status { api, shape, this: false, short: false, stats: false, allocs: false, id: Some(id) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn messages_fit_into_a_row() {
+        assert_eq!(one_line("a\n  b\tc\n", false), "a b c");
+        let long = "é".repeat(300);
+        assert!(one_line(&long, false).ends_with("é… (-verbose shows all of it)"));
+        assert_eq!(one_line(&long, true), long);
     }
 }

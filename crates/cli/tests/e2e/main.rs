@@ -9,6 +9,7 @@ mod examples;
 mod exec;
 mod faults;
 mod fleet;
+mod plugins;
 mod remote;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

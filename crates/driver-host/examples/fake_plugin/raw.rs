@@ -359,10 +359,25 @@ impl WireDriver for RawDriver {
         }
         Ok(Response::new(Box::pin(tokio_stream::iter([]))))
     }
-    async fn create_network(&self, _: Request<CreateNetworkRequest>) -> Result<Response<CreateNetworkResponse>, Status> {
-        if self.kinds.are("empty-network") { Ok(Response::new(CreateNetworkResponse::default())) } else { absent() }
+    async fn create_network(&self, request: Request<CreateNetworkRequest>) -> Result<Response<CreateNetworkResponse>, Status> {
+        if self.kinds.are("empty-network") {
+            return Ok(Response::new(CreateNetworkResponse::default()));
+        }
+        if !self.kinds.are("network") {
+            return absent();
+        }
+        let CreateNetworkRequest { alloc_id, hostname } = request.into_inner();
+        let isolation_spec = NetworkIsolationSpec { path: format!("/ns/{alloc_id}/{hostname}"), ..NetworkIsolationSpec::default() };
+        Ok(Response::new(CreateNetworkResponse { isolation_spec: Some(isolation_spec), created: true }))
     }
-    async fn destroy_network(&self, _: Request<DestroyNetworkRequest>) -> Result<Response<DestroyNetworkResponse>, Status> {
-        absent()
+    async fn destroy_network(&self, request: Request<DestroyNetworkRequest>) -> Result<Response<DestroyNetworkResponse>, Status> {
+        if !self.kinds.are("network") {
+            return absent();
+        }
+        let DestroyNetworkRequest { alloc_id, isolation_spec } = request.into_inner();
+        match isolation_spec.is_some_and(|spec| spec.path.starts_with(&format!("/ns/{alloc_id}/"))) {
+            true => Ok(Response::new(DestroyNetworkResponse {})),
+            false => Err(Status::unknown("the network has no namespace")),
+        }
     }
 }

@@ -120,7 +120,17 @@ async fn bad_schemas_and_empty_answers_show_their_reason_and_harm_nobody() {
     assert_eq!(soon(driver.create_network("a", "h")).await.expect("an empty answer"), (None, false));
     fixture.finish().await;
 
+    let (fixture, driver) = raw("network").await;
+    let (spec, created) = soon(driver.create_network("a", "h")).await.expect("made");
+    assert_eq!((spec.as_ref().map(|spec| spec.path.as_str()), created), (Some("/ns/a/h"), true));
+    soon(driver.destroy_network("a", spec)).await.expect("removed by its namespace");
+    let error = soon(driver.destroy_network("a", None)).await.expect_err("the driver's own words");
+    assert!(error.to_string().contains("no namespace"), "{error}");
+    fixture.finish().await;
+
     let (fixture, driver) = raw("fine").await;
+    let error = soon(driver.create_network("a", "h")).await.expect_err("not offered");
+    assert!(matches!(error, CallError::Unsupported { call: "CreateNetwork", .. }), "{error:?}");
     let capabilities = driver.capabilities().expect("has run");
     assert_eq!((capabilities.fs_isolation, capabilities.network_modes), (FsIsolation::None, vec![NetworkMode::Host]));
     fixture.finish().await;
