@@ -5,11 +5,15 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::{sweep, workspace};
 
@@ -40,7 +44,9 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
 
 /// Cargo's target directory.
 pub(crate) fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from)
+    let given = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from);
+    // Programs are started from directories of their own.
+    std::path::absolute(&given).unwrap_or(given)
 }
 
 /// Processes whose executable, working directory, command line or environment names `dir`: pid → command line.
@@ -50,8 +56,26 @@ pub(crate) fn processes_of(dir: &Path) -> BTreeMap<u32, String> {
 
 /// SIGKILL for one process of ours; it may have ended by itself.
 pub(crate) fn kill(pid: u32) -> Result<()> {
-    Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status()?;
-    Ok(())
+    signal(pid, Signal::KILL)
+}
+
+/// A signal for one process of ours; it may have ended by itself.
+pub(crate) fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).with_context(|| format!("{pid} is no process id"))?;
+    match kill_process(pid, signal) {
+        Err(error) if error != Errno::SRCH => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Processes with this command line, words apart by a blank.
+pub(crate) fn processes_like(command: &str) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let like = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ") == command
+    };
+    pids.filter(like).collect()
 }
 
 /// SIGKILL for everything that lives in `dir`, until nothing of it is left.

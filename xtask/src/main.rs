@@ -11,6 +11,7 @@ mod edges;
 mod interop;
 mod leaks;
 mod local;
+mod packages;
 mod peer;
 mod process;
 #[path = "../../crates/cli/src/demo/sweep.rs"]
@@ -45,7 +46,7 @@ fn main() -> Result<()> {
         ["bench", names @ ..] => bench::run(names),
         ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),
         ["peer", "nomad", out, name] => peer::nomad(peer::release(name)?, std::path::Path::new(out)),
-        ["peer", "raw_exec", out] => peer::raw_exec(std::path::Path::new(out)),
+        ["peer", "raw_exec", out] => peer::GO_RAW_EXEC.build(std::path::Path::new(out)),
         ["help" | "-h" | "--help"] | [] => {
             eprint!("{HELP}");
             Ok(())

@@ -2,13 +2,14 @@
 
 use std::{
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{local, process::Run, workspace};
+use crate::{local, packages, process::Run, workspace};
 
 /// A release of Nomad that builds from the Go module registry alone.
 ///
@@ -51,7 +52,7 @@ pub(crate) fn release(name: &str) -> Result<&'static Release> {
 
 /// Directory of a downloaded module.
 fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
-    let json = Run::new("go", ["mod", "download", "-json", module]).dir(dir).output()?;
+    let json = Run::new(packages::go()?, ["mod", "download", "-json", module]).dir(dir).output()?;
     let value: Value = serde_json::from_str(&json).context("go mod download printed something that is not JSON")?;
     match value["Dir"].as_str() {
         Some(d) => Ok(PathBuf::from(d)),
@@ -111,7 +112,7 @@ pub(crate) fn nomad(release: &Release, out: &Path) -> Result<()> {
     let scratch = Scratch::new(&format!("nomad-{}", release.name))?;
     let source = nomad_source(release, &scratch.0)?;
     let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-tags", release.tags, "-o"];
-    Run::new("go", flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
+    Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
 }
 
 /// A stock Nomad agent, built once per target directory and version.
@@ -130,35 +131,47 @@ pub(crate) fn cached(file: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Re
     Ok(file.to_owned())
 }
 
-/// Builds Nomad's raw_exec as an external plugin to `out`: its driver package from the registry, served by the small main in
-/// `xtask/interop/go-raw-exec`.
-pub(crate) fn raw_exec(out: &Path) -> Result<()> {
-    interop_program("go-raw-exec", out)
+/// A Go program of one file, whose dependencies come from the Go module registry.
+pub(crate) struct GoProgram {
+    name: &'static str,
+    /// Its directory in the workspace.
+    from: &'static str,
+    main: &'static str,
 }
 
-/// Builds a host made of Nomad's own plugin client to `out`: it drives a plugin of ours as a stock agent does.
-pub(crate) fn go_host(out: &Path) -> Result<()> {
-    interop_program("go-host", out)
-}
+/// Nomad's raw_exec as an external plugin: its driver package from the registry, served by a small main.
+pub(crate) const GO_RAW_EXEC: GoProgram = GoProgram { name: "go-raw-exec", from: "xtask/interop/go-raw-exec", main: "main.go" };
+/// A host made of Nomad's own plugin client: it drives a plugin of ours as a stock agent does.
+pub(crate) const GO_HOST: GoProgram = GoProgram { name: "go-host", from: "xtask/interop/go-host", main: "main.go" };
+/// Renders the golden cases of the template crate with Go's text/template and consul-template.
+pub(crate) const GO_TEMPLATES: GoProgram = GoProgram { name: "go-templates", from: "crates/template/tests/golden", main: "generate.go" };
 
-/// Builds the program to `out` that renders the golden cases of the template crate with Go's text/template and consul-template.
-pub(crate) fn go_templates(out: &Path) -> Result<()> {
-    go_program("go-templates", &workspace::root().join("crates/template/tests/golden"), "generate.go", out)
-}
-
-/// Builds a program of `xtask/interop`.
-fn interop_program(name: &str, out: &Path) -> Result<()> {
-    go_program(name, &workspace::root().join("xtask/interop").join(name), "main.go", out)
-}
-
-/// Builds a Go program of one file, whose dependencies come from the Go module registry.
-fn go_program(name: &str, from: &Path, main: &str, out: &Path) -> Result<()> {
-    let out = absolute(out)?;
-    let scratch = Scratch::new(name)?;
-    for (file, to) in [(main, "main.go"), ("go.mod.template", "go.mod")] {
-        fs::copy(from.join(file), scratch.0.join(to)).with_context(|| format!("{} has no {file}", from.display()))?;
+impl GoProgram {
+    /// Its files, and what Go calls them.
+    fn files(&self) -> [(PathBuf, &'static str); 2] {
+        let dir = workspace::root().join(self.from);
+        [(dir.join(self.main), "main.go"), (dir.join("go.mod.template"), "go.mod")]
     }
-    Run::new("go", ["mod", "tidy"]).dir(&scratch.0).run()?;
-    let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-o"];
-    Run::new("go", flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(&scratch.0).run()
+
+    /// Built once per target directory and source.
+    pub(crate) fn cached(&self) -> Result<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        for (file, _) in self.files() {
+            fs::read(&file).with_context(|| format!("could not read {}", file.display()))?.hash(&mut hasher);
+        }
+        let file = local::target_dir().join("interop").join(format!("{}-{:016x}", self.name, hasher.finish()));
+        cached(&file, |out| self.build(out))
+    }
+
+    /// Builds it to `out`.
+    pub(crate) fn build(&self, out: &Path) -> Result<()> {
+        let out = absolute(out)?;
+        let scratch = Scratch::new(self.name)?;
+        for (file, to) in self.files() {
+            fs::copy(&file, scratch.0.join(to)).with_context(|| format!("there is no {}", file.display()))?;
+        }
+        Run::new(packages::go()?, ["mod", "tidy"]).dir(&scratch.0).run()?;
+        let flags = ["build", "-trimpath", "-ldflags", "-s -w", "-o"];
+        Run::new(packages::go()?, flags.iter().map(std::ffi::OsStr::new).chain([out.as_os_str(), ".".as_ref()])).dir(&scratch.0).run()
+    }
 }

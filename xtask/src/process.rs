@@ -13,17 +13,23 @@ pub(crate) struct Run {
     program: OsString,
     args: Vec<OsString>,
     dir: Option<PathBuf>,
+    env: Vec<(OsString, OsString)>,
     quiet: bool,
 }
 
 impl Run {
     /// A program with its arguments.
     pub(crate) fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
-        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, quiet: false }
+        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, env: Vec::new(), quiet: false }
     }
     /// Working directory.
     pub(crate) fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
+        self
+    }
+    /// A variable of its environment.
+    pub(crate) fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
         self
     }
     /// Throws the program's output away.
@@ -41,7 +47,7 @@ impl Run {
     }
     fn command(&self) -> Command {
         let mut c = Command::new(&self.program);
-        c.args(&self.args).stdin(Stdio::null());
+        c.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         if let Some(d) = &self.dir {
             c.current_dir(d);
         }

@@ -1,4 +1,4 @@
-//! Memory of idle driver processes: ours beside Nomad's own raw_exec as a plugin.
+//! Driver plugins: memory of idle processes, ours beside Nomad's own raw_exec as a plugin, and what our host costs.
 
 use std::{
     io::{BufRead, BufReader},
@@ -8,13 +8,20 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use super::{agent::Kind, measure::pss_kib, table::Row};
-use crate::{local::target_dir, peer, process::Run, workspace};
+use crate::{
+    local::{self, target_dir},
+    peer,
+    process::Run,
+    workspace,
+};
 
 /// What hosts set for plugins, so that these know who starts them.
 const COOKIE: (&str, &str) = ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 const RUNS: usize = 5;
+const HOST_RUNS: usize = 3;
 
 /// A plugin process, ended when dropped.
 struct Plugin(Child);
@@ -42,23 +49,62 @@ impl Plugin {
 impl Drop for Plugin {
     fn drop(&mut self) {
         // In an orderly way: it removes its socket.
-        drop(Run::new("kill", ["-TERM".to_owned(), self.0.id().to_string()]).run());
+        drop(local::signal(self.0.id(), Signal::TERM));
         drop(self.0.wait());
     }
 }
 
+/// All of it. A Nomad's host cannot be measured by itself: it is part of its agent.
+pub(crate) fn drivers(kind: Kind) -> Result<Vec<Row>> {
+    let ours = kind.name() == "drover";
+    let mut rows = idle(kind.clone())?;
+    if ours {
+        rows.extend(host(&kind)?);
+    }
+    Ok(rows)
+}
+
+/// What our host costs with a driver whose tasks do nothing: a call, the loads of a thousand tasks, a relaunch with five hundred.
+fn host(kind: &Kind) -> Result<Vec<Row>> {
+    // The driver whose tasks do nothing.
+    Run::new("cargo", ["build", "--release", "-p", "driver-host", "--examples"]).dir(workspace::root()).run()?;
+    let mut figures: Vec<(String, &'static str, Vec<f64>)> = Vec::new();
+    for _ in 0..HOST_RUNS {
+        let test = "test --release -p driver-host --test host bench::figures -- --exact --ignored --nocapture".split(' ');
+        let printed = Run::new("cargo", test).dir(workspace::root()).output()?;
+        let before = figures.iter().map(|(_, _, samples)| samples.len()).sum::<usize>();
+        for line in printed.lines().filter_map(|line| line.split_once("figure ").map(|(_, rest)| rest)) {
+            let [what, unit, value] = line.split(" | ").collect::<Vec<_>>()[..] else { continue };
+            let unit = ["MiB", "us", "ms", "%"].into_iter().find(|known| *known == unit).context("a figure of a unit that is not known")?;
+            let value: f64 = value.trim().parse().with_context(|| format!("{line:?} has no number"))?;
+            match figures.iter_mut().find(|(known, ..)| known == what) {
+                Some((_, _, samples)) => samples.push(value),
+                None => figures.push((what.to_owned(), unit, vec![value])),
+            }
+        }
+        ensure!(
+            figures.iter().map(|(_, _, samples)| samples.len()).sum::<usize>() > before,
+            "the measurement printed no figures:\n{printed}"
+        );
+    }
+    Ok(figures.into_iter().map(|(what, unit, samples)| Row::new(format!("host: {what}"), kind.name(), unit, samples)).collect())
+}
+
 /// Memory of a driver process that nothing is asked of.
-pub(crate) fn idle(kind: Kind) -> Result<Vec<Row>> {
+fn idle(kind: Kind) -> Result<Vec<Row>> {
     let programs: Vec<(&str, PathBuf)> = if kind.name() == "nomad" {
-        let go = peer::cached(&target_dir().join("interop/go-raw-exec"), peer::raw_exec)?;
+        let go = peer::GO_RAW_EXEC.cached()?;
         vec![("raw_exec", go)]
     } else {
-        Run::new("cargo", ["build", "--release", "-p", "raw-exec", "-p", "remote-exec", "-p", "mock"]).dir(workspace::root()).run()?;
+        Run::new("cargo", ["build", "--release", "-p", "raw-exec", "-p", "remote-exec", "-p", "mock", "-p", "docker"])
+            .dir(workspace::root())
+            .run()?;
         let ours = |name: &str| target_dir().join("release").join(name);
         vec![
             ("raw_exec", ours("drover-driver-raw-exec")),
             ("remote_exec", ours("drover-driver-remote-exec")),
             ("mock", ours("drover-driver-mock")),
+            ("docker", ours("drover-driver-docker")),
         ]
     };
     programs

@@ -22,7 +22,7 @@ const BENCHES: &[Bench] = &[
     ("batch", measure::batch),
     ("logs", measure::logs),
     ("reattach", measure::reattach),
-    ("drivers", drivers::idle),
+    ("drivers", drivers::drivers),
     ("placements", measure::placements),
 ];
 

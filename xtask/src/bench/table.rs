@@ -34,10 +34,10 @@ pub(crate) fn quantile(samples: &[f64], q: f64) -> Option<f64> {
 
 /// Prints all rows; where both agents were measured, the ratio as well.
 pub(crate) fn print(rows: &[Row]) {
-    println!("{:44} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio", "figure", "agent", "median", "min", "max", "n", "unit");
+    println!("{:56} {:8} {:>10} {:>10} {:>10} {:>4} {:6} ratio", "figure", "agent", "median", "min", "max", "n", "unit");
     for row in rows {
         if let Some(error) = &row.error {
-            println!("{:44} {:8} could not be measured: {error}", row.figure, row.agent);
+            println!("{:56} {:8} could not be measured: {error}", row.figure, row.agent);
             continue;
         }
         let q = |q| quantile(&row.samples, q).unwrap_or(f64::NAN);
@@ -49,7 +49,7 @@ pub(crate) fn print(rows: &[Row]) {
             _ => String::new(),
         };
         println!(
-            "{:44} {:8} {:>10.2} {:>10.2} {:>10.2} {:>4} {:6} {ratio}",
+            "{:56} {:8} {:>10.2} {:>10.2} {:>10.2} {:>4} {:6} {ratio}",
             row.figure,
             row.agent,
             q(0.5),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use super::{Verdict, cluster::Agent};
-use crate::{local::until, process::Run};
+use crate::{local::until, packages, process::Run};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -47,8 +47,7 @@ impl Drop for Small {
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
-    let id = Run::new("id", ["-u"]).output()?;
-    if id.trim() != "0" {
+    if !packages::is_root() {
         return Ok(Verdict::Skipped("mounting a small file system needs root".into()));
     }
     let dir = std::env::temp_dir().join(format!("drover-interop-small-{}", std::process::id()));

@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
+    path::Path,
     time::Duration,
 };
 
@@ -12,12 +13,10 @@ use serde_json::{Value, json};
 use super::{
     Verdict,
     cluster::{Agent, program},
+    docker_images,
     dockerd::{Daemon, IMAGE, install},
 };
-use crate::{
-    local::{kill, until},
-    process::Run,
-};
+use crate::local::{kill, processes_like, until};
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Counts for ever, twenty lines a second, and says who asks for it.
@@ -25,13 +24,19 @@ pub(crate) const COUNTER: &str = "trap 'echo got-usr1' USR1; i=0; while true; do
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
-    if let Some(why) = install(&[("dockerd", "docker.io"), ("busybox", "busybox-static"), ("ip", "iproute2")]) {
+    if let Some(why) = install(&[]) {
         return Ok(Verdict::Skipped(why));
     }
     let mut daemon = Daemon::new(7)?;
-    let config = format!("plugin \"docker\" {{\n  config {{\n    endpoint = {:?}\n  }}\n}}", daemon.url());
+    let login = daemon.dir().join("login.json");
+    docker_images::login_file(&login, "registry.of.nobody")?;
+    let config = format!(
+        "plugin \"docker\" {{\n  config {{\n    endpoint = {:?}\n    auth {{\n      config = {login:?}\n    }}\n  }}\n}}",
+        daemon.url()
+    );
     let mut agent = Agent::start("docker", &[], &config)?;
-    story(&mut agent, &mut daemon).with_context(|| format!("the end of the agent's log:\n{}\n{}", agent.log_tail(), daemon.log_tail()))?;
+    story(&mut agent, &mut daemon, &login)
+        .with_context(|| format!("the end of the agent's log:\n{}\n{}", agent.log_tail(), daemon.log_tail()))?;
     drop(agent);
     daemon.end()?;
     Ok(Verdict::Passed)
@@ -41,7 +46,7 @@ fn health(agent: &Agent) -> Result<Value> {
     Ok(agent.get("/v1/nodes")?[0]["Drivers"]["docker"].clone())
 }
 
-fn story(agent: &mut Agent, daemon: &mut Daemon) -> Result<()> {
+fn story(agent: &mut Agent, daemon: &mut Daemon, login: &Path) -> Result<()> {
     until("the reason why there is no engine", BOUND, || {
         let seen = health(agent)?;
         let why = seen["HealthDescription"].as_str().unwrap_or_default();
@@ -53,6 +58,9 @@ fn story(agent: &mut Agent, daemon: &mut Daemon) -> Result<()> {
 
     one_run(agent)?;
     refused(agent)?;
+    docker_images::registries(agent, daemon, login)?;
+    docker_images::archive(agent, daemon)?;
+    docker_images::options(agent, daemon)?;
     out_of_memory(agent)?;
     let (alloc, container) = service(agent, daemon)?;
     killed_in_turn(agent, daemon, &alloc, &container)?;
@@ -143,14 +151,11 @@ fn service(agent: &Agent, daemon: &Daemon) -> Result<(String, String)> {
     ensure!(said == (5, "out\n".into(), "err\n".into()), "exec answered {said:?}");
     // A command whose client goes is ended.
     let mut client = agent.exec_command(&id, &["/bin/sleep", "98766"]).stdout(std::process::Stdio::null()).spawn()?;
-    let commands = || -> Result<Vec<u32>> {
-        let list = Run::new("pgrep", ["-f", "^/bin/sleep 98766$"]).output().unwrap_or_default();
-        Ok(list.lines().filter_map(|pid| pid.parse().ok()).collect())
-    };
-    until("the command", BOUND, || Ok((!commands()?.is_empty()).then_some(())))?;
+    let commands = || processes_like("/bin/sleep 98766");
+    until("the command", BOUND, || Ok((!commands().is_empty()).then_some(())))?;
     client.kill()?;
     client.wait()?;
-    until("the end of the command", BOUND, || Ok(commands()?.is_empty().then_some(())))?;
+    until("the end of the command", BOUND, || Ok(commands().is_empty().then_some(())))?;
     Ok((id, container))
 }
 
@@ -216,7 +221,7 @@ fn cut_off_starts(agent: &Agent, daemon: &Daemon) -> Result<()> {
     Ok(())
 }
 
-fn submit(agent: &Agent, job: &Value) -> Result<()> {
+pub(super) fn submit(agent: &Agent, job: &Value) -> Result<()> {
     let (status, text) = agent.put_text("/v1/jobs", job)?;
     ensure!(status == 200, "the job was refused: {status} {text}");
     Ok(())
@@ -233,22 +238,22 @@ pub(crate) fn numbers(text: &str) -> Vec<u64> {
     text.lines().filter_map(|l| l.strip_prefix("line-")?.parse().ok()).collect()
 }
 
-fn log(agent: &Agent, alloc: &str, stream: &str) -> Result<String> {
+pub(super) fn log(agent: &Agent, alloc: &str, stream: &str) -> Result<String> {
     agent.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type={stream}&plain=true"))
 }
 
-fn events(agent: &Agent, alloc: &str) -> Result<Vec<Value>> {
+pub(super) fn events(agent: &Agent, alloc: &str) -> Result<Vec<Value>> {
     let detail = agent.get(&format!("/v1/allocation/{alloc}"))?;
     Ok(detail["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default())
 }
 
-fn alloc(agent: &Agent, job: &str, status: &str) -> Result<Option<String>> {
+pub(super) fn alloc(agent: &Agent, job: &str, status: &str) -> Result<Option<String>> {
     let allocs = agent.get(&format!("/v1/job/{job}/allocations"))?;
     let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == status);
     Ok(found.and_then(|a| a["ID"].as_str().map(str::to_owned)))
 }
 
-fn job(id: &str, kind: &str, mut config: Value) -> Value {
+pub(super) fn job(id: &str, kind: &str, mut config: Value) -> Value {
     if config.get("image").is_none() {
         config["image"] = IMAGE.into();
     }

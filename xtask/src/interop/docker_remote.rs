@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     local::{free_ports, kill, until},
+    packages::Wanted,
     process::Run,
 };
 
@@ -20,14 +21,7 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
-    let wanted = [
-        ("dockerd", "docker.io"),
-        ("busybox", "busybox-static"),
-        ("ip", "iproute2"),
-        ("openssl", "openssl"),
-        ("/usr/sbin/sshd", "openssh-server"),
-        ("ssh", "openssh-client"),
-    ];
+    let wanted = [Wanted::new("openssl", "openssl"), Wanted::new("/usr/sbin/sshd", "openssh-server"), Wanted::new("ssh", "openssh-client")];
     if let Some(why) = install(&wanted) {
         return Ok(Verdict::Skipped(why));
     }

@@ -8,15 +8,19 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use crate::{
     local::{self, kill, processes_of, until},
+    packages::{self, Wanted},
     process::Run,
 };
 
 const BOUND: Duration = Duration::from_secs(60);
-/// Image with a static shell and nothing else.
+/// Image with a static busybox and nothing else.
 pub(crate) const IMAGE: &str = "drover-busybox:1";
+/// Another name of [`IMAGE`]: that in the conformance suite's preset.
+pub(crate) const PRESET_IMAGE: &str = "busybox:1";
 
 /// A running engine.
 pub(crate) struct Daemon {
@@ -27,39 +31,50 @@ pub(crate) struct Daemon {
     containerd: Option<Child>,
 }
 
-/// Installs Debian's packages where a program is missing; says why it cannot be had.
-pub(crate) fn install(wanted: &[(&str, &str)]) -> Option<String> {
-    if Run::new("id", ["-u"]).output().map(|id| id.trim() != "0").unwrap_or(true) {
+/// What an engine and its image are made of.
+pub(crate) const PACKAGES: [Wanted; 4] = [
+    Wanted::new("dockerd", "docker.io"),
+    Wanted::without_libraries("busybox", "busybox-static"),
+    Wanted::new("ip", "iproute2"),
+    Wanted::new("tar", "tar"),
+];
+
+/// Makes ready what an engine of its own needs; says why it cannot be had.
+pub(crate) fn install(more: &[Wanted]) -> Option<String> {
+    if !packages::is_root() {
         return Some("an engine of its own needs root".into());
     }
-    let missing: Vec<&str> =
-        wanted.iter().filter(|(program, _)| !Run::new("which", [*program]).succeeds()).map(|(_, package)| *package).collect();
-    if missing.is_empty() {
-        return None;
-    }
-    let apt = |args: &[&str]| Run::new("apt-get", args.iter().chain(&missing).copied()).run();
-    let options = ["-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends"];
-    let installed = apt(&options).or_else(|_| {
-        Run::new("apt-get", ["-o", "DPkg::Lock::Timeout=300", "update"]).run()?;
-        apt(&options)
-    });
-    installed.err().map(|e| format!("{} cannot be installed: {e:#}", missing.join(", ")))
+    // Where the kernel has it switched on, engines refuse to run containers without its tools.
+    let armored = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
+    let tools = armored.then(|| packages::install(&[Wanted::new("apparmor_parser", "apparmor")])).flatten();
+    tools.or_else(|| packages::install(&PACKAGES)).or_else(|| packages::install(more))
 }
 
 impl Daemon {
     /// Prepares an engine; [`Daemon::up`] starts it. `number` tells engines of one check apart.
     pub(crate) fn new(number: u8) -> Result<Daemon> {
         let pid = std::process::id();
-        let dir = std::env::temp_dir().join(format!("drover-interop-dockerd{number}-{pid}"));
-        drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(&dir)?;
-        let bridge = format!("drv{number}{}", pid % 1_000_000);
-        Run::new("ip", ["link", "add", &bridge, "type", "bridge"]).run().context("the machine cannot make a bridge")?;
-        let daemon = Daemon { dir, bridge, more: Vec::new(), child: None, containerd: None };
-        let net = format!("10.231.{number}.1/24");
+        let daemon = Daemon::of(number, pid);
+        drop(fs::remove_dir_all(&daemon.dir));
+        fs::create_dir_all(&daemon.dir)?;
+        Run::new("ip", ["link", "add", &daemon.bridge, "type", "bridge"]).run().context("the machine cannot make a bridge")?;
+        // Runs beside each other must not meet.
+        let net = format!("10.{}.{}.1/24", 224 + number, pid % 254 + 1);
         Run::new("ip", ["addr", "add", &net, "dev", &daemon.bridge]).run()?;
         Run::new("ip", ["link", "set", &daemon.bridge, "up"]).run()?;
         Ok(daemon)
+    }
+
+    fn of(number: u8, pid: u32) -> Daemon {
+        let dir = std::env::temp_dir().join(format!("drover-interop-dockerd{number}-{pid}"));
+        Daemon { dir, bridge: format!("drv{number}{}", pid % 1_000_000), more: Vec::new(), child: None, containerd: None }
+    }
+
+    /// Takes down what a run that was killed has left of an engine. Its number is the only digit of its name.
+    pub(crate) fn sweep(name: &str, pid: u32) {
+        if let Some(number) = name.strip_prefix("dockerd").and_then(|number| number.parse().ok()) {
+            drop(Daemon::of(number, pid));
+        }
     }
 
     /// Further arguments for the next start.
@@ -114,6 +129,8 @@ impl Daemon {
             self.bridge.clone(),
             "--cgroup-parent".into(),
             self.cgroup(),
+            // Its other way takes cgroups of systemd only, which not every machine has.
+            "--exec-opt=native.cgroupdriver=cgroupfs".into(),
             "--iptables=false".into(),
             "--ip6tables=false".into(),
             "--ip-forward=false".into(),
@@ -163,16 +180,16 @@ impl Daemon {
         for dir in ["bin", "tmp", "etc"] {
             fs::create_dir_all(tree.join(dir))?;
         }
-        let busybox = Run::new("which", ["busybox"]).output()?;
-        fs::copy(busybox.trim(), tree.join("bin/busybox"))?;
-        for applet in ["sh", "sleep", "cat", "httpd", "tail", "kill", "stty", "env", "id", "ls"] {
+        let busybox = packages::find("busybox").context("there is no busybox")?;
+        fs::copy(&busybox, tree.join("bin/busybox"))?;
+        for applet in Run::new(&busybox, ["--list"]).output()?.lines().filter(|applet| *applet != "busybox") {
             std::os::unix::fs::symlink("busybox", tree.join("bin").join(applet))?;
         }
         fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\nguest:x:1000:1000:guest:/:/bin/sh\n")?;
         let tar = self.dir.join("tree.tar");
         Run::new("tar", ["-C".as_ref(), tree.as_os_str(), "-cf".as_ref(), tar.as_os_str(), ".".as_ref()]).run()?;
         self.docker(&["import", &tar.display().to_string(), IMAGE])?;
-        Ok(())
+        self.docker(&["tag", IMAGE, PRESET_IMAGE]).map(drop)
     }
 
     /// SIGKILL for the engine alone; its containers run on.
@@ -215,13 +232,13 @@ impl Daemon {
             }
         }
         if let Some(mut child) = self.child.take() {
-            drop(Run::new("kill", [child.id().to_string()]).run());
+            drop(local::signal(child.id(), Signal::TERM));
             drop(until("the engine's end", Duration::from_secs(15), || Ok(child.try_wait()?.map(drop))));
             drop(child.kill());
             drop(child.wait());
         }
         if let Some(mut child) = self.containerd.take() {
-            drop(Run::new("kill", [child.id().to_string()]).run());
+            drop(local::signal(child.id(), Signal::TERM));
             drop(until("containerd's end", Duration::from_secs(10), || Ok(child.try_wait()?.map(drop))));
             drop(child.kill());
             drop(child.wait());
@@ -242,14 +259,20 @@ impl Daemon {
     }
 }
 
-/// Cgroups go from the inside out.
+/// Cgroups go from the inside out, and only when nobody is in them.
 fn remove_cgroup(dir: &Path) {
+    for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|pid| pid.parse().ok()) {
+        drop(kill(pid));
+    }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
             remove_cgroup(&entry.path());
         }
     }
-    drop(fs::remove_dir(dir));
+    drop(until("an empty cgroup", Duration::from_secs(5), || match fs::remove_dir(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Ok(None),
+        _ => Ok(Some(())),
+    }));
 }
 
 impl Drop for Daemon {

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::{
     Verdict,
-    cluster::{Agent, Role, program},
+    cluster::{Agent, Role},
     go_driver::no_go,
+    suite,
 };
 use crate::{
     local::{free_ports, kill, target_dir, until},
@@ -291,27 +292,14 @@ impl Cloud {
             })
             .to_string(),
         )?;
-        let output = Command::new(program())
-            .args(["driver", "check", "-json", "-slack", "5", "-config"])
-            .args([&config, Path::new("-task"), &tasks, plugin])
-            .output()
-            .context("could not run the suite")?;
-        let report: Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("the suite printed no report, but: {}", String::from_utf8_lossy(&output.stderr)))?;
-        let checks = report["checks"].as_array().context("the report has no checks")?;
-        let failed: Vec<(&str, &str)> = checks
-            .iter()
-            .filter(|c| c["verdict"] == "fail")
-            .filter_map(|c| Some((c["id"].as_str()?, c["text"].as_str()?)))
-            .filter(|(id, _)| !KNOWN.iter().any(|(known, _)| known == id))
-            .collect();
+        let report = suite::run(["-config".into(), config.into(), "-task".into(), tasks.into(), plugin.into()])?;
+        let known = |id: &str| KNOWN.iter().any(|(known, _)| *known == id);
+        let failed: Vec<_> = report.failed.iter().filter(|(id, _)| !known(id)).collect();
         ensure!(failed.is_empty(), "{failed:#?}");
-        let stale: Vec<&str> =
-            KNOWN.iter().map(|(id, _)| *id).filter(|id| !checks.iter().any(|c| c["id"] == *id && c["verdict"] == "fail")).collect();
+        let stale: Vec<&str> = KNOWN.iter().map(|(id, _)| *id).filter(|id| !report.failed.contains_key(*id)).collect();
         ensure!(stale.is_empty(), "in the list of known faults, and did not fail: {stale:?}");
-        let passed = report["passed"].as_u64().unwrap_or(0);
-        ensure!(passed > 40, "too few checks passed: {passed}");
-        eprintln!("    {passed} checks of the conformance suite passed");
+        ensure!(report.passed > 40, "too few checks passed: {}", report.passed);
+        eprintln!("    {} checks of the conformance suite passed", report.passed);
         ensure!(self.tasks("RUNNING")?.is_empty(), "the suite has left tasks running");
         Ok(())
     }

@@ -1,14 +1,10 @@
 //! A Go driver under the conformance suite: what Nomad's own raw_exec does otherwise than the suite asks is a list, and the list must be right.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
-use super::{Verdict, cluster::program, go_driver};
+use super::{Verdict, go_driver, suite};
 use crate::local::target_dir;
 
 /// Where a fault shows.
@@ -43,28 +39,14 @@ pub(crate) fn check() -> Result<Verdict> {
     };
     let config = target_dir().join("interop").join("go-raw-exec.hcl");
     std::fs::write(&config, "enabled = true\n").with_context(|| format!("could not write {}", config.display()))?;
-    // Its exit code only says that something failed, which is known. SIGHUP reaches its tasks also when all of this was started with nohup.
-    let output = std::process::Command::new("env")
-        .arg("--default-signal=HUP")
-        .arg(program())
-        .args(["driver", "check", "-json", "-slack", "5", "-config"])
-        .args([&config, &plugin])
-        .output()
-        .context("could not run the suite")?;
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("the suite printed no report, but: {}", String::from_utf8_lossy(&output.stderr)))?;
-    let checks = report["checks"].as_array().context("the report has no checks")?;
-    let failed: BTreeMap<&str, &str> = checks
-        .iter()
-        .filter(|check| check["verdict"] == "fail")
-        .filter_map(|check| Some((check["id"].as_str()?, check["text"].as_str()?)))
-        .collect();
-    ensure!(report["passed"].as_u64().is_some_and(|n| n > 50), "too few checks passed: {report}");
+    let report = suite::run(["-config".into(), config.into(), plugin.into()])?;
+    ensure!(report.passed > 50, "too few checks passed: {}; {:?}", report.passed, report.failed);
+    let failed = report.failed;
     let one_hierarchy = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let known: BTreeSet<&str> = KNOWN.iter().map(|(id, ..)| *id).collect();
-    let unknown = failed.iter().filter(|(id, _)| !known.contains(*id));
+    let unknown = failed.iter().filter(|(id, _)| !known.contains(id.as_str()));
     let mut wrong: Vec<String> = unknown.map(|(id, seen)| format!("{id} fails and is not in the list: {seen}")).collect();
-    let absent = KNOWN.iter().filter(|(id, _, shows)| !failed.contains_key(id) && (!one_hierarchy || *shows != Shows::CgroupsV1));
+    let absent = KNOWN.iter().filter(|(id, _, shows)| !failed.contains_key(*id) && (!one_hierarchy || *shows != Shows::CgroupsV1));
     wrong.extend(absent.map(|(id, why, _)| format!("{id} is in the list ({why}) and did not fail")));
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));

@@ -1,9 +1,6 @@
 //! A Go driver under Drover: Nomad's own raw_exec, served as an external plugin by a small main of ours, from the Go module registry.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -13,22 +10,16 @@ use super::{
     cluster::{Agent, program},
 };
 use crate::{
-    local::{kill, target_dir, until},
-    peer,
+    local::{kill, until},
+    packages, peer,
     process::Run,
 };
 
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Builds a Go program once per target directory.
-pub(super) fn built(name: &str, build: fn(&Path) -> Result<()>) -> Result<PathBuf> {
-    peer::cached(&target_dir().join("interop").join(name), build)
-}
-
 /// The reason why nothing of Go can be built here, if so.
 pub(super) fn no_go() -> Option<Verdict> {
-    let missing = !Run::new("go", ["version"]).succeeds();
-    missing.then(|| Verdict::Skipped("there is no Go toolchain to build the program with".into()))
+    packages::go().err().map(|why| Verdict::Skipped(format!("{why:#}")))
 }
 
 /// Nomad's own plugin client drives our mock driver: every check that it prints must hold.
@@ -36,7 +27,7 @@ pub(crate) fn our_driver_under_go() -> Result<Verdict> {
     if let Some(skipped) = no_go() {
         return Ok(skipped);
     }
-    let host = built("go-host", peer::go_host)?;
+    let host = peer::GO_HOST.cached()?;
     Run::new(host, [program().into_os_string(), "driver".into(), "mock".into()]).run()?;
     Ok(Verdict::Passed)
 }
@@ -45,7 +36,7 @@ pub(crate) fn our_driver_under_go() -> Result<Verdict> {
 pub(super) fn plugin() -> Result<Result<PathBuf, Verdict>> {
     match no_go() {
         Some(skipped) => Ok(Err(skipped)),
-        None => built("go-raw-exec", peer::raw_exec).map(Ok),
+        None => peer::GO_RAW_EXEC.cached().map(Ok),
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn check() -> Result<Verdict> {
     if let Some(skipped) = go_driver::no_go() {
         return Ok(skipped);
     }
-    let program = go_driver::built("go-templates", peer::go_templates)?;
+    let program = peer::GO_TEMPLATES.cached()?;
     let golden = workspace::root().join("crates/template/tests/golden");
     let now = target_dir().join("interop").join(format!("golden.{}.json", std::process::id()));
     Run::new(program, [golden.join("cases.txt"), now.clone()]).run()?;

@@ -4,16 +4,21 @@ mod artifacts;
 pub(crate) mod cluster;
 mod disk_full;
 mod docker;
+mod docker_conformance;
+mod docker_images;
 mod docker_remote;
 mod dockerd;
 mod driver_template;
 mod ecs;
+mod former;
 mod go_conformance;
 mod go_driver;
 mod go_templates;
+mod registry;
 mod ssh;
 mod stock_cli;
 mod stock_nomad;
+mod suite;
 
 use std::time::Instant;
 
@@ -56,6 +61,11 @@ const CHECKS: &[Check] = &[
         "two nodes manage ECS tasks at moto's server behind a proxy that loses answers, throttles and talks rubbish: one task for each slot",
         ecs::check,
     ),
+    (
+        "docker-conformance",
+        "the conformance suite on docker and docker_remote with a real engine: nothing fails",
+        docker_conformance::check,
+    ),
     ("ssh", "remote_exec over real ssh servers in network namespaces, whose lines are cut in the middle of everything", ssh::check),
     ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
@@ -73,8 +83,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         }
     }
     Run::new("cargo", ["build", "-p", "cli"]).dir(workspace::root()).run()?;
+    former::sweep();
     let in_ci = std::env::var_os("CI").is_some_and(|v| v == "true");
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let begun = Instant::now();
+    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), Vec::new());
     for (name, what, check) in CHECKS {
         if !names.is_empty() && !names.contains(name) {
             continue;
@@ -87,18 +99,20 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
                 println!("interop {name}: passed in {:.1} s", start.elapsed().as_secs_f64());
             }
             Ok(Verdict::Skipped(why)) => {
-                skipped += 1;
+                skipped.push(*name);
                 println!("interop {name}: COULD NOT RUN: {why}");
             }
             Err(error) => {
-                failed += 1;
+                failed.push(*name);
                 println!("interop {name}: FAILED: {error:#}");
             }
         }
     }
-    println!("{passed} passed, {failed} failed, {skipped} skipped");
-    if failed > 0 || (in_ci && skipped > 0) {
-        bail!("interop: {failed} failed, {skipped} could not run");
+    let seconds = begun.elapsed().as_secs();
+    println!("{passed} passed, {} failed, {} skipped in {} min {} s", failed.len(), skipped.len(), seconds / 60, seconds % 60);
+    if !failed.is_empty() || (in_ci && !skipped.is_empty()) {
+        let names = |which: &str, names: &[&str]| if names.is_empty() { String::new() } else { format!("; {which}: {}", names.join(", ")) };
+        bail!("interop{}{}", names("failed", &failed), names("could not run", &skipped));
     }
     Ok(())
 }

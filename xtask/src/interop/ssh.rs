@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{Verdict, cluster::program};
 use crate::{
     local::{self, free_ports, kill, processes_of, until},
+    packages::{self, Wanted},
     process::Run,
 };
 
@@ -27,14 +28,17 @@ const PORT: u16 = 2222;
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
-    if !Run::new("test", ["-w", "/proc/sys/net/ipv4/ip_forward"]).succeeds() || !Run::new("ip", ["netns", "list"]).succeeds() {
-        return Ok(Verdict::Skipped("network namespaces need root and the program ip".into()));
+    if !packages::is_root() {
+        return Ok(Verdict::Skipped("network namespaces need root".into()));
     }
-    if !Path::new("/usr/sbin/sshd").exists() {
-        let quiet = |args: &[&str]| Run::new("apt-get", args.iter().map(|a| (*a).to_owned())).quiet().run();
-        if quiet(&["update", "-qq"]).and_then(|()| quiet(&["install", "-y", "-qq", "openssh-server", "openssh-client"])).is_err() {
-            return Ok(Verdict::Skipped("there is no /usr/sbin/sshd, and the package openssh-server could not be installed".into()));
-        }
+    let wanted = [
+        Wanted::new("ip", "iproute2"),
+        Wanted::new("/usr/sbin/sshd", "openssh-server"),
+        Wanted::new("ssh", "openssh-client"),
+        Wanted::new("ssh-keygen", "openssh-client"),
+    ];
+    if let Some(why) = packages::install(&wanted) {
+        return Ok(Verdict::Skipped(why));
     }
     let mut world = World::new()?;
     let result = story(&mut world).with_context(|| format!("the ends of the agents' logs:\n{}", world.logs()));
@@ -58,7 +62,7 @@ struct World {
 
 impl World {
     fn new() -> Result<World> {
-        let id = std::process::id() % 10_000;
+        let id = std::process::id();
         let dir = std::env::temp_dir().join(format!("drover-interop-ssh-{id}"));
         drop(fs::remove_dir_all(&dir));
         fs::create_dir_all(dir.join("keys"))?;
@@ -327,14 +331,28 @@ impl Drop for World {
             drop(child.wait());
         }
         for host in ["a", "b", "c", "d"] {
-            let namespace = self.namespace(host);
-            let inside = Run::new("ip", ["netns", "pids", &namespace].map(str::to_owned)).output().unwrap_or_default();
-            for pid in inside.split_whitespace().filter_map(|pid| pid.parse().ok()) {
-                drop(kill(pid));
-            }
-            drop(Run::new("ip", ["netns", "del", &namespace].map(str::to_owned)).quiet().run());
+            remove_namespace(&self.namespace(host));
         }
         local::remove(&self.dir);
+    }
+}
+
+/// Ends a network namespace with what lives in it; its lines go with it.
+fn remove_namespace(namespace: &str) {
+    let inside = Run::new("ip", ["netns", "pids", namespace].map(str::to_owned)).output().unwrap_or_default();
+    for pid in inside.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+        drop(kill(pid));
+    }
+    drop(Run::new("ip", ["netns", "del", namespace].map(str::to_owned)).quiet().run());
+}
+
+/// Removes the namespaces of a run that was killed.
+pub(super) fn sweep(pid: u32) {
+    for host in ["a", "b", "c", "d"] {
+        let namespace = format!("dv{pid}{host}");
+        if Path::new("/run/netns").join(&namespace).exists() {
+            remove_namespace(&namespace);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use self::stock::Stock;
 use super::{Verdict, go_driver::no_go};
 use crate::{
+    packages,
     peer::{self, Release},
     process::Run,
     workspace,
@@ -46,7 +47,7 @@ pub(crate) fn newest() -> Result<Verdict> {
 }
 
 fn check(release: &'static Release) -> Result<Verdict> {
-    if Run::new("id", ["-u"]).output()?.trim() != "0" {
+    if !packages::is_root() {
         return Ok(Verdict::Skipped("a stock Nomad runs tasks as root only".into()));
     }
     if let Some(skipped) = no_go() {

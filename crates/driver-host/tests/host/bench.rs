@@ -1,6 +1,5 @@
-//! Figures, on demand: `cargo test -p driver-host --release --test host -- --ignored --nocapture figures`.
+//! Figures, for `cargo xtask bench drivers`, which reads the lines.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use driver_host::Driver;
@@ -27,10 +26,16 @@ async fn load(pid: u32) -> (f64, f64) {
     (percent(ticks("self"), before[0]), percent(ticks(&plugin), before[1]))
 }
 
-fn pss(pid: u32) -> String {
+/// Proportional memory of a process in MiB.
+fn pss(pid: u32) -> f64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap_or_default();
-    line.trim_start_matches("Pss:").trim().to_owned()
+    let kib = rollup.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    kib.unwrap_or_default() / 1024.0
+}
+
+#[allow(clippy::print_stdout, reason = "this is what it is for")]
+fn figure(what: &str, unit: &str, value: f64) {
+    println!("figure {what} | {unit} | {value}");
 }
 
 async fn start(driver: &Driver, number: usize) -> Vec<driver_host::TaskHandle> {
@@ -50,9 +55,8 @@ fn id(handle: &driver_host::TaskHandle) -> String {
 #[ignore = "prints figures, checks nothing"]
 async fn figures() {
     let (fixture, driver) = Fixture::mock().await;
-    let mut out = std::io::stderr();
     let pid = fixture.fingerprint("mock", |f| f.healthy).await.pid.expect("runs");
-    let _ = writeln!(out, "plugin without tasks: {} PSS", pss(pid));
+    figure("plugin without tasks: PSS", "MiB", pss(pid));
     let first = start(&driver, 1).await;
     let mut spent: Vec<Duration> = Vec::new();
     for _ in 0..5000 {
@@ -61,16 +65,17 @@ async fn figures() {
         spent.push(began.elapsed());
     }
     spent.sort();
-    let _ = writeln!(out, "unary call: p50 {:?}, p99 {:?}", spent[2500], spent[4950]);
+    figure("unary call: p50", "us", spent[2500].as_secs_f64() * 1e6);
+    figure("unary call: p99", "us", spent[4950].as_secs_f64() * 1e6);
 
     let began = Instant::now();
     let mut handles = start(&driver, 500).await;
-    let _ = writeln!(out, "500 starts one after the other: {:?}", began.elapsed());
-    let _ = writeln!(out, "plugin with 500 tasks: {} PSS", pss(pid));
+    figure("500 starts one after the other", "ms", began.elapsed().as_secs_f64() * 1e3);
+    figure("plugin with 500 tasks: PSS", "MiB", pss(pid));
     let began = Instant::now();
     signal(pid, rustix::process::Signal::KILL);
     soon(driver.wait_ready(1)).await;
-    let up = began.elapsed();
+    figure("plugin back after SIGKILL", "ms", began.elapsed().as_secs_f64() * 1e3);
     let recoveries = handles.iter().cloned().map(|handle| {
         let driver = driver.clone();
         tokio::spawn(async move { driver.recover_task(handle).await })
@@ -78,7 +83,7 @@ async fn figures() {
     for recovery in recoveries.collect::<Vec<_>>() {
         recovery.await.expect("joined").expect("recovers");
     }
-    let _ = writeln!(out, "after SIGKILL: plugin back in {up:?}, 500 tasks recovered in {:?}", began.elapsed());
+    figure("500 tasks recovered after SIGKILL", "ms", began.elapsed().as_secs_f64() * 1e3);
     let pid = fixture.fingerprint("mock", |f| f.healthy && f.generation == 2).await.pid.expect("runs");
 
     handles.extend(start(&driver, 500).await);
@@ -90,19 +95,24 @@ async fn figures() {
         })
         .collect();
     let (host, plugin) = load(pid).await;
-    let _ = writeln!(out, "1,000 tasks, fingerprint and waits: host {host:.1} %, plugin {plugin:.1} % of a core");
-    let stats: Vec<_> = handles
-        .iter()
-        .map(|handle| {
-            let mut stream = driver.stats(&id(handle), Duration::from_secs(1)).expect("opens");
-            tokio::spawn(async move { while let Some(Ok(_)) = stream.next().await {} })
-        })
-        .collect();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let (host, plugin) = load(pid).await;
-    let _ = writeln!(out, "… and a sample of each every second: host {host:.1} %, plugin {plugin:.1} % of a core");
-    let _ = writeln!(out, "plugin with 1,000 tasks, 2,000 streams: {} PSS", pss(pid));
+    figure("1,000 tasks, fingerprint and waits: host", "%", host);
+    figure("1,000 tasks, fingerprint and waits: plugin", "%", plugin);
+    for (every, what) in [(60, "minute"), (1, "second")] {
+        let stats: Vec<_> = handles
+            .iter()
+            .map(|handle| {
+                let mut stream = driver.stats(&id(handle), Duration::from_secs(every)).expect("opens");
+                tokio::spawn(async move { while let Some(Ok(_)) = stream.next().await {} })
+            })
+            .collect();
+        // The first samples come at once.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (host, plugin) = load(pid).await;
+        figure(&format!("… and a sample of each every {what}: host"), "%", host);
+        figure(&format!("… and a sample of each every {what}: plugin"), "%", plugin);
+        figure(&format!("plugin with 1,000 tasks, sampled every {what}: PSS"), "MiB", pss(pid));
+        stats.iter().for_each(tokio::task::JoinHandle::abort);
+    }
     waits.iter().for_each(tokio::task::JoinHandle::abort);
-    stats.iter().for_each(tokio::task::JoinHandle::abort);
     fixture.finish().await;
 }

