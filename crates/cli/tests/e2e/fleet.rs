@@ -101,7 +101,7 @@ fn job(id: &str, count: u32, driver: &str, config: &Value, update: &Value) -> Va
 }
 
 fn mock_job(id: &str, count: u32) -> Value {
-    job(id, count, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms"}), &json!({"MaxParallel": 0}))
+    job(id, count, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms", "driver_ip": "192.0.2.7"}), &json!({"MaxParallel": 0}))
 }
 
 fn text(value: &Value) -> String {
@@ -344,7 +344,36 @@ fn a14_a_provider_in_trouble_during_an_adoption_costs_nothing() {
     fleet.provider.fault(None, &json!({})).expect("writes");
     let back = fleet.managed(slot, &[&manager]);
     assert_eq!((&back["IncarnationID"], &back["Restarts"]), (&first["IncarnationID"], &json!(0)));
+    assert_eq!((&first["Address"], &back["Address"]), (&json!("192.0.2.7"), &json!("192.0.2.7")), "reached where it was");
     assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0));
+    fleet.at_most_one();
+}
+
+#[test]
+fn a23_a_manager_is_killed_and_started_again_and_again_and_then_lost() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    fleet.server.put("/v1/jobs", &mock_job("far", 2));
+    let slots = ["default/far.g[0]/t", "default/far.g[1]/t"];
+    let first = slots.map(|slot| fleet.managed(slot, &[]));
+    for _ in 0..4 {
+        fleet.kill("a");
+        fleet.nodes.get_mut("a").expect("a node").launch();
+        fleet.ready("a");
+        for (slot, first) in slots.iter().zip(&first) {
+            let now = fleet.record(slot).expect("a record");
+            assert_eq!(
+                (&now["Handle"], &now["IncarnationID"]),
+                (&first["Handle"], &first["IncarnationID"]),
+                "the servers hold what finds it"
+            );
+        }
+    }
+    fleet.kill("a");
+    for (slot, first) in slots.iter().zip(&first) {
+        let now = fleet.managed(slot, &["a"]);
+        assert_eq!((&now["Handle"], &now["IncarnationID"]), (&first["Handle"], &first["IncarnationID"]));
+    }
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (2, 0));
     fleet.at_most_one();
 }
 
