@@ -405,7 +405,7 @@ fn a34_a_slow_stop_is_finished_by_the_next_manager_and_complete_only_then() {
     assert_eq!(fleet.provider.instances().expect("reads").len(), 1);
 }
 
-/// Three managers, a provider with a budget, one manager lost. `DROVER_A33=10000` is the size that the design asks for.
+/// Three managers, a provider with a budget, one manager lost. `DROVER_A33` is another number of tasks; the design asks for 10,000.
 #[test]
 fn a33_many_tasks_are_observed_again_within_the_provider_s_budget() {
     let count: u32 = std::env::var("DROVER_A33").ok().and_then(|n| n.parse().ok()).unwrap_or(90);
