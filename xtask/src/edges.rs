@@ -32,8 +32,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("artifact", &[]),
     ("store", &["model", "state"]),
     ("driver-host", &["driver-proto", "hcl-lang"]),
-    ("client", &["api", "artifact", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model"]),
-    ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store"]),
+    ("client", &["api", "artifact", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model", "template"]),
+    ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store", "template"]),
     (
         "cli",
         &[

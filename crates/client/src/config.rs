@@ -55,6 +55,8 @@ pub struct ClientConfig {
     pub options: BTreeMap<String, String>,
     /// How artifacts are fetched.
     pub artifacts: ArtifactConfig,
+    /// How templates are rendered.
+    pub templates: TemplateConfig,
     /// Collection of allocations that have ended.
     pub gc: GcConfig,
     /// How often resource use is sampled where somebody asks for a series.
@@ -167,6 +169,27 @@ impl Default for ArtifactConfig {
     }
 }
 
+/// How templates are rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateConfig {
+    /// Functions that templates may not call.
+    pub function_denylist: Vec<String>,
+    /// The function `file` reads whatever the agent may read.
+    pub disable_file_sandbox: bool,
+    /// How often missing data and files that templates have read are looked at.
+    pub poll: Duration,
+}
+
+impl Default for TemplateConfig {
+    fn default() -> Self {
+        Self {
+            function_denylist: ["plugin", "writeToFile"].map(str::to_owned).to_vec(),
+            disable_file_sandbox: false,
+            poll: Duration::from_secs(3),
+        }
+    }
+}
+
 /// When ended allocations lose their directories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GcConfig {
@@ -215,6 +238,7 @@ impl ClientConfig {
             driver_denylist: Vec::new(),
             options: BTreeMap::new(),
             artifacts: ArtifactConfig::default(),
+            templates: TemplateConfig::default(),
             gc: GcConfig::default(),
             telemetry_interval: Duration::from_secs(1),
             max_kill_timeout: Duration::from_secs(30),

@@ -18,6 +18,8 @@ pub mod kind {
     pub const DOWNLOADING_ARTIFACTS: &str = "Downloading Artifacts";
     /// An artifact could not be fetched.
     pub const ARTIFACT_DOWNLOAD_FAILED: &str = "Failed Artifact Download";
+    /// Something about the task's templates.
+    pub const TEMPLATE: &str = "Template";
     /// It runs.
     pub const STARTED: &str = "Started";
     /// It has ended.
@@ -109,6 +111,20 @@ pub fn artifact_failed(now: TimestampNs, why: &str) -> TaskEvent {
     with(event(kind::ARTIFACT_DOWNLOAD_FAILED, now, why), [("download_error", why.to_owned())])
 }
 
+/// Something about the task's templates.
+pub fn template(now: TimestampNs, what: &str) -> TaskEvent {
+    let mut e = with(event(kind::TEMPLATE, now, what), [("message", what.to_owned())]);
+    e.message = what.to_owned();
+    e
+}
+
+/// A signal is sent because a template has changed.
+pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
+    let why = "Template re-rendered";
+    let text = format!("Task being sent signal {signal}: {why}");
+    with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+}
+
 /// It runs.
 pub fn started(now: TimestampNs) -> TaskEvent {
     event(kind::STARTED, now, "Task started by client")
@@ -188,9 +204,11 @@ pub fn signaling(now: TimestampNs, signal: &str) -> TaskEvent {
     with(event(kind::SIGNALING, now, format!("Task being sent signal {signal}")), [("task_signal", signal.to_owned())])
 }
 
-/// Somebody asked for a restart.
-pub fn restart_signaled(now: TimestampNs) -> TaskEvent {
-    let why = "User requested task to restart";
+/// Why a task restarts that somebody has asked to.
+pub const BY_USER: &str = "User requested task to restart";
+
+/// A restart was asked for.
+pub fn restart_signaled(now: TimestampNs, why: &str) -> TaskEvent {
     with(event(kind::RESTART_SIGNALED, now, why), [("restart_reason", why.to_owned())])
 }
 

@@ -41,6 +41,6 @@ mod stats;
 mod store;
 
 pub use client::{Client, ClientHandle};
-pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved};
+pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};

@@ -14,7 +14,7 @@ use crate::{
     policy::{Disconnect, Migrate, Reschedule, Restart, Update},
     resources::Resources,
     service::{Check, Service},
-    task::{Artifact, Consul, Identity, LogConfig, Task, Template, Vault, VolumeMount},
+    task::{Artifact, ChangeScript, Consul, Identity, LogConfig, Task, Template, TemplateWait, Vault, VolumeMount},
 };
 
 /// Name of the identity that every task has.
@@ -391,7 +391,7 @@ fn canonical_template(t: &mut Template) {
         destination,
         data,
         change_mode,
-        change_script: _,
+        change_script,
         change_signal,
         splay,
         perms,
@@ -401,7 +401,7 @@ fn canonical_template(t: &mut Template) {
         right_delimiter,
         env,
         vault_grace,
-        wait: _,
+        wait,
         error_on_missing_key,
         once,
     } = t;
@@ -412,6 +412,18 @@ fn canonical_template(t: &mut Template) {
     fill(change_signal, String::new());
     if let Some(signal) = change_signal {
         *signal = signal.to_uppercase();
+    }
+    if let Some(ChangeScript { command, args, timeout, fail_on_error }) = change_script {
+        fill(command, String::new());
+        fill(args, Vec::new());
+        fill(timeout, GoDuration::from_secs(5));
+        fill(fail_on_error, false);
+    }
+    if let Some(TemplateWait { min, max }) = wait {
+        fill(min, GoDuration::ZERO);
+        // Four times the quiet time, as consul-template has it.
+        let longest = GoDuration(min.unwrap_or_default().nanos().saturating_mul(4));
+        fill(max, longest);
     }
     fill(splay, GoDuration::from_secs(5));
     fill(perms, "0644".to_owned());

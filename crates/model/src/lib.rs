@@ -27,6 +27,7 @@ pub mod resources;
 pub mod scheduler_config;
 pub mod service;
 pub mod task;
+pub mod template_rules;
 pub mod unsupported;
 pub mod updates;
 pub mod validate;

@@ -151,7 +151,7 @@ pub struct Template {
     pub change_mode: Option<String>,
     /// Script for change_mode script.
     #[serde(rename = "ChangeScript")]
-    pub change_script: Option<serde_json::Value>,
+    pub change_script: Option<ChangeScript>,
     /// Signal for change_mode signal.
     #[serde(rename = "ChangeSignal")]
     pub change_signal: Option<String>,
@@ -181,13 +181,37 @@ pub struct Template {
     pub vault_grace: Option<GoDuration>,
     /// min and max wait for quiet.
     #[serde(rename = "Wait")]
-    pub wait: Option<serde_json::Value>,
+    pub wait: Option<TemplateWait>,
     /// A missing key is an error.
     #[serde(rename = "ErrMissingKey")]
     pub error_on_missing_key: Option<bool>,
     /// Render once only.
     #[serde(rename = "Once")]
     pub once: Option<bool>,
+}
+
+/// What is run in a task when a template has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ChangeScript {
+    /// Program, as the task sees it.
+    pub command: Option<String>,
+    /// Its arguments.
+    pub args: Option<Vec<String>>,
+    /// Killed after this long.
+    pub timeout: Option<GoDuration>,
+    /// The task is failed when the script does.
+    pub fail_on_error: Option<bool>,
+}
+
+/// How long changes of a template's data are collected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct TemplateWait {
+    /// Quiet time after a change.
+    pub min: Option<GoDuration>,
+    /// At most this long after the first change.
+    pub max: Option<GoDuration>,
 }
 
 /// Where the dispatch payload is written, relative to `local/`.

@@ -113,9 +113,9 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
 
 pub(crate) const TASK: &[Refused<Task>] = &[
     Refused {
-        feature: "template",
-        reason: "nodes do not render templates yet; pass values through env or write the file in a prestart task",
-        used: |t| !t.templates.is_empty(),
+        feature: "template.vault_grace",
+        reason: "it is deprecated where it comes from and has no effect there; leave it out",
+        used: |t| t.templates.iter().any(|t| t.vault_grace.is_some_and(|g| g != crate::GoDuration::ZERO)),
     },
     Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },

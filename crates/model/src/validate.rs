@@ -13,7 +13,7 @@ use crate::{
     network::Network,
     policy::{Migrate, Reschedule, Restart, Update},
     task::Task,
-    unsupported,
+    template_rules, unsupported,
 };
 
 /// Shortest interval of a restart policy and shortest pause of a reschedule policy.
@@ -464,6 +464,17 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         e.when(action.command.is_empty(), || format!("Action {:?} is missing its command", action.name));
     }
     files::check_task(g, t, e);
+    let mut destinations = BTreeMap::new();
+    for (n, template) in t.templates.iter().enumerate() {
+        let mut inner = ValidationErrors::default();
+        for wrong in template_rules::mistakes(template) {
+            inner.text(wrong);
+        }
+        if let Some(other) = destinations.insert(template.destination.as_deref().unwrap_or_default(), n + 1) {
+            inner.text(format!("Template {other} is written to the same destination"));
+        }
+        e.part(format!("Template {} validation failed", n + 1), inner);
+    }
     e.refusals(unsupported::refusals(unsupported::TASK, t));
 }
 

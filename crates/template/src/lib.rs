@@ -11,6 +11,7 @@
 
 mod ast;
 mod encode;
+mod env_file;
 mod error;
 mod funcs;
 mod go_time;
@@ -22,6 +23,7 @@ mod value;
 
 use std::collections::BTreeSet;
 
+pub use env_file::parse_env;
 pub use error::Error;
 pub use funcs::{REFUSED, Refused, function_names};
 

@@ -223,7 +223,7 @@ impl<'a> Machine<'a> {
                 let list = list.clone();
                 Box::new((0..list.items.len()).map(move |n| (Value::Int(n as i64), list.items[n].clone())))
             }
-            Value::Map(map) if map.record.is_none() => {
+            Value::Map(map) => {
                 let map = map.clone();
                 let keys: Vec<_> = map.entries.keys().cloned().collect();
                 Box::new(keys.into_iter().map(move |k| (Value::Str(k.clone()), map.entries.get(&k).cloned().unwrap_or(Value::Nil))))
@@ -408,14 +408,11 @@ impl<'a> Machine<'a> {
 
     fn field(&mut self, value: &Value, name: &str, at: usize) -> Result<Value, Fault> {
         match value {
-            Value::Map(map) => match (map.entries.get(name.as_bytes()), map.record) {
-                (Some(found), _) => Ok(found.clone()),
-                (None, Some(record)) => Err(Fault::new(at, format!("{record} has no field {name}"))),
-                (None, None) if self.settings.error_on_missing_key => {
-                    Err(Fault::new(at, format!("the map has no entry for the key {name:?}")))
-                }
-                (None, None) if map.of_strings => Ok(Value::text("")),
-                (None, None) => Ok(Value::Nil),
+            Value::Map(map) => match map.entries.get(name.as_bytes()) {
+                Some(found) => Ok(found.clone()),
+                None if self.settings.error_on_missing_key => Err(Fault::new(at, format!("the map has no entry for the key {name:?}"))),
+                None if map.of_strings => Ok(Value::text("")),
+                None => Ok(Value::Nil),
             },
             Value::Nil if self.settings.error_on_missing_key => {
                 Err(Fault::new(at, format!("there is no data, so no entry for the key {name:?}")))

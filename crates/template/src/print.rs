@@ -249,23 +249,16 @@ fn formatted(out: &mut Out, value: &Value, spec: &Spec) -> Result<(), String> {
             out.push("]")
         }
         Value::Map(map) => {
-            let record = map.record.is_some();
-            out.push(if record { "&{" } else { "map[" })?;
+            out.push("map[")?;
             for (n, (key, item)) in map.entries.iter().enumerate() {
                 if n > 0 {
                     out.push(" ")?;
                 }
-                if !record || spec.plus {
-                    if record {
-                        out.push(key)?
-                    } else {
-                        formatted(out, &Value::Str(key.clone()), spec)?
-                    }
-                    out.push(":")?;
-                }
+                formatted(out, &Value::Str(key.clone()), spec)?;
+                out.push(":")?;
                 formatted(out, item, spec)?;
             }
-            out.push(if record { "}" } else { "]" })
+            out.push("]")
         }
         Value::Loop(..) | Value::Scratch(_) => Err(format!("a value of type {} cannot be printed", value.type_name())),
     }

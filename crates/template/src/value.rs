@@ -33,8 +33,6 @@ pub(crate) struct Map {
     pub(crate) entries: BTreeMap<Rc<[u8]>, Value>,
     /// Values are strings: a missing key reads as an empty one.
     pub(crate) of_strings: bool,
-    /// A Go struct of this type: printed and reached by its fields only.
-    pub(crate) record: Option<&'static str>,
     depth: u16,
 }
 
@@ -76,11 +74,11 @@ impl Value {
     /// Fails when it is nested too deep.
     pub(crate) fn map(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
         let depth = deeper(entries.values())?;
-        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: None, depth })))
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, depth })))
     }
 
     pub(crate) fn string_map(entries: BTreeMap<Rc<[u8]>, Value>) -> Self {
-        Self::Map(Rc::new(Map { entries, of_strings: true, record: None, depth: 1 }))
+        Self::Map(Rc::new(Map { entries, of_strings: true, depth: 1 }))
     }
 
     fn depth(&self) -> u16 {
@@ -101,7 +99,7 @@ impl Value {
             Self::Float(f) => *f != 0.0,
             Self::Str(s) => !s.is_empty(),
             Self::List(l) => !l.items.is_empty(),
-            Self::Map(m) => m.record.is_some() || !m.entries.is_empty(),
+            Self::Map(m) => !m.entries.is_empty(),
             Self::Loop(..) | Self::Scratch(_) => true,
         }
     }
@@ -128,7 +126,8 @@ impl Value {
             Self::Str(_) => "string",
             Self::List(l) if !l.items.is_empty() && l.items.iter().all(|v| matches!(v, Self::Str(_))) => "[]string",
             Self::List(_) => "[]interface {}",
-            Self::Map(m) => m.record.unwrap_or(if m.of_strings { "map[string]string" } else { "map[string]interface {}" }),
+            Self::Map(m) if m.of_strings => "map[string]string",
+            Self::Map(_) => "map[string]interface {}",
             Self::Loop(..) => "<-chan int64",
             Self::Scratch(_) => "*template.Scratch",
         }

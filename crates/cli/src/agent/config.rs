@@ -158,6 +158,8 @@ pub(crate) struct Client {
     pub(crate) host_network: BTreeMap<String, HostNetwork>,
     /// How artifacts are fetched.
     pub(crate) artifact: Artifact,
+    /// How templates are rendered.
+    pub(crate) template: Template,
     /// Move everything off the node before its agent ends.
     pub(crate) drain_on_shutdown: Option<DrainOnShutdown>,
 }
@@ -184,6 +186,18 @@ pub(crate) struct Artifact {
     pub(crate) filesystem_isolation_extra_paths: Vec<String>,
     /// Variables of the agent that it gets, with commas between them.
     pub(crate) set_environment_variables: Option<String>,
+}
+
+/// How templates are rendered.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Template {
+    /// Functions that templates may not call.
+    pub(crate) function_denylist: Option<Vec<String>>,
+    /// Its former name.
+    pub(crate) function_blacklist: Option<Vec<String>>,
+    /// The function `file` reads whatever the agent may read.
+    pub(crate) disable_file_sandbox: Option<bool>,
 }
 
 /// How a node drains itself.
@@ -305,13 +319,19 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ),
     ("telemetry.publish_node_metrics", "metrics of single nodes are not part of this release; /v1/client/stats has them"),
     ("client.chroot_env", "chroot isolation comes with the exec driver in a later release"),
-    ("client.template", "templates are not part of this release"),
     ("client.artifact.gcs_timeout", "artifacts are not fetched by gcs; use the https address of the object"),
     ("client.artifact.hg_timeout", "artifacts are not fetched by hg; use git"),
     (
         "client.artifact.disable_artifact_inspection",
         "links that leave the destination are never given to a task; leave them out of the artifact",
     ),
+    ("client.template.wait", "write wait into the template block of the job"),
+    ("client.template.wait_bounds", "waits are taken as jobs write them"),
+    ("client.template.max_stale", "there is no Consul integration"),
+    ("client.template.block_query_wait", "there is no Consul integration"),
+    ("client.template.consul_retry", "there is no Consul integration"),
+    ("client.template.vault_retry", "there is no secrets integration yet"),
+    ("client.template.nomad_retry", "what is missing is waited for without an end"),
     ("client.cni_path", "bridge and CNI networks are not part of this release"),
     ("client.cni_config_dir", "bridge and CNI networks are not part of this release"),
     ("client.bridge_network_name", "bridge and CNI networks are not part of this release"),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use client::{ArtifactConfig, ClientConfig, HostNetwork, PluginCommand, PluginSettings};
+use client::{ArtifactConfig, ClientConfig, HostNetwork, PluginCommand, PluginSettings, TemplateConfig};
 use model::GoDuration;
 use serde_json::Value;
 use server::ServerConfig;
@@ -389,6 +389,7 @@ fn client_config(
         });
     }
     config.stop_tasks_on_stop = dev;
+    config.templates = template_config(r, &c.template);
     config.artifacts = artifact_config(r, &c.artifact);
     config
 }
@@ -465,6 +466,18 @@ fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn template_config(r: &mut Reader, t: &super::config::Template) -> TemplateConfig {
+    let mut config = TemplateConfig::default();
+    if t.function_denylist.is_some() && t.function_blacklist.is_some() {
+        r.wrong("client.template has function_denylist and function_blacklist, which are two names of one list; keep the first".into());
+    }
+    if let Some(denied) = t.function_denylist.as_ref().or(t.function_blacklist.as_ref()) {
+        config.function_denylist.clone_from(denied);
+    }
+    config.disable_file_sandbox = t.disable_file_sandbox.unwrap_or(false);
+    config
 }
 
 /// Values of a free map as text: numbers and booleans are written by people without quotes.

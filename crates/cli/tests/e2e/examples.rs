@@ -36,6 +36,11 @@ fn all_job_examples_run() {
         (text.contains("prepared by ") && text.contains("serving on ")).then_some(())
     });
 
+    run(&agent, "template.nomad.hcl");
+    let rendered = agent.alloc("template", "complete");
+    let text = "# template of show\nserver ONE port 8001 primary\nserver TWO port 8002\nbody { width: 960px }\ncolour green\n";
+    until("the rendered files", || (agent.logs(&rendered, "show") == text).then_some(()));
+
     run(&agent, "remote-counter.nomad.hcl");
     let counter = agent.alloc("counter", "running");
     until("the counter's log", || agent.logs(&counter, "count").starts_with("1\n2\n3\n").then_some(()));

@@ -13,7 +13,7 @@ use super::{
     artifacts,
     machine::{Exit, StartFailure},
     run::AllocCommand,
-    sticky, task_config,
+    sticky, task_config, templates,
 };
 use crate::{
     cgroup::{self, TaskCgroup},
@@ -51,7 +51,7 @@ impl Subject {
     }
 
     /// The driver, when its plugin takes calls now or within the patience that this node has; else why it does not.
-    async fn driver_in_time(&self) -> Result<Driver, String> {
+    pub(super) async fn driver_in_time(&self) -> Result<Driver, String> {
         let driver = self.ctx.drivers.get(&self.driver_name(), self.patience()).await?;
         self.ready(&driver, 0).await.map(|()| driver)
     }
@@ -92,7 +92,7 @@ impl Subject {
     }
 
     /// Waits as long as it takes: a record of a run is only dropped when its driver has answered.
-    async fn driver_for_ever(&self) -> Driver {
+    pub(super) async fn driver_for_ever(&self) -> Driver {
         loop {
             if let Ok(driver) = self.ctx.drivers.get(&self.driver_name(), Duration::from_secs(60)).await {
                 driver.wait_ready(0).await;
@@ -126,6 +126,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     sticky::take_over(subject, group, interrupted).await?;
     prepare(subject, task, cgroup.clone()).await?;
     artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
+    let template_env = templates::render(subject, group, task, &capabilities, interrupted).await?;
     if interrupted.is_cancelled() {
         return Err(StartFailure::Interrupted);
     }
@@ -144,6 +145,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
         driver: &driver,
         capabilities: &capabilities,
         cgroup: cgroup.as_ref(),
+        template_env: &template_env,
     })?;
     if !capabilities.disable_log_collection && !task_config::logs_disabled(task) {
         collect(subject, task).await.map_err(|why| StartFailure::Setup { why, recoverable: true })?;

@@ -126,6 +126,17 @@ pub(crate) enum Event {
         task: Arc<str>,
         event: Box<model::TaskEvent>,
     },
+    /// Templates of the run have another content, and the job wants a restart then.
+    TemplatesChanged {
+        task: Arc<str>,
+        run: String,
+    },
+    /// A change of templates could not be made known to the run.
+    TemplateFailed {
+        task: Arc<str>,
+        run: String,
+        why: String,
+    },
     /// What is known of a remote task.
     Remote {
         task: Arc<str>,
@@ -448,6 +459,8 @@ impl Machine {
             Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
             Event::DriverSaid { task, message, annotations } => self.note(&task, events::driver(now.time, &message, &annotations)),
             Event::Noted { task, event } => self.note(&task, *event),
+            Event::TemplatesChanged { task, run } => self.templates_changed(&task, &run, now, &mut out),
+            Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
             Event::Remote { task, view } => self.remote(&task, *view, now),
             Event::RemoteReleased { task } => {
                 if let Some(slot) = self.slots.get_mut(&task) {

@@ -478,3 +478,25 @@ fn without_records_the_servers_copy_says_what_has_ended_and_nothing_runs() {
         assert_eq!(p.machine.over(), state == TaskRunState::Dead);
     }
 }
+
+#[test]
+fn changed_templates_restart_their_own_run_only() {
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    p.started("t", S);
+    let changed = |run: &str| Event::TemplatesChanged { task: "t".into(), run: run.into() };
+    assert_eq!(p.apply(changed("another"), 2 * S), Vec::<String>::new());
+    let run = p.runs["t"].clone();
+    assert_eq!(p.apply(changed(&run), 2 * S), ["stop t"]);
+    assert_eq!(p.apply(changed(&run), 2 * S), Vec::<String>::new(), "it is on its way");
+    p.exited("t", 143, 3 * S);
+    assert_eq!(p.freed("t", 3 * S), ["restart t at 3"], "at once, and without counting against its policy");
+    assert_eq!(p.state("t"), TaskRunState::Pending);
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    p.started("t", S);
+    let (task, run) = p.run("t");
+    assert_eq!(p.apply(Event::TemplateFailed { task, run, why: "the script failed".into() }, 2 * S), ["stop t"]);
+    p.exited("t", 143, 3 * S);
+    assert_eq!(p.freed("t", 3 * S), ["over t"]);
+    let update = p.machine.update();
+    assert_eq!((update.client_status, update.task_states["t"].failed), (ClientStatus::Failed, true));
+}

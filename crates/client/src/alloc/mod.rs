@@ -9,6 +9,7 @@ pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod sticky;
 pub(crate) mod task_config;
+pub(crate) mod templates;
 
 pub(crate) use machine::RemoteView;
 pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};

@@ -17,6 +17,7 @@ use super::{
     effects::{self, Subject},
     machine::{Effect, Event, Machine, Now, RemoteView},
     record::{AllocRecord, TaskRecord},
+    templates,
 };
 use crate::{
     context::{NodeContext, now_ns},
@@ -67,6 +68,17 @@ pub(crate) enum AllocCommand {
     Noted {
         task: Arc<str>,
         event: Box<model::TaskEvent>,
+    },
+    /// Templates of the run have another content, and the job wants a restart then.
+    TemplatesChanged {
+        task: Arc<str>,
+        run: String,
+    },
+    /// A change of templates could not be made known to the run.
+    TemplateFailed {
+        task: Arc<str>,
+        run: String,
+        why: String,
     },
 }
 
@@ -245,6 +257,8 @@ impl AllocLoop {
                 self.apply(Event::DriverSaid { task, message, annotations }).await;
             }
             AllocCommand::Noted { task, event } => self.apply(Event::Noted { task, event }).await,
+            AllocCommand::TemplatesChanged { task, run } => self.apply(Event::TemplatesChanged { task, run }).await,
+            AllocCommand::TemplateFailed { task, run, why } => self.apply(Event::TemplateFailed { task, run, why }).await,
             AllocCommand::Restart { task, all, reply } => {
                 let answer = self.restart(task.as_deref(), all).await;
                 // The asker may have gone.
@@ -369,6 +383,7 @@ impl AllocLoop {
             Effect::Wait { task, run, handle } => {
                 let subject = self.subject(&task);
                 let over = self.over(&run);
+                self.watch_templates(&task, &run, &over);
                 self.effects.spawn(async move {
                     let exit = over.run_until_cancelled(effects::wait(&subject, &run, &handle)).await?;
                     Some(Event::Exited { task, run, exit })
@@ -428,6 +443,18 @@ impl AllocLoop {
             }
             Effect::Destroy => self.destroy().await,
         }
+    }
+
+    /// Beside the wait for the end of a run; ends with it.
+    fn watch_templates(&mut self, task: &Arc<str>, run: &str, over: &CancellationToken) {
+        if self.machine.group().and_then(|g| g.task(task)).is_none_or(|t| t.templates.is_empty()) {
+            return;
+        }
+        let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+        self.effects.spawn(async move {
+            over.run_until_cancelled(templates::watch(&subject, &run)).await;
+            None
+        });
     }
 
     async fn destroy(&mut self) {

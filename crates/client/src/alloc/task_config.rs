@@ -33,6 +33,17 @@ pub(crate) struct Input<'a> {
     pub(crate) capabilities: &'a Capabilities,
     /// Present when this node makes the cgroups that the driver expects.
     pub(crate) cgroup: Option<&'a TaskCgroup>,
+    /// Variables that templates have given.
+    pub(crate) template_env: &'a BTreeMap<String, String>,
+}
+
+/// How a driver lets its tasks see the directories.
+pub(crate) fn path_view(capabilities: &Capabilities) -> PathView {
+    match capabilities.fs_isolation {
+        FsIsolation::None | FsIsolation::Unveil => PathView::Host,
+        FsIsolation::Chroot => PathView::Chroot,
+        FsIsolation::Image => PathView::Image,
+    }
 }
 
 /// Paths of the fifos that a collected task writes its output into.
@@ -55,7 +66,6 @@ pub(crate) fn logs_disabled(task: &Task) -> bool {
 pub(crate) fn refused(task: &Task) -> Option<String> {
     let identity = task.identity.iter().chain(&task.identities).any(|i| i.env || i.file);
     let what = [
-        (!task.templates.is_empty(), "template"),
         (task.vault.is_some(), "vault"),
         (task.csi_plugin.is_some(), "csi_plugin"),
         (task.schedule.is_some(), "schedule"),
@@ -72,12 +82,8 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
     let setup = |why: String| StartFailure::Setup { why, recoverable: false };
     let dirs = AllocDirs::new(&config.alloc_dir, alloc.id);
     let task_dirs = dirs.task(&task.name);
-    let view = match capabilities.fs_isolation {
-        FsIsolation::None | FsIsolation::Unveil => PathView::Host,
-        FsIsolation::Chroot => PathView::Chroot,
-        FsIsolation::Image => PathView::Image,
-    };
-    let vars = crate::env::build(&EnvInput {
+    let view = path_view(capabilities);
+    let mut vars = crate::env::build(&EnvInput {
         alloc,
         job,
         group,
@@ -88,6 +94,8 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
         view,
         inherited: input.inherited,
     });
+    // Templates have the last word, and the driver's configuration may refer to what they say.
+    vars.env.extend(input.template_env.clone());
     let msgpack = input
         .driver
         .encode_task_config(&serde_json::Value::Object(task.config.clone()), &vars)

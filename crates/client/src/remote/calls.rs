@@ -1,6 +1,6 @@
 //! Calls to remote drivers, translated between the wire and the words of `lifecycle`.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::node_rpc::{self, ListRemote, RemoteListed};
 use driver_host::{
@@ -12,8 +12,10 @@ use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, Timesta
 
 use super::{Interest, plain::Plain};
 use crate::{
-    alloc::{machine::StartFailure, task_config},
+    alloc::{machine::StartFailure, task_config, templates},
     context::{NodeContext, now_ns},
+    dirs::AllocDirs,
+    env::EnvInput,
 };
 
 /// How long a call waits for a driver whose plugin is coming up.
@@ -400,12 +402,30 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     }
     let node = ctx.node();
     let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());
+    let nothing = BTreeMap::new();
+    let view = task_config::path_view(&driver.capabilities().unwrap_or_default());
+    let dirs = AllocDirs::new(&ctx.config.alloc_dir, alloc.id).task(&task);
+    let vars = crate::env::build(&EnvInput {
+        alloc: &alloc,
+        job: &job,
+        group,
+        task: spec,
+        node: &node,
+        region: &ctx.config.region,
+        dirs: &dirs,
+        view,
+        inherited: &nothing,
+    });
+    let (work, settings) = (spec.clone(), ctx.config.templates.clone());
+    let rendered = tokio::task::spawn_blocking(move || templates::bundle(&work, &settings, &dirs, view, &vars)).await;
+    let (mut files, template_env) =
+        rendered.map_err(|e| Preparation::Later(format!("rendering broke off: {e}")))?.map_err(Preparation::Refused)?;
     let (mut config, _) = task_config::build(&task_config::Input {
         config: &ctx.config,
         node: &node,
         cpu: &ctx.cpu,
         // The agent's own environment means nothing over there.
-        inherited: &std::collections::BTreeMap::new(),
+        inherited: &nothing,
         alloc: &alloc,
         job: &job,
         group,
@@ -414,6 +434,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         driver: &driver,
         capabilities: &driver.capabilities().unwrap_or_default(),
         cgroup: None,
+        template_env: &template_env,
     })
     .map_err(|failure| match failure {
         StartFailure::Validation(why)
@@ -429,7 +450,6 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     if let Some(log) = &mut config.drover_log {
         log.dir = String::new();
     }
-    let mut files = Vec::new();
     if let Some(payload) = &spec.dispatch_payload {
         use base64::{Engine, prelude::BASE64_STANDARD};
         let data = BASE64_STANDARD

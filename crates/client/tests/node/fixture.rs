@@ -302,6 +302,7 @@ impl Rig {
     pub(crate) fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new(self.dir.path(), "n1");
         config.network_interface = "lo".into();
+        config.templates.poll = Duration::from_millis(30);
         config.servers = vec![self.server.addr.to_string()];
         config.builtin_drivers = ["mock", "raw_exec", "remote_exec"]
             .into_iter()

@@ -11,3 +11,4 @@ mod plain;
 mod processes;
 mod remote;
 mod tasks;
+mod templates;

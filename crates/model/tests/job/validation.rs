@@ -194,7 +194,7 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({
-                "Templates": [{}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
+                "Templates": [{"VaultGrace": 5}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
                 "Services": [{"Provider": "nomad"}, {}], "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
                 "Schedule": {}
             }),

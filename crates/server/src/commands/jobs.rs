@@ -47,6 +47,7 @@ pub(super) fn admit(mut job: Job, config: &ServerConfig) -> Result<Admitted, Ser
     }
     add_implied_constraints(&mut job);
     let warnings = model::validate::validate(&job).map_err(ServerError::InvalidJob)?.0;
+    super::templates::check(&job).map_err(ServerError::InvalidJob)?;
     if job.priority > config.job_max_priority {
         return Err(ServerError::InvalidArgument(format!(
             "job {} has priority {}, the highest that this cluster allows is {}",

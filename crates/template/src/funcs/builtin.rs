@@ -87,7 +87,7 @@ fn length(c: &mut Call<'_, '_>) -> Returned {
     let count = match c.arg(0) {
         Value::Str(text) => text.len(),
         Value::List(list) => list.items.len(),
-        Value::Map(map) if map.record.is_none() => map.entries.len(),
+        Value::Map(map) => map.entries.len(),
         _ => return Err(c.wrong(0, "a string, a list or a map")),
     };
     Ok(Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
@@ -109,7 +109,7 @@ fn index(c: &mut Call<'_, '_>) -> Returned {
     }
     for n in 1..c.args.len() {
         value = match &value {
-            Value::Map(map) if map.record.is_none() => match map.entries.get(c.bytes(n)?) {
+            Value::Map(map) => match map.entries.get(c.bytes(n)?) {
                 Some(found) => found.clone(),
                 None if map.of_strings => Value::text(""),
                 None => Value::Nil,

@@ -324,18 +324,18 @@ impl Machine {
         };
         match slot.phase {
             Phase::Running if slot.kill.is_none() => {
-                events::push(&mut slot.record.state, events::restart_signaled(now.time));
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, events::BY_USER));
                 slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
                 self.begin_stop(task, now, out);
             }
             Phase::Backoff => {
-                events::push(&mut slot.record.state, events::restart_signaled(now.time));
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, events::BY_USER));
                 slot.phase = Phase::Idle;
                 slot.record.restart_at = 0;
             }
             Phase::Idle if also_dead && slot.record.state.state == TaskRunState::Dead => {
                 let state = &mut slot.record.state;
-                events::push(state, events::restart_signaled(now.time));
+                events::push(state, events::restart_signaled(now.time, events::BY_USER));
                 state.state = TaskRunState::Pending;
                 state.failed = false;
                 state.restarts += 1;
@@ -345,6 +345,29 @@ impl Machine {
             }
             _ => {}
         }
+    }
+
+    /// A run with `change_mode = "restart"` is started again with what its templates say now.
+    pub(super) fn templates_changed(&mut self, task: &Arc<str>, run: &str, now: Now, out: &mut Vec<Effect>) {
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
+            return;
+        };
+        events::push(&mut slot.record.state, events::restart_signaled(now.time, "Template with change_mode restart re-rendered"));
+        slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
+        self.begin_stop(task, now, out);
+    }
+
+    /// A run that would go on with an old configuration is ended, and the task has failed.
+    pub(super) fn template_failed(&mut self, task: &Arc<str>, run: &str, why: &str, now: Now, out: &mut Vec<Effect>) {
+        let timeout = self.kill_timeout(task);
+        let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
+            return;
+        };
+        let mut event = events::killing(now.time, timeout, why);
+        event.fails_task = true;
+        events::push(&mut slot.record.state, event);
+        slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() });
+        self.send_stop(task, out);
     }
 
     /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.

@@ -1,0 +1,330 @@
+//! What the template blocks of a task come to on this node: texts, places, what follows a change. And the rendering of one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
+
+use hcl_lang::{Vars, interpolate};
+use model::{Task, template_rules::change_mode};
+use sha2::{Digest, Sha256};
+use template::{Lookup, Outcome, Settings, Source, Syntax};
+
+use super::files::{Look, Root, Stamp};
+use crate::{config::TemplateConfig, dirs::TaskDirs, env::PathView};
+
+/// The directories of a task that templates read and write.
+#[derive(Debug)]
+pub(super) struct Directories {
+    task: Root,
+    shared: Root,
+}
+
+impl Directories {
+    pub(super) fn open(dirs: &TaskDirs) -> io::Result<Self> {
+        Ok(Self { task: Root::open(&dirs.root)?, shared: Root::open(&dirs.alloc)? })
+    }
+
+    pub(super) fn root(&self, place: &Place) -> &Root {
+        if place.shared { &self.shared } else { &self.task }
+    }
+}
+
+/// A path below a directory of the task.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Below the directory that the tasks share.
+    pub(super) shared: bool,
+    pub(super) path: PathBuf,
+}
+
+/// What a path of a job means: below the task's directory, or as the task sees it.
+pub(super) fn place(path: &str, dirs: &TaskDirs, view: PathView) -> Result<Place, String> {
+    let given = Path::new(path);
+    let outside = || format!("{path:?} is not below the task's directories");
+    let inside_view = view != PathView::Host;
+    let (mut shared, rest) = match (given.strip_prefix(&dirs.root), given.strip_prefix(&dirs.alloc)) {
+        (Ok(rest), _) => (false, rest),
+        (_, Ok(rest)) => (true, rest),
+        _ if given.is_absolute() && !inside_view => return Err(outside()),
+        _ => (false, given),
+    };
+    let mut names: Vec<&std::ffi::OsStr> = Vec::new();
+    for part in rest.components() {
+        match part {
+            Component::Normal(name) => names.push(name),
+            Component::ParentDir => drop(names.pop().ok_or_else(outside)?),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    // Where tasks see `/alloc`, it is the shared directory.
+    if inside_view && !shared && names.first().is_some_and(|n| *n == "alloc") {
+        shared = true;
+        names.remove(0);
+    }
+    match names.first() {
+        None => Err(format!("{path:?} names no file")),
+        Some(first) if !shared && *first == "private" => Err(format!("{path:?} is the node's own")),
+        Some(_) => Ok(Place { shared, path: names.into_iter().collect() }),
+    }
+}
+
+/// Where the text of a template is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    Here(String),
+    In(Place),
+}
+
+/// What a change brings about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    Noop,
+    Restart,
+    Signal(String),
+    Script { command: Vec<String>, timeout: Duration, fail_on_error: bool },
+}
+
+/// One template block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    /// As errors and events name it.
+    pub(super) name: String,
+    pub(super) text: Text,
+    pub(super) destination: Place,
+    pub(super) look: Look,
+    pub(super) syntax: Syntax,
+    pub(super) strict: bool,
+    pub(super) env: bool,
+    pub(super) once: bool,
+    pub(super) change: Change,
+    pub(super) splay: Duration,
+    pub(super) wait: (Duration, Duration),
+}
+
+/// All templates of a task.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) templates: Vec<Planned>,
+    /// What the function `env` tells.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) dirs: TaskDirs,
+    pub(super) view: PathView,
+    pub(super) sandbox: bool,
+}
+
+impl Plan {
+    /// `vars` are what the task sees, `host` the same with the paths of this node.
+    pub(super) fn new(
+        task: &Task,
+        config: &TemplateConfig,
+        dirs: &TaskDirs,
+        view: PathView,
+        vars: &Vars,
+        host: &Vars,
+    ) -> Result<Self, String> {
+        let templates = task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
+        Ok(Self { templates, env: vars.env.clone(), dirs: dirs.clone(), view, sandbox: !config.disable_file_sandbox })
+    }
+}
+
+fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, view: PathView, host: &Vars) -> Result<Planned, String> {
+    let text = |o: &Option<String>| o.clone().unwrap_or_default();
+    let destination = interpolate(&text(&t.destination), host);
+    let failed = |why: String| format!("template {destination:?}: {why}");
+    let id = |id: Option<i64>| id.filter(|id| *id >= 0).and_then(|id| u32::try_from(id).ok());
+    let change = match text(&t.change_mode).as_str() {
+        change_mode::NOOP => Change::Noop,
+        change_mode::SIGNAL => Change::Signal(text(&t.change_signal)),
+        change_mode::SCRIPT => {
+            let script = t.change_script.clone().unwrap_or_default();
+            let words = [script.command.unwrap_or_default()].into_iter().chain(script.args.unwrap_or_default());
+            Change::Script {
+                command: words.map(|w| interpolate(&w, host)).collect(),
+                timeout: script.timeout.unwrap_or_default().to_std(),
+                fail_on_error: script.fail_on_error == Some(true),
+            }
+        }
+        _ => Change::Restart,
+    };
+    let wait = t.wait.clone().unwrap_or_default();
+    let source = text(&t.source);
+    Ok(Planned {
+        name: destination.clone(),
+        text: if source.is_empty() {
+            Text::Here(text(&t.data))
+        } else {
+            Text::In(place(&interpolate(&source, host), dirs, view).map_err(failed)?)
+        },
+        destination: place(&destination, dirs, view).map_err(failed)?,
+        look: Look { mode: u32::from_str_radix(&text(&t.perms), 8).unwrap_or(0o644), uid: id(t.uid), gid: id(t.gid) },
+        syntax: Syntax { left: text(&t.left_delimiter), right: text(&t.right_delimiter), denied: config.function_denylist.clone() },
+        strict: t.error_on_missing_key == Some(true),
+        env: t.env == Some(true),
+        once: t.once == Some(true),
+        change,
+        splay: t.splay.unwrap_or_default().to_std(),
+        wait: (wait.min.unwrap_or_default().to_std(), wait.max.unwrap_or_default().to_std()),
+    })
+}
+
+/// A template's result and what it was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendered {
+    pub(super) content: Vec<u8>,
+    /// Of the content.
+    pub(super) digest: String,
+    pub(super) files: Inputs,
+}
+
+/// Files that were asked for, with what tells their state; None = not there.
+pub(super) type Inputs = BTreeMap<String, Option<Stamp>>;
+
+/// What came of rendering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    Ready(Rendered),
+    Waiting(BTreeSet<String>, Inputs),
+    /// It will not work before something changes.
+    Failed(String, Inputs),
+}
+
+/// Data from the task's environment and directories.
+struct TaskSource<'a> {
+    plan: &'a Plan,
+    directories: Option<&'a Directories>,
+    /// Only look at the files.
+    looking: bool,
+    files: Inputs,
+}
+
+impl TaskSource<'_> {
+    fn read(&self, root: &Root, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
+        if self.looking { root.stamp(path).map(|stamp| (Vec::new(), stamp)) } else { root.read(path) }
+    }
+}
+
+impl Source for TaskSource<'_> {
+    fn env(&self, name: &str) -> Option<String> {
+        self.plan.env.get(name).cloned()
+    }
+
+    fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
+        let Some(directories) = self.directories else {
+            return Lookup::Refused("the task runs where this node has no directory for it, so there is no file to read".into());
+        };
+        let read = match place(path, &self.plan.dirs, self.plan.view) {
+            Ok(place) => self.read(directories.root(&place), &place.path),
+            // The operator lets templates read what the agent may read.
+            Err(_) if !self.plan.sandbox && Path::new(path).is_absolute() => {
+                let path = Path::new(path);
+                let parent = path.parent().unwrap_or(Path::new("/"));
+                Root::open(&std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()))
+                    .and_then(|root| self.read(&root, Path::new(path.file_name().unwrap_or_default())))
+            }
+            Err(why) => return Lookup::Refused(why),
+        };
+        match read {
+            Ok((content, stamp)) => {
+                self.files.insert(path.to_owned(), Some(stamp));
+                Lookup::Known(content)
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                self.files.insert(path.to_owned(), None);
+                Lookup::Missing
+            }
+            Err(e) => {
+                self.files.insert(path.to_owned(), None);
+                Lookup::Refused(format!("read {path:?}: {e}"))
+            }
+        }
+    }
+}
+
+/// Renders one template. Blocking. Without directories no file can be read.
+pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Directories>, now_ns: i64) -> Attempt {
+    let mut source = TaskSource { plan, directories, looking: false, files: Inputs::new() };
+    let text = match (&planned.text, directories) {
+        (Text::Here(text), _) => text.clone(),
+        (Text::In(_), None) => {
+            return Attempt::Failed("its source is a file, and the task runs where this node has none for it".into(), source.files);
+        }
+        (Text::In(place), Some(directories)) => match directories.root(place).read(&place.path) {
+            Ok((bytes, _)) => match String::from_utf8(bytes) {
+                Ok(text) => text,
+                Err(_) => return Attempt::Failed(format!("its source {} is not UTF-8 text", place.path.display()), source.files),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Attempt::Waiting([format!("source({})", place.path.display())].into(), source.files);
+            }
+            Err(e) => return Attempt::Failed(format!("its source {}: {e}", place.path.display()), source.files),
+        },
+    };
+    let settings = Settings { error_on_missing_key: planned.strict, now_ns, limits: template::Limits::default() };
+    let parsed = match template::Template::parse(&planned.name, &text, &planned.syntax) {
+        Ok(parsed) => parsed,
+        Err(e) => return Attempt::Failed(e.to_string(), source.files),
+    };
+    match parsed.render(&mut source, &settings) {
+        Ok(Outcome::Ready(content)) => {
+            let digest = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
+            Attempt::Ready(Rendered { content, digest, files: source.files })
+        }
+        Ok(Outcome::Waiting(what)) => Attempt::Waiting(what, source.files),
+        Err(e) => Attempt::Failed(e.to_string(), source.files),
+    }
+}
+
+/// Would a template that has read these files read others now? Blocking.
+pub(super) fn changed(plan: &Plan, directories: &Directories, files: &Inputs) -> bool {
+    let mut source = TaskSource { plan, directories: Some(directories), looking: true, files: Inputs::new() };
+    for path in files.keys() {
+        source.file(path);
+    }
+    source.files != *files
+}
+
+/// The variables of a result that is read as environment.
+pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String, String)>, String> {
+    let text = std::str::from_utf8(content).map_err(|_| format!("template {:?}: the result is not UTF-8 text", planned.name))?;
+    template::parse_env(text).map_err(|why| format!("template {:?} with env = true: {why}", planned.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_below_the_directories_only() {
+        let dirs = TaskDirs {
+            root: "/d/id/web".into(),
+            alloc: "/d/id/alloc".into(),
+            local: "/d/id/web/local".into(),
+            secrets: "/d/id/web/secrets".into(),
+        };
+        for (path, view, wanted) in [
+            ("local/x", PathView::Host, Some((false, "local/x"))),
+            ("./local//x", PathView::Host, Some((false, "local/x"))),
+            ("local/../secrets/x", PathView::Chroot, Some((false, "secrets/x"))),
+            ("/d/id/web/local/x", PathView::Chroot, Some((false, "local/x"))),
+            ("/d/id/alloc/data/x", PathView::Host, Some((true, "data/x"))),
+            ("/local/x", PathView::Chroot, Some((false, "local/x"))),
+            ("/alloc/data/x", PathView::Image, Some((true, "data/x"))),
+            ("alloc/x", PathView::Host, Some((false, "alloc/x"))),
+            ("/local/x", PathView::Host, None),
+            ("/etc/passwd", PathView::Host, None),
+            ("../other/x", PathView::Host, None),
+            ("private/x", PathView::Host, None),
+            ("/private/x", PathView::Chroot, None),
+            ("local/../private/x", PathView::Host, None),
+            ("/d/id/alloc/../../x", PathView::Host, None),
+            ("", PathView::Host, None),
+        ] {
+            let found = place(path, &dirs, view).ok();
+            let wanted = wanted.map(|(shared, path)| Place { shared, path: path.into() });
+            assert_eq!(found, wanted, "{path}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Templates with real tasks: rendered before the start, waited for, rendered again, and what follows a change.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use model::{
+    AllocId, ClientStatus, GoDuration, Task,
+    task::{ChangeScript, Template},
+};
+use serde_json::json;
+
+use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
+
+fn sh(name: &str, script: &str) -> Task {
+    task(name, "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))
+}
+
+fn template(destination: &str, data: &str, change_mode: &str) -> Template {
+    Template {
+        destination: Some(destination.into()),
+        data: Some(data.into()),
+        change_mode: Some(change_mode.into()),
+        perms: Some("0640".into()),
+        splay: Some(GoDuration::from_millis(1)),
+        ..Template::default()
+    }
+}
+
+fn file(rig: &Rig, id: AllocId, path: &str) -> PathBuf {
+    rig.alloc_dir(id).join(path)
+}
+
+fn text(rig: &Rig, id: AllocId, path: &str) -> String {
+    fs::read_to_string(file(rig, id, path)).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_and_variables_are_there_before_the_task() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh("t", "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen");
+    t.config.insert("args".into(), json!(["-c", t.config["args"][1], "sh", "${COLOUR}"]));
+    t.env.insert("WHO".into(), "${NOMAD_TASK_NAME}".into());
+    t.templates = vec![
+        template(
+            "local/conf/app.conf",
+            "task {{ env \"WHO\" }}{{ range $i, $x := split \",\" \"a,b\" }} {{ $i }}{{ $x }}{{ end }}\n",
+            "noop",
+        ),
+        Template { env: Some(true), ..template("${NOMAD_SECRETS_DIR}/vars.env", "COLOUR={{ \"green\" | toUpper }}\n", "restart") },
+        Template {
+            source: Some("local/conf/app.conf".into()),
+            data: None,
+            left_delimiter: Some("<<".into()),
+            ..template("local/copy", "", "noop")
+        },
+    ];
+    let (a, job) = alloc("batch", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    assert_eq!(text(&rig, a.id, "alloc/data/seen"), "task t 0a 1b\nGREEN-GREEN\n");
+    assert_eq!(text(&rig, a.id, "t/local/copy"), "task t 0a 1b\n");
+    let mode = |path| fs::metadata(file(&rig, a.id, path)).expect("there").permissions().mode() & 0o7777;
+    assert_eq!((mode("t/local/conf/app.conf"), mode("t/secrets/vars.env")), (0o640, 0o640));
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_is_told_and_waited_for() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    let mut t = task("t", "mock", json!({"run_for": "1ms"}));
+    t.templates = vec![template("local/out", "{{ file \"local/in\" }}!", "noop")];
+    let (a, job) = alloc("batch", vec![t.clone()]);
+    let (b, job_b) = alloc("batch", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.place(&b, &job_b);
+    for id in [a.id, b.id] {
+        let missing = |u: &model::AllocClientUpdate| {
+            u.task_states["t"].events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: file(local/in)")
+        };
+        rig.server.alloc(id, "the event of missing data", missing).await;
+    }
+    fs::write(file(&rig, a.id, "t/local/in"), "here").expect("write");
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    assert_eq!(text(&rig, a.id, "t/local/out"), "here!");
+    // The other one is stopped while it waits: nothing was started, nothing is left.
+    rig.server.stop_alloc(b.id);
+    let update = rig.server.alloc(b.id, "the end", |u| u.client_status.terminal()).await;
+    assert!(!kinds(&update.task_states["t"]).contains(&"Started"), "{:?}", kinds(&update.task_states["t"]));
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistakes_fail_the_start_with_the_place() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("mock").await;
+    for (one, wanted) in [
+        (template("local/x", "a\n{{ file \"/etc/hostname\" }}", "noop"), "line 2 column 4"),
+        (template("local/x", "{{ file \"../../../../../../etc/hostname\" }}", "noop"), "is not below the task's directories"),
+        (template("../../x", "a", "noop"), "is not below the task's directories"),
+        (template("private/x", "a", "noop"), "the node's own"),
+        (Template { env: Some(true), ..template("local/x", "no variable", "noop") }, "line 1 of the result is no KEY=value"),
+    ] {
+        let mut t = task("t", "mock", json!({"run_for": "1ms"}));
+        t.templates = vec![one];
+        let (a, job) = alloc("batch", vec![t]);
+        rig.server.place(&a, &job);
+        let update = rig.server.status(a.id, ClientStatus::Failed).await;
+        let failure = update.task_states["t"].events.iter().find(|e| e.kind == "Setup Failure").expect("setup failure");
+        assert!(failure.display_message.contains(wanted), "{failure:?}");
+    }
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_are_made_known_as_the_job_wants() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let from = "{{ file (printf \"%s/data/in\" (env \"NOMAD_ALLOC_DIR\")) }}";
+    let waits = "trap 'cat local/out >> $NOMAD_ALLOC_DIR/data/got-$NOMAD_TASK_NAME' HUP; echo $$ >> $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; \
+                 while :; do sleep 0.05; done";
+    let mut signalled = sh("signalled", waits);
+    signalled.templates = vec![Template { change_signal: Some("SIGHUP".into()), ..template("local/out", from, "signal") }];
+    let mut scripted = sh("scripted", waits);
+    let script = |args: &str, fail_on_error| ChangeScript {
+        command: Some("/bin/sh".into()),
+        args: Some(vec!["-c".into(), args.into()]),
+        timeout: Some(GoDuration::from_secs(20)),
+        fail_on_error: Some(fail_on_error),
+    };
+    let copy = script("cp ${NOMAD_TASK_DIR}/out ${NOMAD_ALLOC_DIR}/data/got-scripted", false);
+    scripted.templates = vec![Template { change_script: Some(copy), ..template("local/out", from, "script") }];
+    let mut restarted = sh("restarted", waits);
+    restarted.templates = vec![template("local/out", from, "restart")];
+    let mut silent = sh("silent", waits);
+    silent.templates = vec![template("local/out", from, "noop")];
+    let mut once = sh("once", waits);
+    once.templates = vec![Template { once: Some(true), ..template("local/out", from, "restart") }];
+    let mut first = sh("first", "echo -n one > $NOMAD_ALLOC_DIR/data/in");
+    first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
+    let (a, job) = alloc("service", vec![first, signalled, scripted, restarted, silent, once]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let tasks = ["signalled", "scripted", "restarted", "silent", "once"];
+    for t in tasks {
+        // A trap is there once the shell has said its number.
+        eventually("the shells", || !text(&rig, a.id, &format!("alloc/data/runs-{t}")).is_empty()).await;
+        assert_eq!(text(&rig, a.id, &format!("{t}/local/out")), "one");
+    }
+    fs::write(file(&rig, a.id, "alloc/data/in.new"), "two").expect("write");
+    fs::rename(file(&rig, a.id, "alloc/data/in.new"), file(&rig, a.id, "alloc/data/in")).expect("rename");
+    eventually("the signal", || text(&rig, a.id, "alloc/data/got-signalled") == "two").await;
+    eventually("the script", || text(&rig, a.id, "alloc/data/got-scripted") == "two").await;
+    eventually("the second run", || text(&rig, a.id, "alloc/data/runs-restarted").lines().count() == 2).await;
+    eventually("the silent file", || text(&rig, a.id, "silent/local/out") == "two").await;
+    assert_eq!(text(&rig, a.id, "restarted/local/out"), "two");
+    assert_eq!(text(&rig, a.id, "once/local/out"), "one");
+    for t in ["signalled", "scripted", "silent", "once"] {
+        assert_eq!(text(&rig, a.id, &format!("alloc/data/runs-{t}")).lines().count(), 1, "{t} runs on");
+    }
+    let said = |u: &model::AllocClientUpdate, t: &str, kind: &str, part: &str| {
+        u.task_states[t].events.iter().any(|e| e.kind == kind && e.display_message.contains(part))
+    };
+    let events = |u: &model::AllocClientUpdate| {
+        said(u, "signalled", "Signaling", "Template re-rendered")
+            && said(u, "scripted", "Template", "ran script")
+            && said(u, "restarted", "Restart Signaled", "re-rendered")
+    };
+    rig.server.alloc(a.id, "the events of the changes", events).await;
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_that_must_not_fail_fails_the_task() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh("t", "exec sleep 600");
+    let script = ChangeScript {
+        command: Some("/bin/sh".into()),
+        args: Some(vec!["-c".into(), "echo no such thing >&2; exit 3".into()]),
+        timeout: Some(GoDuration::from_secs(20)),
+        fail_on_error: Some(true),
+    };
+    t.templates = vec![Template { change_script: Some(script), ..template("local/out", "{{ file \"local/given\" }}", "script") }];
+    let mut first = sh("first", "mkdir -p ../t/local && echo one > ../t/local/given");
+    first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
+    let (a, job) = alloc("service", vec![first, t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    rig.server.alloc(a.id, "the running task", |u| kinds(&u.task_states["t"]).contains(&"Started")).await;
+    fs::write(file(&rig, a.id, "t/local/given"), "two").expect("write");
+    let update = rig.server.status(a.id, ClientStatus::Failed).await;
+    let state = &update.task_states["t"];
+    assert!(state.failed);
+    let said: Vec<&str> = state.events.iter().map(|e| e.display_message.as_str()).collect();
+    assert!(said.iter().any(|m| m.contains("exit code 3: no such thing")), "{said:#?}");
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_agent_restarts_only_what_has_changed_meanwhile() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let run = "echo $$ >> $NOMAD_ALLOC_DIR/data/runs-$NOMAD_TASK_NAME; exec sleep 600";
+    let mut tasks = Vec::new();
+    for name in ["same", "changed"] {
+        let mut t = sh(name, run);
+        t.restart = Some(restarts(0));
+        let data = format!("{{{{ timestamp }}}} {{{{ file (printf \"%s/data/in-{name}\" (env \"NOMAD_ALLOC_DIR\")) }}}}");
+        t.templates = vec![template("local/out", &data, "restart")];
+        tasks.push(t);
+    }
+    let mut first = sh("first", "for t in same changed; do echo -n one > $NOMAD_ALLOC_DIR/data/in-$t; done");
+    first.lifecycle = Some(model::task::Lifecycle { hook: "prestart".into(), sidecar: false });
+    tasks.push(first);
+    let (a, job) = alloc("service", tasks);
+    rig.server.place(&a, &job);
+    let runs = |name: &str| text(&rig, a.id, &format!("alloc/data/runs-{name}")).lines().count();
+    eventually("both tasks", || runs("same") == 1 && runs("changed") == 1).await;
+    let before = text(&rig, a.id, "same/local/out");
+    node.stop().await;
+    // What a task does to its own file is its own affair.
+    fs::write(file(&rig, a.id, "same/local/out"), "mine").expect("write");
+    fs::write(file(&rig, a.id, "alloc/data/in-changed"), "two").expect("write");
+    let node = rig.node().await;
+    eventually("the restart", || runs("changed") == 2).await;
+    assert!(text(&rig, a.id, "changed/local/out").ends_with(" two"));
+    // Watched again: a later change is seen as well.
+    fs::write(file(&rig, a.id, "alloc/data/in-changed"), "three").expect("write");
+    eventually("another restart", || runs("changed") == 3).await;
+    assert_eq!((runs("same"), text(&rig, a.id, "same/local/out").as_str()), (1, "mine"));
+    assert!(before.ends_with(" one"));
+    end(&rig, node).await;
+}
