@@ -10,7 +10,7 @@ use crate::{
     hashing::hex,
     http::{Request, download},
     source::SourceError,
-    uri::{Uri, decode, encode},
+    uri::{Uri, decode_path, encode},
 };
 
 /// One object.
@@ -57,7 +57,7 @@ pub(crate) fn object(uri: &mut Uri) -> Result<Object, SourceError> {
     if !matches!(uri.scheme.as_str(), "http" | "https") {
         return Err(wrong("it must be http or https"));
     }
-    let path = decode(&uri.path.replace('+', "%2B"));
+    let path = decode_path(&uri.path);
     let aws = uri.host().strip_suffix(".amazonaws.com.cn").or_else(|| uri.host().strip_suffix(".amazonaws.com"));
     // `s3`, `s3-REGION`, `s3.REGION`, and the same behind `BUCKET.`.
     let (bucket_in_host, region_in_host) = match aws.map(|host| host.split('.').collect::<Vec<_>>()) {

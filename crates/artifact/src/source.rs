@@ -144,7 +144,7 @@ impl Source {
                     return Err(SourceError::Combination(format!("{getter}:: needs an http or https address, not {}://", uri.scheme)));
                 }
                 let common = Common::take(&mut uri)?;
-                let name = common.name(uri.path.rsplit('/').next().unwrap_or_default())?;
+                let name = common.name(&uri::decode_path(uri.path.rsplit('/').next().unwrap_or_default()))?;
                 let source = Self {
                     getter: Getter::Http { url: uri.to_string() },
                     subdir,
@@ -159,7 +159,7 @@ impl Source {
                     return Err(SourceError::Combination("a file source is written file:///path".into()));
                 }
                 let common = Common::take(&mut uri)?;
-                Self::file(&uri::decode(&uri.path), subdir, &common)
+                Self::file(&uri::decode_path(&uri.path), subdir, &common)
             }
             "git" => {
                 let text = uri.to_string();
@@ -250,7 +250,7 @@ impl Source {
     pub fn local_path(&self) -> Option<PathBuf> {
         match &self.getter {
             Getter::File { path } => Some(path.clone()),
-            Getter::Git { url, .. } => url.strip_prefix("file://").map(|path| PathBuf::from(uri::decode(path))),
+            Getter::Git { url, .. } => url.strip_prefix("file://").map(|path| PathBuf::from(uri::decode_path(path))),
             Getter::Http { .. } | Getter::S3(_) => None,
         }
     }
@@ -301,8 +301,9 @@ impl Common {
         self.archive.unwrap_or_else(|| Kind::of_path(path))
     }
 
+    /// The option, or else the last name of the decoded path.
     fn name(&self, from_path: &str) -> Result<String, SourceError> {
-        let name = self.name.clone().unwrap_or_else(|| uri::decode(from_path));
+        let name = self.name.clone().unwrap_or_else(|| from_path.to_owned());
         if name.contains(['/', '\0']) || name == ".." || name == "." {
             return Err(option("filename", "it must be one name, without slashes"));
         }
@@ -382,6 +383,7 @@ mod tests {
             ("http://h/b.tar.zst//in/side?x=1", "http://h/b.tar.zst?x=1", "b.tar.zst", Kind::by_name("tar.zst"), "in/side"),
             ("http://h/b?archive=zip", "http://h/b", "b", Kind::by_name("zip"), ""),
             ("http::https://h/b%20c.gz", "https://h/b%20c.gz", "b c.gz", Kind::by_name("gz"), ""),
+            ("https://h/a+b%2B%25.txt", "https://h/a+b%2B%25.txt", "a+b+%.txt", None, ""),
             ("https://h/x?filename=y.zip", "https://h/x", "y.zip", None, ""),
         ] {
             let source = parse(text, &[]).expect(text);
@@ -414,6 +416,7 @@ mod tests {
             assert_eq!((source.getter, source.subdir.as_str()), (getter, subdir), "{text}");
         }
         assert_eq!(parse("git::/srv/r", &[]).expect("source").local_path(), Some("/srv/r".into()));
+        assert_eq!(parse("s3::http://h/bucket/dir/a%20b%2Bc%2541", &[]).expect("source").name, "a b+c%41", "decoded once");
         let key = parse("git::ssh://h/r", &[("sshkey", "a2V5"), ("ref", "x")]).expect("source");
         assert!(matches!(key.getter, Getter::Git { ssh_key: Some(k), reference: Some(r), .. } if k == "a2V5" && r == "x"));
     }

@@ -91,6 +91,11 @@ pub(crate) fn decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// Percent-decoding as in paths, where a plus is a plus.
+pub(crate) fn decode_path(text: &str) -> String {
+    decode(&text.replace('+', "%2B"))
+}
+
 /// Percent-encoding that leaves only unreserved characters, and slashes if asked.
 pub(crate) fn encode(text: &str, keep_slashes: bool) -> String {
     let mut out = String::with_capacity(text.len());

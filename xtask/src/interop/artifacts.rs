@@ -61,7 +61,7 @@ pub(crate) fn check() -> Result<Verdict> {
         Ok(python) => python,
         Err(why) => return Ok(Verdict::Skipped(format!("moto cannot be installed: {why:#}"))),
     };
-    let dir = std::env::temp_dir().join(format!("drover-interop-artifacts-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("drover-interop-repositories-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
     let result = with_peers(&python, &dir);
     local::remove(&dir);
