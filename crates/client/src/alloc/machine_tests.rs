@@ -275,6 +275,18 @@ fn restored_runs_by_how_far_they_had_come() {
 }
 
 #[test]
+fn a_start_that_was_never_confirmed_is_not_over_before_what_it_left_is_ended() {
+    let run = Run { id: "a/t/1".into(), ..Run::default() };
+    let (mut p, effects) = Play::begin(restored(task_record(Some(run), TaskRunState::Pending)), S);
+    assert_eq!(effects, ["free t anew"]);
+    assert_eq!(p.apply(Event::Removed, 2 * S), Vec::<String>::new());
+    assert_ne!(p.machine.update().client_status, ClientStatus::Complete, "something of it may run");
+    let effects = p.freed("t", 3 * S);
+    assert!(effects.contains(&"over t".to_owned()) && effects.contains(&"destroy".to_owned()), "{effects:?}");
+    assert_eq!(p.machine.update().client_status, ClientStatus::Complete);
+}
+
+#[test]
 fn nothing_is_started_again_before_the_servers_have_been_heard() {
     let record = task_record(Some(Run { id: "a/t/1".into(), handle: Some(b"h".to_vec()), ..Run::default() }), TaskRunState::Running);
     let (mut p, _) = Play::begin(restored(record), S);

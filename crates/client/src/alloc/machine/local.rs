@@ -232,6 +232,10 @@ impl Machine {
             dead(&mut slot.record.state, now);
             return true;
         }
+        // What a start that was never confirmed has left is still being ended: until that is done something of it may run.
+        if slot.phase == Phase::Freeing && slot.record.run.as_ref().is_some_and(|run| !run.ended) {
+            return false;
+        }
         match slot.phase {
             Phase::Idle | Phase::Backoff | Phase::Freeing => {
                 if slot.record.state.state == TaskRunState::Dead {
