@@ -1,6 +1,7 @@
 //! The HTTP client: what commands, tests and other agents speak to an agent with.
 
 mod exec;
+mod services;
 mod stream;
 mod transport;
 

@@ -9,6 +9,7 @@ mod files;
 mod jobs;
 mod keyring;
 mod remote;
+mod services;
 
 pub use agent::*;
 pub use allocs::*;
@@ -19,6 +20,7 @@ pub use files::*;
 pub use jobs::*;
 pub use keyring::*;
 pub use remote::*;
+pub use services::*;
 
 /// Bytes in base64, as Go writes them; null when absent.
 pub mod base64_bytes {

@@ -72,6 +72,9 @@ enum Command {
     /// Work with servers
     #[command(subcommand)]
     Server(commands::server::Command),
+    /// Work with services
+    #[command(subcommand)]
+    Service(commands::service::Command),
     /// Show whatever an identifier stands for
     Status(commands::status::Args),
     /// Maintenance of the cluster
@@ -128,6 +131,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Node(c) => commands::node::run(c).await,
                 Command::Remote(c) => commands::remote::run(c).await,
                 Command::Server(c) => commands::server::run(c).await,
+                Command::Service(c) => commands::service::run(c).await,
                 Command::Status(args) => commands::status::run(args).await,
                 Command::System(c) => commands::system::run(c).await,
                 Command::Agent(_)

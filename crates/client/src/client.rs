@@ -20,6 +20,7 @@ use crate::{
     alloc::AllocCommand,
     config::ClientConfig,
     context::NodeContext,
+    discovery::Discovery,
     drivers::{ConfiguredPlugins, Drivers},
     env,
     error::{RequestError, StartError},
@@ -106,6 +107,7 @@ impl Client {
             env::inherited(&denylist, std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))));
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let allocs = Allocs::default();
+        let status = Arc::new(Mutex::new(SessionStatus::default()));
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
             store,
@@ -115,6 +117,7 @@ impl Client {
             places: Places::of(&config),
             remote,
             lease: Lease::default(),
+            discovery: Discovery::new(config.region.clone(), status.clone()),
             inherited,
             cpu: facts.cpu,
             stop: CancellationToken::new(),
@@ -138,7 +141,6 @@ impl Client {
         };
         let Known { allocs: known, live, forgotten } = node_loop.restore(restored.allocs);
         let (servers, servers_seen) = watch::channel(config.servers.clone());
-        let status = Arc::new(Mutex::new(SessionStatus::default()));
         let session = Session {
             region: config.region.clone(),
             servers: servers_seen,
@@ -286,6 +288,12 @@ impl ClientHandle {
     pub fn server_http(&self) -> Option<String> {
         let session = self.inner.session();
         Some(session.http).filter(|h| session.connected && !h.is_empty())
+    }
+
+    /// Services of the cluster as this node reads them.
+    #[must_use]
+    pub fn discovery(&self) -> &Discovery {
+        &self.inner.ctx.discovery
     }
 
     /// The configuration of the node.

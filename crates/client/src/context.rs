@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     alloc::AllocHandle,
     config::ClientConfig,
+    discovery::Discovery,
     drivers::Drivers,
     fingerprint::Cpu,
     lease::Lease,
@@ -39,6 +40,8 @@ pub(crate) struct NodeContext {
     pub(crate) places: Places,
     pub(crate) remote: RemoteManager,
     pub(crate) lease: Lease,
+    /// Services of the cluster, for what tasks are told of them.
+    pub(crate) discovery: Discovery,
     /// The agent's environment as tasks may see it.
     pub(crate) inherited: BTreeMap<String, String>,
     pub(crate) cpu: Cpu,

@@ -50,6 +50,8 @@ pub mod kind {
     pub const RESTORE_FAILED: &str = "Failed Restoring Task";
     /// The allocation did not become healthy.
     pub const ALLOC_UNHEALTHY: &str = "Alloc Unhealthy";
+    /// A service is not registered, or a check of it asks for a restart.
+    pub const SERVICE: &str = "Service";
     /// The wait before the stop is left out.
     pub const SKIP_SHUTDOWN_DELAY: &str = "Skipping shutdown_delay";
 }
@@ -123,6 +125,27 @@ pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
     let why = "Template re-rendered";
     let text = format!("Task being sent signal {signal}: {why}");
     with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+}
+
+/// A check asks for a restart.
+pub fn check_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
+    let mut e = with(event(kind::RESTART_SIGNALED, now, format!("healthcheck: {why}")), [("restart_reason", why.to_owned())]);
+    e.restart_reason = why.to_owned();
+    e
+}
+
+/// A check asks for a restart that this node may not make.
+pub fn check_cannot_restart(now: TimestampNs, why: &str) -> TaskEvent {
+    event(
+        kind::SERVICE,
+        now,
+        format!("{why}: check_restart does not restart remote tasks, whose restarts the servers order (remote restart)"),
+    )
+}
+
+/// A service is not registered or not checked.
+pub fn service_problem(now: TimestampNs, service: &str, why: &str) -> TaskEvent {
+    event(kind::SERVICE, now, format!("Service {service:?} {why}"))
 }
 
 /// It runs.

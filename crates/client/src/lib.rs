@@ -20,6 +20,7 @@ pub mod client;
 pub mod config;
 mod context;
 pub mod dirs;
+mod discovery;
 mod drivers;
 pub mod env;
 pub mod error;
@@ -42,5 +43,6 @@ mod store;
 
 pub use client::{Client, ClientHandle};
 pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig};
+pub use discovery::{Discovery, DiscoveryError};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};

@@ -1,21 +1,25 @@
 //! Health of an allocation, for deployments and for drains that wait for the replacement.
 //!
 //! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that should have ended has
-//! ended well. Unhealthy: a task has failed or ended that should run, or `healthy_deadline` has passed. Checks of services do not exist yet:
-//! a job that declares them is refused at submission (`model::unsupported`), so `health_check = "checks"` looks at task states, as it does in
-//! Nomad for a group without checks. With `manual` only a person decides.
+//! ended well; with `health_check = "checks"`, every check of its services must have passed for that long, too, unless its `on_update` says that it
+//! does not count. Unhealthy: a task has failed or ended that should run, or `healthy_deadline` has passed. With `manual` only a person decides.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{Migrate, TaskRunState, TaskState, TimestampNs, Update};
 
-use crate::task_order::{Phase, TaskSpec};
+use crate::{
+    checks::CheckHealth,
+    task_order::{Phase, TaskSpec},
+};
 
 /// What counts as healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Criteria {
     /// Only a person decides.
     pub manual: bool,
+    /// Checks count.
+    pub checks: bool,
     /// How long every task must run.
     pub min_healthy_time_ns: i64,
     /// By when, from the start of the watch; 0 = no deadline.
@@ -26,6 +30,7 @@ impl From<&Update> for Criteria {
     fn from(u: &Update) -> Self {
         Self {
             manual: u.health_check() == "manual",
+            checks: u.health_check() == "checks",
             min_healthy_time_ns: u.min_healthy_time().nanos(),
             healthy_deadline_ns: u.healthy_deadline().nanos(),
         }
@@ -34,7 +39,8 @@ impl From<&Update> for Criteria {
 
 impl From<&Migrate> for Criteria {
     fn from(m: &Migrate) -> Self {
-        Self { manual: false, min_healthy_time_ns: m.min_healthy_time().nanos(), healthy_deadline_ns: m.healthy_deadline().nanos() }
+        let checks = m.health_check() == "checks";
+        Self { manual: false, checks, min_healthy_time_ns: m.min_healthy_time().nanos(), healthy_deadline_ns: m.healthy_deadline().nanos() }
     }
 }
 
@@ -56,11 +62,13 @@ pub enum Health {
 }
 
 /// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline counts.
+/// `checks`: those that count, when checks count.
 #[must_use]
 pub fn decide(
     criteria: &Criteria,
     specs: &[TaskSpec],
     states: &BTreeMap<Arc<str>, TaskState>,
+    checks: &[CheckHealth],
     watched_since: TimestampNs,
     now: TimestampNs,
 ) -> Health {
@@ -86,6 +94,13 @@ pub fn decide(
             (_, TaskRunState::Running) => running_since = running_since.max(started_ns(state).unwrap_or(now)),
         }
     }
+    let tasks_wait = waiting;
+    for check in checks.iter().filter(|_| criteria.checks) {
+        match check.healthy_since {
+            Some(since) => running_since = running_since.max(since),
+            None => waiting = true,
+        }
+    }
     let deadline = (criteria.healthy_deadline_ns > 0).then(|| watched_since.saturating_add(criteria.healthy_deadline_ns));
     let healthy_at = running_since.saturating_add(criteria.min_healthy_time_ns);
     if !waiting && healthy_at <= now && deadline.is_none_or(|d| healthy_at <= d) {
@@ -94,6 +109,16 @@ pub fn decide(
     if let Some(d) = deadline
         && d <= now
     {
+        let bad: Vec<_> = checks.iter().filter(|c| criteria.checks && c.healthy_since.is_none()).map(|c| format!("{:?}", c.name)).collect();
+        if !tasks_wait && !bad.is_empty() {
+            return Health::Unhealthy {
+                why: format!(
+                    "Checks were not healthy by healthy_deadline of {}: {}",
+                    model::GoDuration(criteria.healthy_deadline_ns),
+                    bad.join(", ")
+                ),
+            };
+        }
         return Health::Unhealthy {
             why: format!(
                 "Not all tasks ran for min_healthy_time of {} by healthy_deadline of {}",
@@ -126,7 +151,7 @@ mod tests {
         TaskState { state, failed, started_at, ..TaskState::default() }
     }
 
-    const CRITERIA: Criteria = Criteria { manual: false, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };
+    const CRITERIA: Criteria = Criteria { manual: false, checks: true, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };
 
     #[test]
     fn verdict_by_states_and_time() {
@@ -161,7 +186,27 @@ mod tests {
             if let Some((s, failed, at)) = web {
                 states.insert(Arc::from("web"), state(s, failed, at));
             }
-            assert_eq!(decide(&CRITERIA, &specs, &states, 100 * S, now * S), expected, "init {init:?}, web {web:?} at {now}");
+            assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "init {init:?}, web {web:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn checks_count_when_they_are_to() {
+        let specs = [spec("web", Phase::Main)];
+        let states = BTreeMap::from([(Arc::from("web"), state(TaskRunState::Running, false, 100))]);
+        let check = |since: Option<i64>| CheckHealth { name: "c".into(), healthy_since: since.map(|s| s * S) };
+        let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
+        let late = Health::Unhealthy { why: "Checks were not healthy by healthy_deadline of 5m0s: \"c\"".to_owned() };
+        for (counts, checks, now, expected) in [
+            (true, vec![check(Some(105))], 110, undecided(115)),
+            (true, vec![check(Some(105))], 115, Health::Healthy),
+            (true, vec![check(Some(105)), check(None)], 300, undecided(400)),
+            (true, vec![check(None)], 400, late),
+            (false, vec![check(None)], 110, Health::Healthy),
+            (true, vec![], 110, Health::Healthy),
+        ] {
+            let criteria = Criteria { checks: counts, ..CRITERIA };
+            assert_eq!(decide(&criteria, &specs, &states, &checks, 100 * S, now * S), expected, "{counts} {checks:?} at {now}");
         }
     }
 
@@ -170,6 +215,6 @@ mod tests {
         let criteria = Criteria { manual: true, ..CRITERIA };
         let specs = [spec("web", Phase::Main)];
         let states = BTreeMap::from([(Arc::from("web"), state(TaskRunState::Running, false, 100))]);
-        assert_eq!(decide(&criteria, &specs, &states, 100 * S, 10_000 * S), Health::Undecided { again_at: None });
+        assert_eq!(decide(&criteria, &specs, &states, &[], 100 * S, 10_000 * S), Health::Undecided { again_at: None });
     }
 }

@@ -5,7 +5,9 @@
 //!
 //! Begin reading at [`remote`] (the record of a remote task; its README states the problem and the properties), then [`task_order`].
 
+pub mod checks;
 pub mod health;
 pub mod remote;
 pub mod restart;
+pub mod services;
 pub mod task_order;

@@ -18,6 +18,7 @@ use crate::{
     metrics::AllocMetric,
     network::Dns,
     resources::AllocatedResources,
+    service::{RemoteServices, ServiceEntry},
 };
 
 /// What the servers want.
@@ -380,4 +381,9 @@ pub struct AllocClientUpdate {
     pub deployment_status: Option<AllocDeploymentStatus>,
     /// Network, when set up.
     pub network_status: Option<NetworkStatus>,
+    /// All services of the group and of local tasks; None = nothing is said about them.
+    pub services: Option<Vec<ServiceEntry>>,
+    /// Services of the remote tasks that the node manages now; nothing is said about others.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub remote_services: Map<Arc<str>, RemoteServices>,
 }

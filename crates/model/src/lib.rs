@@ -57,7 +57,7 @@ pub use remote::{
 };
 pub use resources::{AllocatedResources, AllocatedTask, NodeResources, Resources};
 pub use scheduler_config::SchedulerConfig;
-pub use service::{Check, Service};
+pub use service::{Check, CheckResult, CheckStatus, RemoteServices, Service, ServiceEntry, ServiceRegistration};
 pub use task::Task;
 pub use updates::{spec_hash, specification_changed, tasks_updated};
 pub use validate::{ValidationErrors, Warnings, validate};

@@ -69,6 +69,18 @@ pub struct Cni {
     pub args: std::collections::BTreeMap<String, String>,
 }
 
+/// Where a task is reached when that is not its node's address: what its driver or remote runtime says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DriverNetwork {
+    /// IP address or name.
+    pub address: String,
+    /// Ports by label.
+    pub port_map: std::collections::BTreeMap<String, i32>,
+    /// Services advertise it unless they say otherwise.
+    pub auto_advertise: bool,
+}
+
 /// A port as an allocation got it, flat over all networks (AllocatedResources.Shared.Ports).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

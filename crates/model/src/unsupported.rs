@@ -6,6 +6,7 @@
 
 use crate::{
     job::{Job, TaskGroup, VolumeRequest, job_type},
+    service::{Check, PROVIDER, Service},
     task::Task,
 };
 
@@ -22,8 +23,7 @@ pub(crate) struct Refused<T> {
 const NO_CANARIES: &str = "canaries and their promotion or reversal are not run yet; use max_parallel to roll out step by step";
 const NO_VAULT: &str = "there is no secrets integration yet";
 const NO_CONSUL: &str = "there is no Consul integration";
-const NO_SERVICES: &str =
-    "there is no service registry yet, so the service would never be found; give the group a network with a static port instead";
+const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 const USE_NO_DISCONNECT: &str =
     "allocations of an unreachable node are replaced after its lease, remote tasks are adopted; no other behaviour can be chosen yet";
 
@@ -102,12 +102,6 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         reason: "data is taken over on the same node only (ephemeral_disk.sticky), it is not copied between nodes yet",
         used: |g| g.ephemeral_disk.as_ref().is_some_and(|d| d.migrate == Some(true)),
     },
-    Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |g| g.services.iter().any(|s| s.provider == "nomad") },
-    Refused {
-        feature: "service with provider \"consul\" (the default), connect included",
-        reason: NO_CONSUL,
-        used: |g| g.services.iter().any(|s| s.provider != "nomad"),
-    },
     Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.is_some() },
 ];
 
@@ -121,12 +115,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "dispatch_payload", reason: "dispatch is not implemented yet", used: |t| t.dispatch_payload.is_some() },
-    Refused { feature: "service with provider \"nomad\"", reason: NO_SERVICES, used: |t| t.services.iter().any(|s| s.provider == "nomad") },
-    Refused {
-        feature: "service with provider \"consul\" (the default), connect included",
-        reason: NO_CONSUL,
-        used: |t| t.services.iter().any(|s| s.provider != "nomad"),
-    },
     Refused {
         feature: "identity with env or file",
         reason: "tasks are not given identity tokens yet",
@@ -171,6 +159,44 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     },
 ];
 
+pub(crate) const SERVICE: &[Refused<Service>] = &[
+    Refused {
+        feature: "provider = \"consul\" (the default)",
+        reason: "there is no Consul integration; write provider = \"nomad\" for the registry of this cluster",
+        used: |s| s.provider != PROVIDER,
+    },
+    Refused { feature: "connect", reason: "there is no service mesh", used: |s| s.connect.is_some() },
+    Refused {
+        feature: "address_mode = \"alloc\"",
+        reason: "allocations have no network namespace yet; use \"host\" or \"driver\"",
+        used: |s| s.address_mode == "alloc",
+    },
+    Refused { feature: "tagged_addresses", reason: ONLY_CONSUL, used: |s| !s.tagged_addresses.is_empty() },
+    Refused { feature: "enable_tag_override", reason: ONLY_CONSUL, used: |s| s.enable_tag_override },
+    Refused { feature: "weights", reason: ONLY_CONSUL, used: |s| s.weights.is_some() },
+    Refused { feature: "identity", reason: ONLY_CONSUL, used: |s| s.identity.is_some() },
+];
+
+pub(crate) const CHECK: &[Refused<Check>] = &[
+    Refused {
+        feature: "type = \"grpc\"",
+        reason: "nodes speak no gRPC health protocol; use http, tcp, or a script that asks",
+        used: |c| c.kind == "grpc" || !c.grpc_service.is_empty() || c.grpc_use_tls,
+    },
+    Refused {
+        feature: "protocol = \"https\"",
+        reason: "nodes ask without TLS; use tcp, or a script that asks",
+        used: |c| c.protocol == "https" || c.tls_skip_verify || !c.tls_server_name.is_empty(),
+    },
+    Refused { feature: "expose", reason: "there is no service mesh", used: |c| c.expose },
+    Refused {
+        feature: "address_mode = \"alloc\"",
+        reason: "allocations have no network namespace yet; use \"host\" or \"driver\"",
+        used: |c| c.address_mode == "alloc",
+    },
+    Refused { feature: "advertise", reason: ONLY_CONSUL, used: |c| !c.advertise.is_empty() },
+];
+
 /// One message for each refused feature that the thing uses.
 pub(crate) fn refusals<T>(table: &[Refused<T>], thing: &T) -> Vec<String> {
     table.iter().filter(|r| (r.used)(thing)).map(|r| format!("{} is not supported: {}", r.feature, r.reason)).collect()
@@ -183,5 +209,7 @@ pub fn table() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.extend(JOB.iter().map(|r| ("job", r.feature, r.reason)));
     rows.extend(GROUP.iter().map(|r| ("group", r.feature, r.reason)));
     rows.extend(TASK.iter().map(|r| ("task", r.feature, r.reason)));
+    rows.extend(SERVICE.iter().map(|r| ("service", r.feature, r.reason)));
+    rows.extend(CHECK.iter().map(|r| ("check", r.feature, r.reason)));
     rows
 }

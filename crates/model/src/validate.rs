@@ -3,6 +3,7 @@
 //! The layout is that of Go's multierror: a count line, one starred line for each mistake, nested lists as they are.
 
 mod files;
+mod services;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -312,6 +313,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     e.when(!g.tasks.is_empty() && g.tasks.iter().all(|t| t.lifecycle.is_some()), || {
         "Task group has no main task: every task has a lifecycle block".to_owned()
     });
+    services::check_services(g, e);
     e.refusals(unsupported::refusals(unsupported::GROUP, g));
     for task in &g.tasks {
         let mut inner = ValidationErrors::default();

@@ -25,6 +25,8 @@ pub enum Kind {
     RemoteTask,
     /// An instance at a provider that no record knows.
     RemoteInstance,
+    /// A registration of a service.
+    Service,
 }
 
 impl fmt::Display for Kind {
@@ -37,6 +39,7 @@ impl fmt::Display for Kind {
             Self::Eval => "eval",
             Self::Deployment => "deployment",
             Self::Node => "node",
+            Self::Service => "service registration",
             Self::RemoteTask => "remote task",
             Self::RemoteInstance => "unbound remote instance",
         })

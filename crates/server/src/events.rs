@@ -15,7 +15,7 @@ use crate::commit::Commit;
 /// One event, as `/v1/event/stream` shows it.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask.
+    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service.
     pub topic: Topic,
     /// What happened, such as `JobRegistered`.
     pub kind: &'static str,
@@ -46,6 +46,8 @@ pub enum Payload {
     Node(Arc<model::Node>),
     /// A remote task.
     RemoteTask(Arc<model::RemoteTask>),
+    /// A registration of a service.
+    Service(Arc<model::ServiceRegistration>),
 }
 
 /// Kinds of events.
@@ -63,11 +65,14 @@ pub enum Topic {
     Node,
     /// Remote tasks.
     RemoteTask,
+    /// Registrations of services.
+    Service,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 6] = [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask];
+    pub const ALL: [Self; 7] =
+        [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask, Self::Service];
 
     /// The name in the API.
     #[must_use]
@@ -79,6 +84,7 @@ impl Topic {
             Self::Deployment => "Deployment",
             Self::Node => "Node",
             Self::RemoteTask => "RemoteTask",
+            Self::Service => "Service",
         }
     }
 }
@@ -232,6 +238,10 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         Object::RemoteTask(record) => {
             let keys = vec![record.slot.job_id.0.clone(), text(&record.incarnation)];
             (Topic::RemoteTask, text(&record.slot), record.slot.namespace.clone(), keys, Payload::RemoteTask(record.clone()))
+        }
+        Object::Service(r) => {
+            let keys = vec![r.service_name.clone(), r.job_id.0.clone(), text(&r.alloc_id), text(&r.node_id)];
+            (Topic::Service, r.id.clone(), r.namespace.clone(), keys, Payload::Service(r.clone()))
         }
         Object::JobVersion(_)
         | Object::RetainedJob(_)

@@ -11,6 +11,7 @@ use model::{
     node::Node,
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
+    service::ServiceRegistration,
 };
 
 use crate::{
@@ -83,6 +84,8 @@ pub enum Object {
     Deployment(Arc<Deployment>),
     /// Remote task.
     RemoteTask(Arc<RemoteTask>),
+    /// Registration of a service.
+    Service(Arc<ServiceRegistration>),
     /// Namespace.
     Namespace(Arc<NamespaceRecord>),
     /// Node pool.
@@ -108,6 +111,7 @@ impl Object {
             Self::Alloc(_) => Table::Allocs,
             Self::Deployment(_) => Table::Deployments,
             Self::RemoteTask(_) => Table::RemoteTasks,
+            Self::Service(_) => Table::Services,
             Self::Namespace(_) => Table::Namespaces,
             Self::NodePool(_) => Table::NodePools,
             Self::SchedulerConfig(_) => Table::SchedulerConfig,
@@ -125,6 +129,7 @@ impl Object {
             Self::Alloc(a) => Some(a.job_key()),
             Self::Deployment(d) => Some(d.job_key()),
             Self::RemoteTask(r) => Some(r.slot.job()),
+            Self::Service(s) => Some(s.job_key()),
             Self::Node(_) | Self::Namespace(_) | Self::NodePool(_) | Self::SchedulerConfig(_) | Self::ClusterMeta(_) => None,
         }
     }
@@ -176,6 +181,10 @@ causes! {
     DeploymentAllocHealth,
     /// A remote task has changed.
     RemoteTaskUpdated,
+    /// A service has another place, or one has changed.
+    ServiceRegistration,
+    /// A service has a place less.
+    ServiceDeregistration,
     /// A node pool was created or changed.
     NodePoolUpserted,
     /// A node pool is gone.

@@ -220,6 +220,9 @@ pub enum Change {
     /// The slot is done with.
     DeleteRemoteTask(SlotKey),
 
+    /// Forget a registration of a service; its node makes it again with its next report, if it still stands.
+    DeleteService(Arc<str>),
+
     /// Create or change a namespace.
     PutNamespace(NamespaceRecord),
     /// Forget a namespace; the built-in one stays.

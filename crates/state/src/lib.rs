@@ -17,6 +17,7 @@ mod fleet;
 mod load;
 mod records;
 mod row;
+mod services;
 mod table;
 mod tables;
 #[cfg(test)]

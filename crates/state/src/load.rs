@@ -12,6 +12,7 @@ use model::{
     remote::RemoteTask,
     resources::AllocatedResources,
     scheduler_config::SchedulerConfig,
+    service::ServiceRegistration,
 };
 use serde::de::DeserializeOwned;
 
@@ -153,6 +154,10 @@ impl Loader {
                     s.remote_by_manager.insert((m.node_id, r.slot.clone()));
                 }
                 s.remote.insert(r.slot.clone(), r);
+            }
+            Table::Services => {
+                let r: ServiceRegistration = read(value)?;
+                s.link_service(&Arc::new(r));
             }
             Table::Namespaces => {
                 let n: Arc<NamespaceRecord> = Arc::new(read(value)?);

@@ -50,6 +50,8 @@ tables! {
     Deployments = "deployments",
     /// Remote tasks.
     RemoteTasks = "remote_tasks",
+    /// Registrations of services.
+    Services = "services",
     /// Namespaces.
     Namespaces = "namespaces",
     /// Node pools.

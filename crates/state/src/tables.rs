@@ -12,6 +12,7 @@ use model::{
     node::Node,
     remote::RemoteTask,
     scheduler_config::SchedulerConfig,
+    service::ServiceRegistration,
 };
 
 use crate::{
@@ -69,6 +70,16 @@ pub struct State {
     pub(crate) deployments_by_job: OrdSet<(JobKey, DeploymentId)>,
     pub(crate) remote: OrdMap<SlotKey, Arc<RemoteTask>>,
     pub(crate) remote_by_manager: OrdSet<(NodeId, SlotKey)>,
+    pub(crate) services: OrdMap<Arc<str>, Arc<ServiceRegistration>>,
+    /// Namespace, name, id.
+    pub(crate) services_by_name: OrdSet<(Namespace, Arc<str>, Arc<str>)>,
+    pub(crate) services_by_alloc: OrdSet<(AllocId, Arc<str>)>,
+    pub(crate) services_by_node: OrdSet<(NodeId, Arc<str>)>,
+    pub(crate) services_by_job: OrdSet<(JobKey, Arc<str>)>,
+    /// Those of remote tasks.
+    pub(crate) services_by_slot: OrdSet<(SlotKey, Arc<str>)>,
+    /// Index of the last change of a service that has places; missing after a load until the next one.
+    pub(crate) service_index: OrdMap<(Namespace, Arc<str>), StoreIndex>,
     pub(crate) namespaces: OrdMap<Namespace, Arc<NamespaceRecord>>,
     pub(crate) pools: OrdMap<Arc<str>, Arc<NodePool>>,
     pub(crate) scheduler_config: Arc<SchedulerConfig>,
@@ -149,6 +160,13 @@ impl State {
             deployments_by_job: OrdSet::new(),
             remote: OrdMap::new(),
             remote_by_manager: OrdSet::new(),
+            services: OrdMap::new(),
+            services_by_name: OrdSet::new(),
+            services_by_alloc: OrdSet::new(),
+            services_by_node: OrdSet::new(),
+            services_by_job: OrdSet::new(),
+            services_by_slot: OrdSet::new(),
+            service_index: OrdMap::new(),
             namespaces: std::iter::once((namespace.name.clone(), Arc::new(namespace))).collect(),
             pools: pools.into_iter().map(|p| (p.name.clone(), p)).collect(),
             scheduler_config: Arc::new(SchedulerConfig {

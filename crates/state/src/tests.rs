@@ -16,6 +16,7 @@ use model::{
     plan::{DeploymentUpdate, PlannedStop},
     remote::{Manager, RemoteTask},
     resources::{AllocatedResources, AllocatedTask},
+    service::{RemoteServices, ServiceEntry},
 };
 use proptest::prelude::*;
 
@@ -59,6 +60,8 @@ enum Step {
     DropDeployment(u8),
     Remote(u8, Option<u8>, Option<u8>),
     DropRemote(u8),
+    Services { alloc: u8, local: Option<Vec<u8>>, remote: Option<(u64, Vec<u8>)> },
+    DropService(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -87,7 +90,18 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_u8).prop_map(Step::DropDeployment),
         2 => (small(), prop::option::of(small()), prop::option::of(small())).prop_map(|(s, m, n)| Step::Remote(s, m, n)),
         1 => small().prop_map(Step::DropRemote),
+        6 => (0..4_u8, prop::option::of(names()), prop::option::of((0..3_u64, names())))
+            .prop_map(|(alloc, local, remote)| Step::Services { alloc, local, remote }),
+        1 => (0..8_u8).prop_map(Step::DropService),
     ]
+}
+
+fn names() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::btree_set(0..3_u8, 0..3).prop_map(|s| s.into_iter().collect())
+}
+
+fn entry(n: u8) -> ServiceEntry {
+    ServiceEntry { suffix: format!("g-{n}"), name: format!("s{}", n % 2), port: i32::from(n), ..ServiceEntry::default() }
 }
 
 fn slot(n: u8) -> SlotKey {
@@ -96,7 +110,7 @@ fn slot(n: u8) -> SlotKey {
 }
 
 fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
-    let managed = |m: u8| Manager { node_id: NodeId(uuid(1, m)), ..Manager::default() };
+    let managed = |m: u8| Manager { node_id: NodeId(uuid(1, m)), alloc_id: AllocId(uuid(4, m)) };
     let json = r#"{"JobVersion":0,"SpecHash":"","Driver":"d","IncarnationID":"","Provider":"p","Desired":"run","Epoch":1,"ProviderID":""}"#;
     let mut value: serde_json::Value = serde_json::from_str(json).expect("constant");
     value["Slot"] = serde_json::to_value(slot(n)).expect("plain data");
@@ -180,6 +194,19 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         Step::DropDeployment(d) => vec![Change::DeleteDeployments(vec![DeploymentId(uuid(3, *d))])],
         Step::Remote(s, m, n) => vec![Change::PutRemoteTask(Box::new(remote(*s, *m, *n)))],
         Step::DropRemote(s) => vec![Change::DeleteRemoteTask(slot(*s))],
+        Step::Services { alloc, local, remote } => {
+            let id = AllocId(uuid(4, *alloc));
+            let entries = |names: &Vec<u8>| names.iter().map(|n| entry(*n)).collect::<Vec<_>>();
+            let remote = remote.iter().map(|(epoch, names)| (Arc::from("t"), RemoteServices { epoch: *epoch, entries: entries(names) }));
+            vec![Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
+                id,
+                client_status: state.alloc(id).map_or(ClientStatus::Running, |a| a.client_status),
+                services: local.as_ref().map(entries),
+                remote_services: remote.collect(),
+                ..AllocClientUpdate::default()
+            }])]
+        }
+        Step::DropService(n) => state.services().nth(usize::from(*n)).map(|r| Change::DeleteService(r.id.clone())).into_iter().collect(),
     }
 }
 
@@ -295,6 +322,12 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.evals_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.deployments_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.remote_by_manager.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services_by_name.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services_by_alloc.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services_by_node.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services_by_job.iter().map(|x| format!("{x:?}")));
+    out.extend(s.services_by_slot.iter().map(|x| format!("{x:?}")));
     out.extend(s.pools.iter().map(|x| format!("{x:?}")));
     out
 }
@@ -350,6 +383,35 @@ fn check_indexes(s: &State) {
     }
 }
 
+/// Every registration stands for a reason, and every way to look it up finds it.
+fn check_services(s: &State) {
+    for r in s.services() {
+        match &r.slot {
+            None => {
+                let alloc = s.alloc(r.alloc_id).expect("a local registration goes with its allocation");
+                assert!(!alloc.client_terminal(), "{r:?} of an ended allocation");
+                assert!(s.node(r.node_id).is_some_and(|n| n.status != NodeStatus::Down), "{r:?} of a lost node");
+            }
+            Some(slot) => {
+                let record = s.remote_task(slot).expect("a remote registration goes with its record");
+                assert!(!record.observed.ended() && record.desired == model::DesiredRemote::Run, "{r:?} of an ended instance");
+                assert!(record.manager.is_none_or(|m| (m.alloc_id, m.node_id) == (r.alloc_id, r.node_id)), "{r:?} of a former manager");
+            }
+        }
+        let by_name = s.services_by_name(&r.namespace, &r.service_name).any(|o| o.id == r.id);
+        let by_slot = r.slot.as_ref().is_none_or(|slot| s.services_by_slot(slot).any(|o| o.id == r.id));
+        let by_job = s.services_by_job(&r.job_key()).any(|o| o.id == r.id);
+        let by_rest = s.services_by_alloc(r.alloc_id).any(|o| o.id == r.id) && s.services_by_node(r.node_id).any(|o| o.id == r.id);
+        assert!(by_name && by_slot && by_job && by_rest && s.services_in(&r.namespace).any(|o| o.id == r.id), "{r:?}");
+        assert!(s.service_index(&r.namespace, &r.service_name) >= r.modify_index);
+    }
+    let n = s.services.len();
+    let sizes =
+        [s.services_by_name.len(), s.services_by_alloc.len(), s.services_by_node.len(), s.services_by_job.len(), s.services().count()];
+    assert_eq!(sizes, [n; 5]);
+    assert_eq!(s.services_by_slot.len(), s.services().filter(|r| r.slot.is_some()).count());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
@@ -375,11 +437,19 @@ proptest! {
             }
             disk.write(set.rows(&next));
             prop_assert_eq!(view(&state), view(&before), "the old snapshot is untouched");
+            for name in ["s0", "s1"] {
+                let (was, is) = (before.service_index(&"default".into(), name), next.service_index(&"default".into(), name));
+                let ids = |s: &State| s.services_by_name(&"default".into(), name).map(|r| (r.id.clone(), r.modify_index)).collect::<Vec<_>>();
+                prop_assert!(is >= was, "the index of a service goes back");
+                prop_assert!(is == index || ids(&before) == ids(&next), "a change of a service that nobody is told of");
+            }
             state = next;
             check_indexes(&state);
+            check_services(&state);
         }
         let loaded = disk.load();
         check_indexes(&loaded);
+        check_services(&loaded);
         prop_assert_eq!(view(&loaded), view(&state));
     }
 }
@@ -545,4 +615,54 @@ fn a_shared_value_that_comes_and_goes_within_a_batch_has_one_row() {
     let set = apply(&mut s, changes);
     disk.write(set.rows(&s));
     assert_eq!(disk.0.keys().filter(|(t, _)| *t == Table::Shared).count(), s.shared.len());
+}
+
+/// The next manager's allocation has the registration in the batch that makes it the manager, with the port that the instance listens on.
+#[test]
+fn a_remote_registration_moves_with_its_slot() {
+    let mut s = State::new();
+    put_job(&mut s, 1);
+    for n in [0, 1] {
+        let node = Node { id: NodeId(uuid(1, n)), status: NodeStatus::Ready, datacenter: format!("dc{n}"), ..Node::default() };
+        apply(&mut s, vec![Change::RegisterNode(Box::new(node))]);
+        let alloc = Allocation {
+            id: AllocId(uuid(4, n)),
+            namespace: key(0).namespace,
+            job_id: key(0).id,
+            name: alloc_name(key(0).id.as_str(), "g", 0).into(),
+            task_group: "g".into(),
+            node_id: NodeId(uuid(1, n)),
+            ..Allocation::default()
+        };
+        apply(&mut s, vec![Change::UpsertAllocs(vec![alloc])]);
+    }
+    let report = |n: u8, epoch: u64, port: i32, given_port: bool| {
+        let entries = vec![ServiceEntry { port, given_port, ..entry(0) }];
+        Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
+            id: AllocId(uuid(4, n)),
+            client_status: ClientStatus::Running,
+            services: Some(Vec::new()),
+            remote_services: model::Map::from([(Arc::from("t"), RemoteServices { epoch, entries })]),
+            ..AllocClientUpdate::default()
+        }])
+    };
+    let managed = |n: Option<u8>, epoch: u64| Change::PutRemoteTask(Box::new(RemoteTask { epoch, ..remote(0, n, None) }));
+    let seen = |s: &State| s.services().map(|r| (r.id.to_string(), r.datacenter.clone(), r.port)).collect::<Vec<_>>();
+    let at = |n: u8, port: i32| vec![(format!("_nomad-task-{}-g-0", AllocId(uuid(4, n))), format!("dc{n}"), port)];
+    apply(&mut s, vec![managed(Some(0), 1), report(0, 1, 7000, true)]);
+    assert_eq!(seen(&s), at(0, 7000));
+    apply(&mut s, vec![managed(Some(1), 2)]);
+    assert_eq!(seen(&s), at(1, 7000), "moved with the management");
+    apply(&mut s, vec![report(0, 1, 7000, true), report(1, 1, 1, false)]);
+    assert_eq!(seen(&s), at(1, 7000), "who does not manage it under this epoch has nothing to say");
+    apply(&mut s, vec![report(1, 2, 8000, true)]);
+    assert_eq!(seen(&s), at(1, 7000), "it listens where it was told to at its creation");
+    apply(&mut s, vec![report(1, 2, 9000, false)]);
+    assert_eq!(seen(&s), at(1, 9000), "what its runtime says goes");
+    apply(&mut s, vec![managed(None, 2), Change::DeleteAllocs(vec![AllocId(uuid(4, 0)), AllocId(uuid(4, 1))])]);
+    assert_eq!(seen(&s), at(1, 9000), "unmanaged, with its allocations collected");
+    apply(&mut s, vec![Change::NodeStatus { id: NodeId(uuid(1, 1)), status: NodeStatus::Down, description: String::new(), event: None }]);
+    assert_eq!(seen(&s), at(1, 9000), "its manager's end is not its own");
+    apply(&mut s, vec![Change::DeleteRemoteTask(slot(0))]);
+    assert_eq!(seen(&s), vec![]);
 }

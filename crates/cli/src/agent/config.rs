@@ -296,7 +296,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("audit", "audit logs are an enterprise feature of Nomad"),
     ("sentinel", "Sentinel is an enterprise feature of Nomad"),
     ("reporting", "Drover reports nothing to anyone"),
-    ("consul", "Consul is not supported; services come with Drover's own registry in a later release"),
+    ("consul", "Consul is not supported; services are kept in Drover's own registry (provider = \"nomad\" in the job)"),
     ("vault", "Vault is not supported in this release"),
     ("keyring", "external key management is not supported in this release"),
     ("ui", "the web UI is not part of this release"),

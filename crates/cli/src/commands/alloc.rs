@@ -1,4 +1,4 @@
-//! `drover alloc status|logs|fs|exec|stop|restart|signal`.
+//! `drover alloc status|checks|logs|fs|exec|stop|restart|signal`.
 
 use std::process::ExitCode;
 
@@ -22,6 +22,8 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Show the checks of an allocation's services
+    Checks(super::alloc_checks::Args),
     /// Run a command beside a task
     Exec(super::alloc_exec::Args),
     /// Show files of an allocation
@@ -149,6 +151,7 @@ pub(crate) struct Fs {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Checks(args) => super::alloc_checks::run(args).await,
         Command::Exec(args) => super::alloc_exec::run(args).await,
         Command::Fs(args) => fs(args).await,
         Command::Logs(args) => logs(args).await,
@@ -288,6 +291,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
             table.row([p.label.clone(), format!("{}:{}", p.host_ip, p.value), if p.to > 0 { p.to.to_string() } else { "-".to_owned() }]);
         }
         table.print();
+    }
+    if !a.client_terminal() {
+        super::alloc_checks::summary(conn, a.id).await;
     }
     for task in &a.extra.remote_tasks {
         output::heading(&format!("Task {:?} is Remote", &*task.slot.task));

@@ -2,6 +2,7 @@
 
 pub(crate) mod agent_info;
 pub(crate) mod alloc;
+pub(crate) mod alloc_checks;
 pub(crate) mod alloc_exec;
 mod alloc_follow;
 pub(crate) mod completion;
@@ -16,6 +17,7 @@ pub(crate) mod monitor;
 pub(crate) mod node;
 pub(crate) mod remote;
 pub(crate) mod server;
+pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod system;
 

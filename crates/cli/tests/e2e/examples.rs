@@ -41,6 +41,10 @@ fn all_job_examples_run() {
     let text = "# template of show\nserver ONE port 8001 primary\nserver TWO port 8002\nbody { width: 960px }\ncolour green\n";
     until("the rendered files", || (agent.logs(&rendered, "show") == text).then_some(()));
 
+    let text = run(&agent, "services.nomad.hcl");
+    assert!(text.contains("is successful"), "{text}");
+    assert!(agent.cli_ok(&["service", "info", "greeter"]).lines().count() == 3, "a heading and two places");
+
     run(&agent, "remote-counter.nomad.hcl");
     let counter = agent.alloc("counter", "running");
     until("the counter's log", || agent.logs(&counter, "count").starts_with("1\n2\n3\n").then_some(()));
@@ -56,7 +60,7 @@ fn all_job_examples_run() {
     agent.cli_ok(&["job", "validate", &example("remote-ecs.nomad.hcl").display().to_string()]);
 
     // What was started ends when it is stopped, remote instance included.
-    for job in ["hello", "lifecycle", "counter"] {
+    for job in ["hello", "lifecycle", "services", "counter"] {
         agent.cli_ok(&["job", "stop", job]);
     }
     until("no workload left", || agent.processes().values().all(|c| !c.starts_with("/bin/sh") && !c.starts_with("sleep")).then_some(()));

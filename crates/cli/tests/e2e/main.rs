@@ -11,5 +11,6 @@ mod faults;
 mod fleet;
 mod plugins;
 mod remote;
+mod services;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use driver_host::{CallError, Driver, TaskHandle, handle_from_bytes, handle_to_bytes};
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
-use model::{Allocation, GoDuration, Job, Task};
+use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     artifacts,
-    machine::{Exit, StartFailure},
+    machine::{Exit, Launched, StartFailure},
     run::AllocCommand,
     sticky, task_config, templates,
 };
@@ -108,8 +108,8 @@ fn blocking_failed(e: &tokio::task::JoinError) -> StartFailure {
     StartFailure::Setup { why: format!("the preparation broke off: {e}"), recoverable: true }
 }
 
-/// Prepares and starts a run; answers with the handle.
-pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &CancellationToken) -> Result<Vec<u8>, StartFailure> {
+/// Prepares and starts a run; answers with the handle and where the task is reached.
+pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &CancellationToken) -> Result<Launched, StartFailure> {
     let ctx = &subject.ctx;
     let setup = |why: String| StartFailure::Setup { why, recoverable: false };
     let (Some(group), Some(task)) = (subject.job.group(&subject.alloc.task_group), subject.task()) else {
@@ -159,7 +159,9 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
         match driver.start_task(config.clone()).await {
             Ok(started) => {
                 tracing::debug!(run, ?prepared, ?built, started = ?begin.elapsed(), "task started");
-                return Ok(handle_to_bytes(&started.handle));
+                let network =
+                    started.network.map(|n| DriverNetwork { address: n.address, port_map: n.port_map, auto_advertise: n.auto_advertise });
+                return Ok(Launched { handle: handle_to_bytes(&started.handle), network });
             }
             Err(e) if (e.is_plugin_gone() || matches!(e, CallError::Timeout { .. })) && attempts < 3 => {
                 tracing::warn!(run, error = %e, "start was cut off, cleaning up before the next attempt");

@@ -11,19 +11,24 @@
 //! `lifecycle::health`. A remote task has no phase here: its state follows the servers' verdict and the node's sightings, and no stop, restart or end
 //! of the allocation touches its instance.
 
+mod checks;
 mod health;
 mod local;
 mod remote;
+mod services;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use lifecycle::task_order::{self, TaskSpec};
+use lifecycle::{
+    checks::Outcome,
+    task_order::{self, TaskSpec},
+};
 use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, GoDuration, Job, Observed, Task, TaskGroup, TaskRunState, TaskState, TimestampNs,
-    remote::RemoteVerdict,
+    network::DriverNetwork, remote::RemoteVerdict,
 };
 
-use super::record::{AllocRecord, Run, TaskRecord};
+use super::record::{AllocRecord, CheckRun, Run, TaskRecord};
 use crate::events;
 
 /// How a workload ended.
@@ -41,6 +46,15 @@ impl Exit {
     fn successful(&self) -> bool {
         self.code == 0 && self.signal == 0 && !self.oom_killed && self.message.is_empty()
     }
+}
+
+/// What a driver says of a task that it has started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Launched {
+    /// How the driver finds it again, with the whole configuration.
+    pub(crate) handle: Vec<u8>,
+    /// Where it is reached, if not on the node's address.
+    pub(crate) network: Option<DriverNetwork>,
 }
 
 /// Why a start did not succeed.
@@ -76,7 +90,7 @@ pub(crate) enum Event {
     Started {
         task: Arc<str>,
         run: String,
-        result: Result<Vec<u8>, StartFailure>,
+        result: Result<Launched, StartFailure>,
     },
     Recovered {
         task: Arc<str>,
@@ -137,6 +151,17 @@ pub(crate) enum Event {
         run: String,
         why: String,
     },
+    /// A check has run; without an outcome it could not be run.
+    Checked {
+        key: String,
+        outcome: Option<Outcome>,
+        run: CheckRun,
+    },
+    /// A service that should stand cannot be registered.
+    ServiceProblem {
+        service: String,
+        why: String,
+    },
     /// What is known of a remote task.
     Remote {
         task: Arc<str>,
@@ -160,6 +185,10 @@ pub(crate) struct RemoteView {
     pub(crate) refused: String,
     /// The servers want it stopped.
     pub(crate) stopping: bool,
+    /// Epoch under which this node manages it; 0 = it does not.
+    pub(crate) epoch: u64,
+    /// Where the runtime says that it is reached.
+    pub(crate) network: DriverNetwork,
 }
 
 /// A moment that was waited for.
@@ -259,6 +288,8 @@ enum Phase {
 enum After {
     Die,
     Restart,
+    /// It counts as failed: what follows is for the restart policy to say.
+    Unhealthy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -295,6 +326,8 @@ pub(crate) struct Machine {
     cut_off_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
+    /// The last run of each check.
+    check_runs: BTreeMap<String, CheckRun>,
 }
 
 /// Tasks of an allocation that live in a remote runtime.
@@ -328,6 +361,7 @@ impl Machine {
             cut_off_since: 0,
             destroyed: false,
             health_timer: 0,
+            check_runs: BTreeMap::new(),
         }
     }
 
@@ -412,6 +446,8 @@ impl Machine {
             task_states: states.into_iter().collect(),
             deployment_status: self.record.health.clone().or_else(|| self.alloc().deployment_status.clone()),
             network_status: None,
+            services: None,
+            remote_services: model::Map::default(),
         }
     }
 
@@ -461,6 +497,8 @@ impl Machine {
             Event::Noted { task, event } => self.note(&task, *event),
             Event::TemplatesChanged { task, run } => self.templates_changed(&task, &run, now, &mut out),
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
+            Event::Checked { key, outcome, run } => self.checked(&key, outcome, run, now, &mut out),
+            Event::ServiceProblem { service, why } => self.service_problem(&service, &why, now),
             Event::Remote { task, view } => self.remote(&task, *view, now),
             Event::RemoteReleased { task } => {
                 if let Some(slot) = self.slots.get_mut(&task) {
@@ -504,7 +542,7 @@ impl Machine {
                 out.push(Effect::Settle { task: name.clone(), run: id, handle });
             }
             match slot.record.run.clone() {
-                Some(Run { id, handle, ended: true, lost }) => {
+                Some(Run { id, handle, ended: true, lost, .. }) => {
                     slot.phase = Phase::Freeing;
                     out.push(Effect::Free { task: name.clone(), run: id, handle, known: false, lost });
                 }
@@ -569,6 +607,7 @@ impl Machine {
                 break;
             }
         }
+        self.look_at_checks(now);
         self.look_at_health(now, out);
         if self.over() && self.record.ended_at == 0 {
             self.record.ended_at = now.time;

@@ -9,9 +9,11 @@ use model::{
 };
 
 use super::{
-    machine::{Effect, Event, Exit, Machine, Now, RemoteView, StartFailure, Timer},
+    machine::{Effect, Event, Exit, Launched, Machine, Now, RemoteView, StartFailure, Timer},
     record::{AllocRecord, Run, TaskRecord},
 };
+
+mod services;
 
 const S: i64 = 1_000_000_000;
 
@@ -108,7 +110,7 @@ impl Play {
 
     fn started(&mut self, task: &str, at: i64) -> Vec<String> {
         let (task, run) = self.run(task);
-        self.apply(Event::Started { task, run, result: Ok(b"h".to_vec()) }, at)
+        self.apply(Event::Started { task, run, result: Ok(Launched { handle: b"h".to_vec(), network: None }) }, at)
     }
 
     fn failed_start(&mut self, task: &str, failure: StartFailure, at: i64) -> Vec<String> {
@@ -259,7 +261,7 @@ fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
 
 #[test]
 fn restored_runs_by_how_far_they_had_come() {
-    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended, lost: false });
+    let run = |handle: Option<&[u8]>, ended| Some(Run { id: "a/t/1".into(), handle: handle.map(<[u8]>::to_vec), ended, ..Run::default() });
     for (record, expected) in [
         (task_record(run(Some(b"h"), false), TaskRunState::Running), "recover t"),
         (task_record(run(Some(b"h"), true), TaskRunState::Dead), "free t anew"),

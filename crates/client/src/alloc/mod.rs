@@ -1,12 +1,14 @@
 //! Allocations: one loop each, which owns the state; see `machine` for what it decides and `effects` for what it does.
 
 mod artifacts;
+pub(crate) mod checks;
 pub(crate) mod effects;
 pub(crate) mod machine;
 #[cfg(test)]
 mod machine_tests;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod services;
 pub(crate) mod sticky;
 pub(crate) mod task_config;
 pub(crate) mod templates;

@@ -1,8 +1,10 @@
 //! What of an allocation and its tasks must survive the agent.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
-use lifecycle::restart::Tracker;
-use model::{AllocDeploymentStatus, Allocation, TaskState, TimestampNs};
+use lifecycle::{checks::CheckState, restart::Tracker};
+use model::{AllocDeploymentStatus, Allocation, CheckStatus, TaskState, TimestampNs, network::DriverNetwork};
 use serde::{Deserialize, Serialize};
 
 /// The allocation as the servers sent it, with what this node has found out.
@@ -18,6 +20,44 @@ pub(crate) struct AllocRecord {
     pub(crate) health: Option<AllocDeploymentStatus>,
     /// When it ended; 0 = it has not.
     pub(crate) ended_at: TimestampNs,
+    /// Checks of services that stand, by key. Written when something about a check changes, not with each run.
+    pub(crate) checks: BTreeMap<String, CheckRecord>,
+}
+
+/// A check: an agent that starts again goes on where the last one was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CheckRecord {
+    pub(crate) status: CheckStatus,
+    pub(crate) since: TimestampNs,
+    pub(crate) begun: TimestampNs,
+    pub(crate) successes: u32,
+    pub(crate) failures: u32,
+    pub(crate) unhealthy: u32,
+    /// What the run has found that brought the status about.
+    pub(crate) run: CheckRun,
+}
+
+/// What a run of a check has found, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CheckRun {
+    /// Status of the HTTP answer, exit code of the script.
+    pub(crate) code: i32,
+    pub(crate) output: String,
+    /// When it ended.
+    pub(crate) at: TimestampNs,
+}
+
+impl CheckRecord {
+    pub(crate) fn of(state: CheckState, run: CheckRun) -> Self {
+        let CheckState { status, since, begun, successes, failures, unhealthy } = state;
+        Self { status, since, begun, successes, failures, unhealthy, run }
+    }
+    pub(crate) fn state(&self) -> CheckState {
+        let Self { status, since, begun, successes, failures, unhealthy, .. } = *self;
+        CheckState { status, since, begun, successes, failures, unhealthy }
+    }
 }
 
 /// A local task.
@@ -44,6 +84,8 @@ pub(crate) struct Run {
     /// The driver's handle with the whole configuration, protobuf; None = the start has not been confirmed.
     #[serde(with = "base64_bytes")]
     pub(crate) handle: Option<Vec<u8>>,
+    /// Where the driver says that it is reached, if not on the node's address.
+    pub(crate) network: Option<DriverNetwork>,
     /// It has ended and was counted; only freeing it at the driver is left.
     pub(crate) ended: bool,
     /// Nobody has seen its end: it may still run where this node cannot look.

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use model::{AllocClientUpdate, Allocation, Job, TaskRunState, remote::slot_of};
+use lifecycle::checks::Outcome;
+use model::{AllocClientUpdate, Allocation, CheckResult, Job, TaskRunState, remote::slot_of};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -14,10 +15,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    checks::{self, Probe},
     effects::{self, Subject},
     machine::{Effect, Event, Machine, Now, RemoteView},
-    record::{AllocRecord, TaskRecord},
-    templates,
+    record::{AllocRecord, CheckRun, TaskRecord},
+    services, templates,
 };
 use crate::{
     context::{NodeContext, now_ns},
@@ -80,6 +82,17 @@ pub(crate) enum AllocCommand {
         run: String,
         why: String,
     },
+    /// A check has run.
+    Checked {
+        key: String,
+        outcome: Option<Outcome>,
+        run: CheckRun,
+    },
+    /// A service that should stand cannot be registered.
+    ServiceProblem {
+        service: String,
+        why: String,
+    },
 }
 
 /// What others see of an allocation.
@@ -94,6 +107,8 @@ pub(crate) struct AllocView {
     pub(crate) claims: BTreeMap<Arc<str>, Holds>,
     /// Tasks that live in a remote runtime.
     pub(crate) remote: Vec<Arc<str>>,
+    /// Results of the checks of its services.
+    pub(crate) checks: Vec<CheckResult>,
     /// Nothing is left to do here.
     pub(crate) over: bool,
     /// When it ended, Unix ns.
@@ -136,6 +151,9 @@ pub(crate) struct AllocLoop {
     /// Starts under way; cancelled when they are no longer wanted.
     starts: HashMap<String, CancellationToken>,
     published: Option<AllocClientUpdate>,
+    /// Services that people were told about.
+    problems: BTreeMap<String, String>,
+    checks: HashMap<String, checks::Running>,
     destroyed: bool,
 }
 
@@ -174,6 +192,8 @@ impl AllocLoop {
             exits: HashMap::new(),
             starts: HashMap::new(),
             published: None,
+            problems: BTreeMap::new(),
+            checks: HashMap::new(),
             destroyed: false,
         };
         (this, handle)
@@ -248,7 +268,10 @@ impl AllocLoop {
                 self.register_remote();
             }
             AllocCommand::Removed => self.apply(Event::Removed).await,
-            AllocCommand::Contacted => self.apply(Event::Contacted).await,
+            AllocCommand::Contacted => {
+                self.apply(Event::Contacted).await;
+                self.repeat_services();
+            }
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
             AllocCommand::CutOff(is) => self.apply(Event::CutOff(is)).await,
             AllocCommand::Remote { task, view } => self.apply(Event::Remote { task, view }).await,
@@ -259,6 +282,8 @@ impl AllocLoop {
             AllocCommand::Noted { task, event } => self.apply(Event::Noted { task, event }).await,
             AllocCommand::TemplatesChanged { task, run } => self.apply(Event::TemplatesChanged { task, run }).await,
             AllocCommand::TemplateFailed { task, run, why } => self.apply(Event::TemplateFailed { task, run, why }).await,
+            AllocCommand::Checked { key, outcome, run } => self.apply(Event::Checked { key, outcome, run }).await,
+            AllocCommand::ServiceProblem { service, why } => self.apply(Event::ServiceProblem { service, why }).await,
             AllocCommand::Restart { task, all, reply } => {
                 let answer = self.restart(task.as_deref(), all).await;
                 // The asker may have gone.
@@ -340,14 +365,55 @@ impl AllocLoop {
             Effect::TaskOver { task } => Some(task.clone()),
             _ => None,
         }));
-        let view = view_of(&self.machine, &self.cleaning);
-        let update = view.update.clone();
+        let mut view = view_of(&self.machine, &self.cleaning);
+        let mut standing = services::standing(&self.ctx, &self.machine);
+        self.say_problems(&standing.problems);
+        let mut update = AllocClientUpdate::clone(&view.update);
+        self.reconcile_checks(std::mem::take(&mut standing.probes));
+        standing.put_into(&mut update);
+        let update = Arc::new(update);
+        view.update = update.clone();
         // The outbox first: who sees the end of a task here may end the agent as soon as the outbox is empty.
         if self.published.as_ref() != Some(&*update) {
             self.published = Some((*update).clone());
             self.ctx.outbox.alloc((*update).clone());
         }
         self.view.send_replace(Arc::new(view));
+    }
+
+    /// Tells people once which services are not registered, and why.
+    fn say_problems(&mut self, problems: &BTreeMap<String, String>) {
+        if self.problems == *problems {
+            return;
+        }
+        for (service, why) in problems.iter().filter(|(s, why)| self.problems.get(*s) != Some(why)) {
+            tracing::warn!(alloc = %self.machine.id(), service, why, "a service is not as its job wants it");
+            // Takes effect with the next event; the loop itself is the receiver and does not go away meanwhile.
+            let _ = self.handle.commands.send(AllocCommand::ServiceProblem { service: service.clone(), why: why.clone() });
+        }
+        self.problems.clone_from(problems);
+    }
+
+    /// Brings the loops of the checks in line with what is to be checked.
+    fn reconcile_checks(&mut self, mut wanted: BTreeMap<String, Probe>) {
+        self.checks.retain(|key, running| wanted.get(key) == Some(&running.probe));
+        wanted.retain(|key, _| !self.checks.contains_key(key));
+        for (key, probe) in wanted {
+            // A check that is known already (after a start of the agent) need not be run in this instant, with all others.
+            let known = self.machine.check_has_run(&key);
+            let spread = u32::try_from(self.ctx.seed() % 1000).unwrap_or(0);
+            let pause = if known { probe.interval * spread / 1000 } else { Duration::ZERO };
+            let running = checks::start(self.ctx.clone(), key.clone(), probe, pause, self.handle.commands.clone());
+            self.checks.insert(key, running);
+        }
+    }
+
+    /// Says again what of services has been said: the servers may have forgotten it while they took the node for lost.
+    fn repeat_services(&mut self) {
+        let said = |u: &AllocClientUpdate| u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty();
+        if let Some(update) = self.published.clone().filter(said) {
+            self.ctx.outbox.alloc(update);
+        }
     }
 
     fn subject(&self, task: &Arc<str>) -> Subject {
@@ -556,6 +622,7 @@ fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>) -> AllocView {
             .map(|(n, record)| (n.clone(), holds(record, cleaning.contains(n))))
             .collect(),
         remote: machine.tasks().map(|(n, _)| n).filter(|n| machine.is_remote_task(n)).cloned().collect(),
+        checks: machine.check_results(),
         over: machine.over(),
         ended_at: machine.record().ended_at,
     }

@@ -44,10 +44,12 @@ pub(super) async fn stats(State(handle): State<ClientHandle>, Path(alloc): Path<
     Ok(answer(&json!({ "ResourceUsage": total, "Tasks": tasks, "Timestamp": crate::context::now_ns() }), query.pretty()))
 }
 
-/// Checks of services are refused at submission in this release, so there are no results.
+/// The newest results of the checks, by id.
 pub(super) async fn checks(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
-    find(&handle, &alloc)?;
-    Ok(answer(&json!({}), query.pretty()))
+    let (_, loop_handle) = find(&handle, &alloc)?;
+    let view = loop_handle.view.borrow().clone();
+    let results: BTreeMap<&str, &model::CheckResult> = view.checks.iter().map(|c| (&*c.id, c)).collect();
+    Ok(answer(&results, query.pretty()))
 }
 
 /// Go ignores the case of keys and reads null as absent.

@@ -8,7 +8,12 @@ use std::{
 
 use api::node_rpc::FromNodeMessage;
 use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
-use model::{ClusterId, DesiredRemote, IncarnationId, SlotKey, node::RemoteProvider, remote::RemoteHandle};
+use model::{
+    ClusterId, DesiredRemote, IncarnationId, SlotKey,
+    network::DriverNetwork,
+    node::RemoteProvider,
+    remote::{RemoteHandle, RemoteRole},
+};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
@@ -457,6 +462,8 @@ impl RemoteLoop {
             started_at: sighting.started_at,
             refused,
             stopping: order.desired == DesiredRemote::Stop,
+            epoch: if order.role == RemoteRole::Manage { order.epoch } else { 0 },
+            network: DriverNetwork { address: sighting.address, port_map: sighting.port_map, auto_advertise: true },
         };
         if entry.shown.as_ref() == Some(&view) {
             return;

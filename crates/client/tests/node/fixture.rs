@@ -31,6 +31,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Heard {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) allocs: BTreeMap<AllocId, AllocClientUpdate>,
+    /// Every update, in order.
+    pub(crate) updates: Vec<AllocClientUpdate>,
     pub(crate) reports: BTreeMap<String, Vec<RemoteReport>>,
     pub(crate) sessions: usize,
 }
@@ -268,6 +270,7 @@ impl Shared {
                             alloc.client_status = update.client_status;
                             alloc.task_states.clone_from(&update.task_states);
                         }
+                        h.updates.push(update.clone());
                         h.allocs.insert(update.id, update);
                     }
                 });

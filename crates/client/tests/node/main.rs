@@ -10,5 +10,6 @@ mod order;
 mod plain;
 mod processes;
 mod remote;
+mod services;
 mod tasks;
 mod templates;

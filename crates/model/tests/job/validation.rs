@@ -189,13 +189,13 @@ fn refused_features_are_refused_by_name() {
             none(),
         ),
         small(none(), json!({"EphemeralDisk": {"Migrate": true}}), none()),
-        small(none(), json!({"Services": [{"Provider": "nomad"}, {"Provider": "consul"}], "Consul": {}}), none()),
+        small(none(), json!({"Services": [{"Provider": "consul"}], "Consul": {}}), none()),
         small(
             none(),
             none(),
             json!({
                 "Templates": [{"VaultGrace": 5}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
-                "Services": [{"Provider": "nomad"}, {}], "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
+                "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
                 "Schedule": {}
             }),
         ),
@@ -208,11 +208,79 @@ fn refused_features_are_refused_by_name() {
             }}),
         ),
     ];
+    let consul = json!({
+        "Name": "c", "Connect": {"Native": true}, "AddressMode": "alloc", "TaggedAddresses": {"a": "b"}, "EnableTagOverride": true,
+        "Weights": {"Passing": 1}, "Identity": {"Name": "x"}
+    });
+    let check = json!({"Type": "grpc", "Protocol": "https", "Expose": true, "AddressMode": "alloc", "Advertise": "a"});
+    let mut jobs = jobs;
+    jobs.push(small(none(), json!({"Services": [consul]}), none()));
+    jobs.push(small(none(), none(), json!({"Services": [{"Name": "s", "Provider": "nomad", "Checks": [check]}]})));
     let found: Vec<String> = jobs.iter().flat_map(errors).collect();
     for (place, feature, reason) in unsupported::table() {
         let message = format!("{feature} is not supported: {reason}");
         assert!(found.iter().any(|e| e.ends_with(&message)), "{place}: no job of this test is refused for {feature}; found {found:#?}");
     }
+}
+
+/// Each mistake of a service or check is named, with the place where it is.
+#[test]
+fn services_and_checks() {
+    let of = |service: serde_json::Value| {
+        let mut service = service;
+        service["Provider"] = json!("nomad");
+        let group = json!({"Networks": [{"DynamicPorts": [{"Label": "http"}]}], "Services": [service]});
+        errors(&small(json!({}), group, json!({})))
+    };
+    let checked = |check: serde_json::Value| {
+        let mut full = json!({"Name": "c", "Type": "tcp", "Interval": "10s", "Timeout": "2s"});
+        full.as_object_mut().expect("object").extend(check.as_object().expect("object").clone());
+        of(json!({"Name": "s", "PortLabel": "http", "Checks": [full]}))
+    };
+    assert_eq!(of(json!({"Name": "s", "PortLabel": "http"})), Vec::<String>::new());
+    assert_eq!(of(json!({"Name": "s-${node.unique.name}", "PortLabel": "8080", "TaskName": "web"})), Vec::<String>::new());
+    assert_eq!(of(json!({"Name": "s", "PortLabel": "inside", "AddressMode": "driver"})), Vec::<String>::new());
+    for (service, expected) in [
+        (json!({"Name": "a_b"}), "valid per RFC 1123"),
+        (json!({"Name": "-a"}), "valid per RFC 1123"),
+        (json!({"Name": "s", "PortLabel": "none"}), "Port label \"none\" does not exist"),
+        (json!({"Name": "s", "PortLabel": "70000"}), "not between 1 and 65535"),
+        (json!({"Name": "s", "AddressMode": "bridge"}), "Invalid address_mode \"bridge\""),
+        (json!({"Name": "s", "AddressMode": "host", "Address": "a"}), "address_mode must be \"auto\" when an address is given"),
+        (json!({"Name": "s", "OnUpdate": "maybe"}), "Invalid on_update \"maybe\""),
+        (json!({"Name": "s", "TaskName": "none"}), "The group has no task \"none\""),
+        (json!({"Name": "s", "CheckRestart": {"Limit": -1}}), "limit must be 0 or more"),
+        (json!({"Name": "s", "OnUpdate": "ignore", "CheckRestart": {"Limit": 2}}), "check_restart cannot be used with on_update"),
+        (json!({"Name": "s", "Checks": [{"Type": "tcp", "Interval": "1s", "Timeout": "1s"}]}), "The check needs a port"),
+    ] {
+        let found = of(service.clone());
+        assert!(found.len() == 1 && found[0].contains(expected), "{service}: {expected:?} in {found:#?}");
+        assert!(found[0].starts_with("Task group app validation failed: Service "), "{found:?}");
+    }
+    assert_eq!(checked(json!({"Type": "http", "Path": "/x"})), Vec::<String>::new());
+    assert_eq!(checked(json!({"Type": "script", "Command": "x", "TaskName": "web", "PortLabel": ""})), Vec::<String>::new());
+    for (check, expected) in [
+        (json!({"Type": ""}), "A check needs a type"),
+        (json!({"Type": "ttl"}), "Invalid check type \"ttl\""),
+        (json!({"Type": "http"}), "needs a path"),
+        (json!({"Type": "http", "Path": "x"}), "must begin with a slash"),
+        (json!({"Type": "http", "Path": "/", "Method": "G E"}), "Invalid method"),
+        (json!({"Type": "script", "TaskName": "web"}), "needs a command"),
+        (json!({"Type": "script", "Command": "x"}), "needs a task to run in"),
+        (json!({"Interval": "0s"}), "interval (0s) can not be lower than 1s"),
+        (json!({"Timeout": "10ms"}), "timeout (10ms) can not be lower than 1s"),
+        (json!({"PortLabel": "none"}), "Port label \"none\" does not exist"),
+        (json!({"InitialStatus": "good"}), "Invalid initial_status"),
+        (json!({"SuccessBeforePassing": -1}), "success_before_passing must be 0 or more"),
+        (json!({"FailuresBeforeCritical": 2, "FailuresBeforeWarning": 3}), "must not be greater than failures_before_critical"),
+        (json!({"CheckRestart": {"Limit": 1, "Grace": "-1s"}}), "grace must not be negative"),
+    ] {
+        let found = checked(check.clone());
+        assert!(found.len() == 1 && found[0].contains(expected), "{check}: {expected:?} in {found:#?}");
+    }
+    let twice = json!({"Services": [{"Name": "s", "Provider": "nomad"}]});
+    let found = errors(&small(json!({}), twice.clone(), twice));
+    assert!(found.iter().any(|e| e.ends_with("Service s with port \"\" is declared twice, by the group and by web")), "{found:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod keyring;
 mod nodes;
 mod operator;
 mod plan;
+mod services;
 mod templates;
 
 use model::{EvalStatus, Evaluation, Job, JobKey, StoreIndex, Trigger};

@@ -20,9 +20,8 @@ use crate::{
 };
 
 /// Topics of the API that we follow of which this release has no objects: subscribing is fine, nothing will come.
-const SILENT: [&str; 12] = [
+const SILENT: [&str; 11] = [
     "NodePool",
-    "Service",
     "ACLPolicy",
     "ACLToken",
     "ACLRole",
@@ -136,6 +135,7 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
         Payload::Deployment(deployment) => go_json::to_string(deployment, false)?,
         Payload::Node(node) => go_json::to_string(&node_detail(node), false)?,
         Payload::RemoteTask(record) => go_json::to_string(record, false)?,
+        Payload::Service(registration) => go_json::to_string(registration, false)?,
     };
     let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
     Ok(EventView {

@@ -26,6 +26,7 @@ mod request;
 mod routes;
 mod search;
 mod serve;
+mod services;
 mod ui;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};

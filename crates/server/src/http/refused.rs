@@ -19,7 +19,6 @@ macro_rules! unsupported {
 unsupported! {
     job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
     version_tags: "tagging job versions", "refer to versions by number";
-    services: "service registration", "no provider of services is part of it; allocations carry their addresses and ports";
     variables: "variables", "no encrypted store for them is part of it; use template or environment in the job";
     scaling_policies: "scaling policies", "/v1/job/:id/scale reads and changes counts";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";

@@ -7,7 +7,7 @@ use super::{
     agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
-    search, ui,
+    search, services, ui,
 };
 
 /// Methods; PUT and POST are the same where nothing else is said.
@@ -110,7 +110,7 @@ routes! {
     "/v1/job/*id/dispatch/payload": Put refused::dispatch;
     "/v1/job/*id/dispatch": Put refused::dispatch;
     "/v1/job/*id/periodic/force": Put refused::periodic_force;
-    "/v1/job/*id/services": Get refused::services;
+    "/v1/job/*id/services": Get services::of_job;
     "/v1/job/*id/actions": Get jobs::actions;
     "/v1/job/*id/action": Get refused::action;
     "/v1/job/*id": Get jobs::get, Put job_writes::register_named, Delete job_writes::deregister;
@@ -118,7 +118,7 @@ routes! {
     // Allocations, evaluations, deployments.
     "/v1/allocations": Get allocs::list;
     "/v1/allocation/:id/stop": Put allocs::stop;
-    "/v1/allocation/:id/services": Get refused::services;
+    "/v1/allocation/:id/services": Get services::of_alloc;
     "/v1/allocation/:id": Get allocs::get;
     "/v1/evaluations": Get evals::list, Delete refused::eval_delete;
     "/v1/evaluations/count": Get evals::count;
@@ -208,6 +208,11 @@ routes! {
     "/v1/operator/upgrade-check/*kind": Get refused::upgrade_check;
     "/v1/operator/license": Get refused::license, Put refused::enterprise;
 
+    // Services.
+    "/v1/services": Get services::list;
+    "/v1/service/:name": Get services::get;
+    "/v1/service/:name/:id": Delete services::delete;
+
     // Namespaces, search, events.
     "/v1/namespaces": Get operator::namespaces;
     "/v1/namespace": Put refused::namespace_writes;
@@ -219,8 +224,6 @@ routes! {
     // What this release does not have, by name.
     "/v1/vars": Get refused::variables;
     "/v1/var/*path": Any refused::variables;
-    "/v1/services": Get refused::services;
-    "/v1/service/*name": Any refused::services;
     "/v1/scaling/policies": Get refused::scaling_policies;
     "/v1/scaling/policy/:id": Get refused::scaling_policies;
     "/v1/volumes": Get refused::volume_list;

@@ -339,6 +339,10 @@ impl Session {
             Stored::Ready { seq, result: Ok(()) } => {
                 self.shared.leases.grant(self.node, self.shared.lease_wait());
                 self.acknowledge_heartbeat(seq).await?;
+                // Everything anew: what the loss has taken (services) the node says again when it is told all that belongs to it.
+                self.sent.clear();
+                self.sent_jobs.clear();
+                Box::pin(self.push(true)).await.map_err(|()| None)?;
             }
             Stored::Node { result: Ok(()) } => {}
             // The node keeps what was not stored and sends it again in its next session.

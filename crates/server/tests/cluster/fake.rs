@@ -13,7 +13,8 @@ use api::node_rpc::{
 };
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
-    Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport, SlotKey, TaskRunState, TaskState,
+    Job, JobKey, Node, NodeId, Observed, RemoteInstance, RemoteOrder, RemoteReport, RemoteServices, ServiceEntry, SlotKey, TaskRunState,
+    TaskState,
     job::{TaskGroup, job_type},
     node::RemoteProvider,
     policy::{Migrate, Reschedule, Update},
@@ -446,7 +447,14 @@ impl Session {
             };
             for (round, status) in statuses.iter().enumerate() {
                 if *status != before || deployment != alloc.deployment_id {
-                    rounds[round].push(update(alloc, *status, self.fate != Fate::Unhealthy));
+                    let mut update = update(alloc, *status, self.fate != Fate::Unhealthy);
+                    let entries = if *status == ClientStatus::Running { entries(job) } else { Vec::new() };
+                    if !remote {
+                        update.services = Some(entries);
+                    } else if let Some(order) = order.filter(|o| o.role == RemoteRole::Manage) {
+                        update.remote_services.insert("t".into(), RemoteServices { epoch: order.epoch, entries });
+                    }
+                    rounds[round].push(update);
                 }
             }
         }
@@ -487,6 +495,20 @@ pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) ->
         deployment_status: in_deployment.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }
+}
+
+/// The services of a job as a node would register them.
+fn entries(job: &Job) -> Vec<ServiceEntry> {
+    let services = job.task_groups[0].services.iter();
+    let entry = |s: &model::Service| ServiceEntry {
+        suffix: format!("group-g-{}-", s.name),
+        name: s.name.clone(),
+        tags: s.tags.clone(),
+        address: "10.9.9.9".to_owned(),
+        port: 80,
+        ..ServiceEntry::default()
+    };
+    services.map(entry).collect()
 }
 
 /// A call that the provider has carried out.

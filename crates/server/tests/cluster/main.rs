@@ -7,4 +7,5 @@ mod fake;
 mod jobs;
 mod nodes;
 mod remote;
+mod services;
 mod speed;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use model::{
-    AllocClientUpdate, Allocation, ClientStatus, DriverInfo, Job, Node, NodeId, TaskState,
+    AllocClientUpdate, Allocation, ClientStatus, DriverInfo, Job, Node, NodeId, ServiceEntry, TaskState,
     alloc::AllocDeploymentStatus,
     resources::{NodeCpu, NodeDisk, NodeMemory, NodeResources},
 };
@@ -178,6 +178,7 @@ impl FakeNode {
         let mut session = client.session(tokio_stream::wrappers::ReceiverStream::new(from)).await.expect("session").into_inner();
         let task = tokio::spawn(async move {
             let mut seq = 0;
+            let mut jobs: Vec<Job> = Vec::new();
             let mut beat = tokio::time::interval(Duration::from_secs(1));
             loop {
                 seq += 1;
@@ -185,10 +186,11 @@ impl FakeNode {
                     _ = beat.tick() => FromNodeMessage::Heartbeat(Heartbeat { seq }).into(),
                     received = session.message() => match received.ok().flatten().and_then(|m| m.message) {
                         Some(ToNodeMessage::Allocs(allocs)) => {
+                            jobs.extend(allocs.jobs_json.iter().map(|bytes| from_json::<Job>("a job", bytes).expect("job")));
                             let updates: Vec<Vec<u8>> = allocs
                                 .allocs_json
                                 .iter()
-                                .map(|bytes| to_json(&report(&from_json::<Allocation>("an allocation", bytes).expect("allocation"))))
+                                .map(|bytes| to_json(&report(&from_json("an allocation", bytes).expect("allocation"), &jobs)))
                                 .collect();
                             if updates.is_empty() {
                                 continue;
@@ -211,8 +213,17 @@ impl FakeNode {
     }
 }
 
-fn report(alloc: &Allocation) -> AllocClientUpdate {
+fn report(alloc: &Allocation, jobs: &[Job]) -> AllocClientUpdate {
     let stopped = alloc.server_terminal();
+    let job = jobs.iter().rev().find(|j| j.id == alloc.job_id && j.version == alloc.job_version).expect("its job came first");
+    let entry = |s: &model::Service| ServiceEntry {
+        suffix: format!("group-web-{}-{}", s.name, s.port_label),
+        name: s.name.clone(),
+        tags: s.tags.clone(),
+        address: "10.1.2.3".into(),
+        port: 8000 + i32::try_from(alloc.index()).expect("small"),
+        ..ServiceEntry::default()
+    };
     let state = TaskState {
         state: if stopped { model::TaskRunState::Dead } else { model::TaskRunState::Running },
         started_at: "2026-01-01T00:00:00Z".into(),
@@ -222,6 +233,7 @@ fn report(alloc: &Allocation) -> AllocClientUpdate {
         id: alloc.id,
         client_status: if stopped { ClientStatus::Complete } else { ClientStatus::Running },
         task_states: [(Arc::from("server"), state)].into(),
+        services: Some(if stopped { Vec::new() } else { job.task_groups[0].services.iter().map(entry).collect() }),
         deployment_status: (!stopped).then(|| AllocDeploymentStatus { healthy: Some(true), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }

@@ -5,4 +5,5 @@ mod conventions;
 mod jobs;
 mod keyring;
 mod nodes;
+mod services;
 mod streams;

@@ -31,7 +31,7 @@ async fn events_arrive_as_they_happen() {
     };
     let mut all = open("").await.expect("stream");
     let mut one = open("topic=Job:second&topic=Node").await.expect("stream");
-    let mut silent = open("topic=Service").await.expect("stream");
+    let mut silent = open("topic=NodePool").await.expect("stream");
     assert_eq!(all.next().await.expect("line"), Some(json!({})), "a sign of life at once");
     c.register(&job("first", 0)).await;
     c.register(&job("second", 0)).await;

@@ -49,6 +49,7 @@ impl Applier<'_> {
         }
         alloc.modify_time = self.now;
         self.put_alloc(alloc, Cause::AllocationUpdated);
+        self.report_services(update.id, update.services, update.remote_services);
     }
 
     pub(super) fn transition(&mut self, id: AllocId, t: &DesiredTransition) {
@@ -126,6 +127,9 @@ impl Applier<'_> {
             metrics_ref = 0;
         }
         self.state.allocs.insert(alloc.id, AllocEntry { alloc: alloc.clone(), resources_ref, metrics_ref });
+        if alloc.client_terminal() {
+            self.delete_local_services_of_alloc(alloc.id);
+        }
         self.set.put(cause, Object::Alloc(alloc));
         if let Some(old) = before.map(|b| b.alloc)
             && let Some(j) = &old.job
@@ -204,6 +208,7 @@ impl Applier<'_> {
         if let Some(j) = &a.job {
             self.release_retained(&key, j.create_index, a.job_version);
         }
+        self.delete_local_services_of_alloc(id);
         self.set.delete(Cause::Collected, Object::Alloc(a));
     }
 

@@ -6,6 +6,7 @@ mod evals;
 mod jobs;
 mod nodes;
 mod plan;
+mod services;
 mod settings;
 
 use std::{
@@ -121,6 +122,7 @@ impl Applier<'_> {
             Change::DeleteDeployments(ids) => ids.iter().for_each(|id| self.delete_deployment(*id)),
             Change::PutRemoteTask(r) => self.put_remote(*r),
             Change::DeleteRemoteTask(slot) => self.delete_remote(&slot),
+            Change::DeleteService(id) => self.delete_service(&id),
             Change::PutNamespace(n) => self.put_namespace(&n),
             Change::DeleteNamespace(n) => self.delete_namespace(&n),
             Change::PutNodePool(p) => self.put_pool(&p),
@@ -158,18 +160,23 @@ impl Applier<'_> {
         record.modify_index = self.index;
         if let Some(before) = before {
             unlink_managers(self.state, &before);
+            if before.incarnation != record.incarnation {
+                self.delete_services_of_slot(&record.slot);
+            }
         }
         for m in record.manager.iter().chain(&record.successor) {
             self.state.remote_by_manager.insert((m.node_id, record.slot.clone()));
         }
         let record = Arc::new(record);
         self.state.remote.insert(record.slot.clone(), record.clone());
+        self.services_follow_slot(&record);
         self.set.put(Cause::RemoteTaskUpdated, Object::RemoteTask(record));
     }
 
     fn delete_remote(&mut self, slot: &model::ids::SlotKey) {
         if let Some(before) = self.state.remote.remove(slot) {
             unlink_managers(self.state, &before);
+            self.delete_services_of_slot(slot);
             self.set.delete(Cause::RemoteTaskUpdated, Object::RemoteTask(before));
         }
     }

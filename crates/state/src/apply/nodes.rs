@@ -104,6 +104,7 @@ impl Applier<'_> {
     pub(super) fn delete_node(&mut self, id: NodeId) {
         if let Some(node) = self.state.nodes.remove(&id) {
             self.state.fleet.remove_node(id);
+            self.delete_local_services_of_node(id);
             self.set.delete(Cause::NodeDeregistration, Object::Node(node));
         }
     }
@@ -137,6 +138,9 @@ impl Applier<'_> {
             for a in allocs {
                 self.state.fleet.take(&a);
             }
+        }
+        if node.status == NodeStatus::Down {
+            self.delete_local_services_of_node(node.id);
         }
         self.state.nodes.insert(node.id, node.clone());
         self.set.put(cause, Object::Node(node));

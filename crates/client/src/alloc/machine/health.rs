@@ -25,7 +25,7 @@ impl Machine {
         let Some(criteria) = criteria else { return };
         let deployment = !alloc.deployment_id.is_nil();
         let canary = alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
-        match health::decide(&criteria, &self.specs, &self.states(), self.record.watched_since, now.time) {
+        match health::decide(&criteria, &self.specs, &self.states(), &self.check_health(), self.record.watched_since, now.time) {
             Health::Healthy => self.decided(true, canary, now),
             Health::Unhealthy { why } => {
                 if deployment {

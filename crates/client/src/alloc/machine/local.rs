@@ -8,7 +8,7 @@ use lifecycle::{
 };
 use model::{GoDuration, Restart, TaskRunState, job::job_type};
 
-use super::{After, Effect, Exit, Kill, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339};
+use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339};
 use crate::events;
 
 impl Machine {
@@ -36,14 +36,15 @@ impl Machine {
         true
     }
 
-    pub(super) fn started(&mut self, task: &Arc<str>, run: &str, result: Result<Vec<u8>, StartFailure>, now: Now, out: &mut Vec<Effect>) {
+    pub(super) fn started(&mut self, task: &Arc<str>, run: &str, result: Result<Launched, StartFailure>, now: Now, out: &mut Vec<Effect>) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Starting) else {
             return;
         };
         match result {
-            Ok(handle) => {
+            Ok(Launched { handle, network }) => {
                 if let Some(run) = &mut slot.record.run {
                     run.handle = Some(handle.clone());
+                    run.network = network;
                 }
                 slot.phase = Phase::Running;
                 slot.record.state.state = TaskRunState::Running;
@@ -139,7 +140,9 @@ impl Machine {
                 state.last_restart = rfc3339(now.time);
                 slot.record.restart_at = now.time;
             }
-            None => {
+            unhealthy => {
+                // Stopped because its checks fail, it has failed, however it ended.
+                let end = if unhealthy.is_some() { End::Exited { successful: false } } else { end };
                 let mut tracker = slot.record.tracker();
                 let decision = tracker.on_end(&policy, once, end, now.time, now.seed);
                 slot.record.set_tracker(tracker);

@@ -1,0 +1,134 @@
+//! Services of the cluster as a node reads them: what template functions such as `nomadService` are fed from.
+//!
+//! A read asks the server of the node's session over HTTP, with the index of what is known already: it is answered when *that service* has
+//! changed, or after a while with what it was. So a watcher is a loop over [`Discovery::service`] that hands the last index back in.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::{ApiClient, ClientError, ClientOptions, RequestOptions, shapes::NamespaceServices};
+use model::{Namespace, ServiceRegistration, StoreIndex};
+
+use crate::session::SessionStatus;
+
+/// How long one read waits for a change.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// Why services could not be read. All of it passes: try again after a pause.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoveryError {
+    /// The node has no session.
+    #[error("services cannot be read: no server is heard at present")]
+    NoServer,
+    /// The server has no HTTP address for nodes.
+    #[error("services cannot be read: the server of the node's session does not say where it answers HTTP; set advertise.http there")]
+    NoAddress,
+    /// The server did not answer, or refused.
+    #[error("services cannot be read: {0}")]
+    Client(#[from] ClientError),
+}
+
+/// A reader of services. Cheap to clone; connections are shared.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    region: String,
+    session: Arc<Mutex<SessionStatus>>,
+    /// The client of the server that was asked last.
+    client: Arc<Mutex<Option<(String, ApiClient)>>>,
+}
+
+impl Discovery {
+    pub(crate) fn new(region: String, session: Arc<Mutex<SessionStatus>>) -> Self {
+        Self { region, session, client: Arc::default() }
+    }
+
+    /// The places of a service, by id, and the index at which they were so. Waits for a change of the service when `index` is not 0, at most a
+    /// minute. An index that is lower than the one given belongs to another server state: begin again with 0. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`]; nothing is known then of the service, what was known stays the best guess.
+    pub async fn service(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        index: StoreIndex,
+    ) -> Result<(Vec<ServiceRegistration>, StoreIndex), DiscoveryError> {
+        let answer = self.client()?.service(name, &options(namespace, index)).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    /// The services of a namespace, as [`Self::service`] reads one.
+    ///
+    /// # Errors
+    /// See [`DiscoveryError`].
+    pub async fn services(&self, namespace: &Namespace, index: StoreIndex) -> Result<(Vec<NamespaceServices>, StoreIndex), DiscoveryError> {
+        let answer = self.client()?.services(&options(namespace, index)).await?;
+        Ok((answer.value, answer.meta.index))
+    }
+
+    fn client(&self) -> Result<ApiClient, DiscoveryError> {
+        let server = {
+            let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+            if !session.connected {
+                return Err(DiscoveryError::NoServer);
+            }
+            session.http.clone()
+        };
+        if server.is_empty() {
+            return Err(DiscoveryError::NoAddress);
+        }
+        let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some((of, client)) if *of == server => Ok(client.clone()),
+            _ => {
+                let client =
+                    ApiClient::new(ClientOptions { address: server.clone(), region: self.region.clone(), ..ClientOptions::default() })?;
+                *kept = Some((server, client.clone()));
+                Ok(client)
+            }
+        }
+    }
+}
+
+fn options(namespace: &Namespace, index: StoreIndex) -> RequestOptions {
+    let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, WAIT) };
+    options.in_namespace(namespace.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_ask_the_server_of_the_session() {
+        let session = Arc::new(Mutex::new(SessionStatus::default()));
+        let discovery = Discovery::new(String::new(), session.clone());
+        let namespace = Namespace::from("ns");
+        assert!(matches!(discovery.service(&namespace, "web", 0).await, Err(DiscoveryError::NoServer)));
+        session.lock().expect("lock").connected = true;
+        assert!(matches!(discovery.service(&namespace, "web", 0).await, Err(DiscoveryError::NoAddress)));
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        session.lock().expect("lock").http = listener.local_addr().expect("address").to_string();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut asked = vec![0; 4096];
+            let n = stream.read(&mut asked).await.expect("a request");
+            let body = r#"[{"ID": "r", "ServiceName": "web", "Address": "10.0.0.1", "Port": 80}]"#;
+            let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: 42\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).await.expect("an answer");
+            String::from_utf8_lossy(&asked[..n]).into_owned()
+        });
+        let (places, index) = discovery.service(&namespace, "web", 41).await.expect("an answer");
+        assert_eq!((places[0].address.as_str(), places[0].port, index), ("10.0.0.1", 80, 42));
+        let asked = server.await.expect("asked");
+        assert!(asked.starts_with("GET /v1/service/web?namespace=ns&index=41&wait=1m"), "{asked}");
+    }
+}
