@@ -100,6 +100,9 @@ enum Ended {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server that stops listening says why at once, or is gone.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A server that refuses our identity will not change its mind soon.
@@ -272,7 +275,9 @@ impl Session {
                 () = self.reset.notified() => return Err(Ended::Reset),
                 () = self.outbox.ready() => {
                     for message in self.outbox.take() {
-                        give(&out, server, patience, message).await?;
+                        if let Err(ended) = give(&out, server, patience, message).await {
+                            return Err(last_words(&mut incoming, server, ended).await);
+                        }
                     }
                 }
                 changed = self.node.changed() => {
@@ -280,7 +285,9 @@ impl Session {
                         return Err(Ended::Stopping);
                     }
                     let node_json = node_rpc::to_json(&**self.node.borrow_and_update());
-                    give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await?;
+                    if let Err(ended) = give(&out, server, patience, FromNodeMessage::Node(NodeUpdate { node_json }).into()).await {
+                        return Err(last_words(&mut incoming, server, ended).await);
+                    }
                 }
                 changed = self.servers.changed() => {
                     if changed.is_err() {
@@ -338,6 +345,22 @@ async fn give(out: &mpsc::Sender<FromNode>, server: &str, patience: Duration, me
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Ended::Closed { server: server.to_owned(), why: "the stream is closed".into() }),
         Err(_) => Err(Ended::Silent(server.to_owned(), patience)),
+    }
+}
+
+/// Why a server has stopped listening, when it has said so: its goodbye may still be on the way, and with it whether to come back.
+async fn last_words(incoming: &mut tonic::Streaming<ToNode>, server: &str, ended: Ended) -> Ended {
+    let said = async {
+        while let Ok(Some(message)) = incoming.message().await {
+            if let Some(ToNodeMessage::Goodbye(goodbye)) = message.message {
+                return Some(refused(server, goodbye));
+            }
+        }
+        None
+    };
+    match ended {
+        Ended::Closed { .. } => tokio::time::timeout(LAST_WORDS, said).await.ok().flatten().unwrap_or(ended),
+        other => other,
     }
 }
 

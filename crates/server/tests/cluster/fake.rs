@@ -9,7 +9,7 @@ use std::{
 
 use api::node_rpc::{
     AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed, RemoteReports,
-    ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
+    ToNode, ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
 };
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
@@ -288,8 +288,10 @@ struct Session {
     seq: u64,
 }
 
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 impl Session {
-    async fn run(mut self, address: String) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn run(mut self, address: String) -> Result<(), Failure> {
         let mut client = NodeServiceClient::connect(address).await?.max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (tx, rx) = mpsc::channel::<FromNode>(64);
         let hello = Hello {
@@ -301,6 +303,17 @@ impl Session {
         };
         tx.send(FromNodeMessage::Hello(hello).into()).await?;
         let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await?.into_inner();
+        let served = self.serve(&tx, &mut from).await;
+        if served.is_err() {
+            // A server that has stopped reading has said why: its last words are still to be heard.
+            while let Ok(Some(message)) = from.message().await {
+                message.message.map_or(Ok(()), |message| self.hear(message))?;
+            }
+        }
+        served
+    }
+
+    async fn serve(&mut self, tx: &mpsc::Sender<FromNode>, from: &mut tonic::Streaming<ToNode>) -> Result<(), Failure> {
         let mut beat = tokio::time::interval(LEASE / 4);
         let mut look = tokio::time::interval(Duration::from_millis(5));
         loop {
@@ -311,14 +324,14 @@ impl Session {
                         tx.send(FromNodeMessage::RemoteListed(self.listed(ask)).into()).await?;
                     }
                     self.hear(message)?;
-                    self.act(&tx).await?;
+                    self.act(tx).await?;
                 }
                 _ = beat.tick() => {
                     self.seq += 1;
                     tx.send(FromNodeMessage::Heartbeat(Heartbeat { seq: self.seq }).into()).await?;
                 }
                 // What has changed at the provider meanwhile.
-                _ = look.tick() => self.act(&tx).await?,
+                _ = look.tick() => self.act(tx).await?,
             }
         }
     }
@@ -343,7 +356,7 @@ impl Session {
         RemoteListed { seq: ask.seq, instances_json: instances_json.collect(), ..RemoteListed::default() }
     }
 
-    fn hear(&self, message: ToNodeMessage) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn hear(&self, message: ToNodeMessage) -> Result<(), Failure> {
         let mut view = self.view.lock().unwrap();
         match message {
             ToNodeMessage::Welcome(welcome) => {
@@ -393,7 +406,7 @@ impl Session {
     }
 
     /// Reports whatever has become of allocations and remote tasks.
-    async fn act(&mut self, tx: &mpsc::Sender<FromNode>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn act(&mut self, tx: &mpsc::Sender<FromNode>) -> Result<(), Failure> {
         let (reports, updates) = {
             let mut view = self.view.lock().unwrap();
             let reports = self.remote_reports(&mut view);
