@@ -118,8 +118,8 @@ mod tests {
         let place = |n: u32| Arc::new(ServiceRegistration { id: format!("r{n}").into(), ..ServiceRegistration::default() });
         let rows: Vec<_> = (0..20).map(place).collect();
         let ids = |text: &str, rows: &[Arc<ServiceRegistration>]| {
-            let chosen = Choice::parse(text).ok().expect("a choice").of(rows.to_vec());
-            chosen.into_iter().map(|r| r.id.to_string()).collect::<Vec<_>>()
+            let Ok(choice) = Choice::parse(text) else { panic!("{text} is a choice") };
+            choice.of(rows.to_vec()).into_iter().map(|r| r.id.to_string()).collect::<Vec<_>>()
         };
         let chosen = ids("2|me", &rows);
         assert_eq!(chosen.len(), 2);
