@@ -10,7 +10,10 @@
 //!
 //! A remote task is reached where its runtime says, whatever node manages it, and its registration is kept with its slot.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use model::{Allocation, Service, ServiceEntry, TaskGroup, network::DriverNetwork, service::valid_name};
 
@@ -88,8 +91,7 @@ pub fn standing<'a>(input: &Input<'a>) -> Vec<Standing<'a>> {
         .filter(|(service, task)| stands(service, *task, input.tasks, input.stopping))
         .map(|(service, task)| {
             let members = members(service, task, input.tasks);
-            let remote = members.iter().all(|t| t.remote);
-            let slot = members.first().filter(|_| remote).map(|t| t.name.clone());
+            let slot = slot(&members).map(|t| t.name.clone());
             Standing { service, task, slot, entry: entry(input, service, task, &members) }
         })
         .collect()
@@ -211,21 +213,33 @@ pub struct Report {
     pub problems: BTreeMap<String, String>,
 }
 
-/// Sorts out what stands. Every remote task that is up has its place in the report, be it empty.
+/// Sorts out what stands. A remote task has its place in the report, be it empty, when all can be said of it: while one of its services does not
+/// stand, because this node stops its part or has not found every instance yet, that is no word on the instance. Its end comes from its record.
 #[must_use]
-pub fn report(standing: &[Standing<'_>], tasks: &[TaskView]) -> Report {
+pub fn report(input: &Input<'_>, standing: &[Standing<'_>]) -> Report {
     let mut report = Report::default();
-    for task in tasks.iter().filter(|t| t.remote && t.up) {
+    let undecided: BTreeSet<&str> = declared(input.group)
+        .filter(|(service, task)| !stands(service, *task, input.tasks, input.stopping))
+        .filter_map(|(service, task)| slot(&members(service, task, input.tasks)))
+        .map(|task| &*task.name)
+        .collect();
+    for task in input.tasks.iter().filter(|t| t.remote && t.up && !undecided.contains(&*t.name)) {
         report.remote.entry(task.name.clone()).or_default();
     }
     for s in standing {
         match (&s.entry, &s.slot) {
             (Ok(entry), None) => report.local.push(entry.clone()),
+            (Ok(_), Some(slot)) if undecided.contains(&**slot) => {}
             (Ok(entry), Some(slot)) => report.remote.entry(slot.clone()).or_default().push(entry.clone()),
             (Err(why), _) => drop(report.problems.insert(s.service.name.clone(), format!("is not registered: {why}"))),
         }
     }
     report
+}
+
+/// The remote task that serves for all of them.
+fn slot<'t>(members: &[&'t TaskView]) -> Option<&'t TaskView> {
+    members.first().copied().filter(|_| members.iter().all(|t| t.remote))
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(crate) fn standing(ctx: &NodeContext, machine: &Machine) -> StandingServices
         interpolate: &interpolate,
     };
     let standing = services::standing(&input);
-    let Report { local, remote, mut problems } = services::report(&standing, &tasks);
+    let Report { local, remote, mut problems } = services::report(&input, &standing);
     let mut probes = BTreeMap::new();
     for s in standing.iter().filter(|s| s.entry.is_ok()) {
         for check in &s.service.checks {

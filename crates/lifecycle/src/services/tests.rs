@@ -111,7 +111,7 @@ fn what_is_reported_is_sorted_by_who_keeps_it() {
     let tasks = [task("web", true), far_view];
     let alloc = alloc(&[("http", 20_001, 0)]);
     let input = Input { alloc: &alloc, group: &group, tasks: &tasks, stopping: false, node_address: "n", interpolate: &plain };
-    let r = report(&standing(&input), &tasks);
+    let r = report(&input, &standing(&input));
     let suffixes: Vec<&str> = r.local.iter().map(|e| &*e.suffix).collect();
     assert_eq!(suffixes, ["group-g-both-http", "web-w-X-http"]);
     assert_eq!(r.remote["far"].iter().map(|e| &*e.suffix).collect::<Vec<_>>(), ["far-f-http"]);
@@ -120,5 +120,22 @@ fn what_is_reported_is_sorted_by_who_keeps_it() {
     let none =
         TaskGroup { tasks: group.tasks.iter().map(|t| Task { services: Vec::new(), ..t.clone() }).collect(), ..TaskGroup::default() };
     let input = Input { group: &none, ..input };
-    assert_eq!(report(&standing(&input), &tasks).remote["far"], Vec::new());
+    assert_eq!(report(&input, &standing(&input)).remote["far"], Vec::new());
+}
+
+#[test]
+fn who_lets_go_of_a_remote_task_says_nothing_of_its_services() {
+    let remote = |name: &str, up| TaskView { remote: true, network: Some(network(false)), ..task(name, up) };
+    let group = TaskGroup { services: vec![service("s", "9000", "auto", "far.example")], ..TaskGroup::default() };
+    let alloc = alloc(&[]);
+    let said = |tasks: &[TaskView], stopping| {
+        let input = Input { alloc: &alloc, group: &group, tasks, stopping, node_address: "n", interpolate: &plain };
+        report(&input, &standing(&input)).remote
+    };
+    assert_eq!(said(&[remote("a", true)], false)["a"].len(), 1);
+    // The allocation is stopped by a drain, while the next manager has not observed the instance.
+    assert!(said(&[remote("a", true)], true).is_empty());
+    // One of the group's instances is found before the other: no word on the service, which is kept with the first.
+    assert!(!said(&[remote("a", true), remote("b", false)], false).contains_key("a"));
+    assert_eq!(said(&[remote("a", true), remote("b", true)], false)["a"].len(), 1);
 }
