@@ -62,12 +62,22 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         handle: r.handle.clone(),
         adopt: r.adopt(),
         acknowledge: r.exit_acknowledged && role != RemoteRole::Observe,
-        verdict: r.verdict.clone(),
+        verdict: verdict_for(r, who),
         result: r.result.clone(),
         restarts: r.restarts,
         kill_signal: r.policy.kill_signal.clone(),
         kill_timeout: r.policy.kill_timeout,
     })
+}
+
+/// What an allocation is told of the end: an instance that was stopped to be made anew is no end for the allocation that the next one is for. It
+/// would take its task for killed, and the slot would move.
+fn verdict_for(r: &RemoteTask, who: Manager) -> RemoteVerdict {
+    let follows = r.next.as_ref().and_then(|next| next.manager).is_some_and(|m| m.alloc_id == who.alloc_id);
+    match &r.verdict {
+        RemoteVerdict::Stopped if follows => RemoteVerdict::Restarting { at: 0, reason: r.stop_reason.clone() },
+        verdict => verdict.clone(),
+    }
 }
 
 /// Every order that follows from the record.

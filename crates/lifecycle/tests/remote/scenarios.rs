@@ -671,3 +671,31 @@ fn a_failed_task_is_rescheduled_as_a_new_incarnation_with_new_counters() {
     assert_eq!(w.alive(0).len(), 1);
     w.assert_ok();
 }
+
+#[test]
+fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
+    let w = running(Config::default());
+    let step = transition(&slot_key(0), Some(&w.records[&0]), &Event::Restart { why: "a person asks".to_owned() }, cx());
+    let stopping = step.record.expect("it is being stopped");
+    let report = RemoteReport {
+        slot: slot_key(0),
+        incarnation: stopping.incarnation,
+        epoch: stopping.epoch,
+        provider: "fake".to_owned(),
+        observed: Observed::Exited { code: 143, signal: 0, oom_killed: false, reason: String::new(), at: 4 },
+        ..RemoteReport::default()
+    };
+    let ended = Event::Report { from: node_id(0), report: Box::new(report) };
+    // Between the end and the next incarnation the node is told of the end by an order.
+    let told = |record: &model::RemoteTask| {
+        let step = transition(&slot_key(0), Some(record), &ended, cx());
+        let record = step.record.expect("the provider has not let it go yet");
+        assert!(record.exit_acknowledged && record.verdict == RemoteVerdict::Stopped);
+        orders(&record).remove(0).1.verdict
+    };
+    assert!(matches!(told(&stopping), RemoteVerdict::Restarting { .. }), "its task would be taken for killed, and the slot would move");
+    // With another allocation to follow, it is the end of this one.
+    let mut replaced = stopping.clone();
+    replaced.next = Some(Box::new(wanted(1, 99, "fake")));
+    assert_eq!(told(&replaced), RemoteVerdict::Stopped);
+}
