@@ -19,6 +19,10 @@ const OUTPUT_MAX: usize = 16 << 20;
 /// The engine tells the exit code a moment after the output has ended.
 const CODE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a command whose client has gone is looked at until it has ended, and the first pause between two looks.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+
 /// A command that is under way; ended when dropped before it has ended by itself.
 struct Running {
     engine: Arc<Engine>,
@@ -44,20 +48,33 @@ impl Drop for Running {
         let (engine, container, id, mark) = (self.engine.clone(), self.container.clone(), self.id.clone(), self.mark.clone());
         let place = self.place;
         tokio::spawn(async move {
-            let Ok(state) = state(&engine, &id).await else { return };
-            if !state.running {
-                return;
-            }
-            if place == Place::Remote {
-                if let Err(error) = end_marked(&engine, &container, &mark).await {
-                    tracing::debug!(container, %error, "a command whose client has gone cannot be ended");
+            let begun = tokio::time::Instant::now();
+            let mut pause = FIRST_LOOK;
+            // The engine may only be starting it: the client can be gone before the engine says that it runs.
+            while begun.elapsed() < ENDED_WITHIN {
+                match state(&engine, &id).await {
+                    Ok(state) if state.running => end(&engine, &container, state.pid, place, &mark).await,
+                    Ok(state) if state.exit_code.is_some() => return,
+                    Ok(_) => {}
+                    Err(error) => tracing::debug!(container, %error, "a command whose client has gone cannot be looked at"),
                 }
-            } else if belongs(state.pid, &container)
-                && let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw)
-            {
-                let _ = kill_process(pid, Signal::KILL);
+                tokio::time::sleep(pause).await;
+                pause *= 2;
             }
+            tracing::debug!(container, "a command whose client has gone was not seen to end");
         });
+    }
+}
+
+async fn end(engine: &Engine, container: &str, pid: i64, place: Place, mark: &str) {
+    if place == Place::Remote {
+        if let Err(error) = end_marked(engine, container, mark).await {
+            tracing::debug!(container, %error, "a command whose client has gone cannot be ended");
+        }
+    } else if belongs(pid, container)
+        && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+    {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 

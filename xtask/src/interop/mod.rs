@@ -104,7 +104,8 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
             }
             Err(error) => {
                 failed.push(*name);
-                println!("interop {name}: FAILED: {error:#}");
+                // What happened comes first; the logs, which are its contexts, can be long.
+                println!("interop {name}: FAILED: {}\n{error:#}", error.root_cause());
             }
         }
     }
