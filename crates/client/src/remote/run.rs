@@ -401,7 +401,10 @@ impl RemoteLoop {
         self.watches.add(&self.ctx, &self.manager, &driver, incarnation, key, handle);
     }
 
+    /// Forgets what was held of a slot. A next order may have come behind the release in the same batch: then the slot stays, with nothing but that
+    /// order, and so does its stored record.
     async fn let_go(&mut self, key: &SlotKey) {
+        let mut again = None;
         if let Some(entry) = self.entries.remove(key) {
             if let Some(incarnation) = entry.watched {
                 self.watches.remove(incarnation);
@@ -410,12 +413,18 @@ impl RemoteLoop {
                 let ctx = self.ctx.clone();
                 tokio::spawn(async move { calls::let_go(&ctx, &driver, &handle).await });
             }
+            again = entry.slot.order().map(|order| order.alloc_id);
+            if again.is_some() {
+                self.entries.insert(key.clone(), Entry { slot: entry.slot, ..Entry::default() });
+            }
         }
         self.ctx.outbox.forget_slot(key);
         if let Some(interests) = self.interests.get(key) {
-            tell_released(interests.iter());
+            tell_released(interests.iter().filter(|i| Some(i.alloc.id) != again));
         }
-        if let Err(error) = self.ctx.store.commit(vec![Write::ForgetSlot(slot_name(key))]).await {
+        if again.is_none()
+            && let Err(error) = self.ctx.store.commit(vec![Write::ForgetSlot(slot_name(key))]).await
+        {
             tracing::warn!(slot = %key, %error, "the record of a released slot stays until the next start");
         }
     }

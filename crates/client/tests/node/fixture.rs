@@ -165,6 +165,14 @@ impl FakeServer {
         self.send(ToNodeMessage::RemoteOrders(RemoteOrders { released: vec![slot.to_owned()], ..RemoteOrders::default() }));
     }
 
+    /// Takes a slot from the node and gives it the next order in the same breath.
+    pub(crate) fn release_and_order(&self, order: &RemoteOrder) {
+        let slot = order.slot.to_string();
+        self.desired().orders.insert(slot.clone(), order.clone());
+        let orders_json = vec![node_rpc::to_json(order)];
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { full: false, orders_json, released: vec![slot] }));
+    }
+
     /// The newest report on a slot that fits.
     pub(crate) async fn report(&self, slot: &str, what: &str, fits: impl Fn(&RemoteReport) -> bool) -> RemoteReport {
         self.heard(what, |h| h.reports.get(slot)?.last().filter(|r| fits(r)).cloned()).await

@@ -103,6 +103,32 @@ async fn an_instance_outlives_its_managers_and_ends_by_order_only() {
     nothing_left(&rig).await;
 }
 
+/// A node that comes back is told that it has no slot any more, and right behind it that it is to stop one: both may be read together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_right_behind_a_release_is_followed() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    let slot = order.slot.to_string();
+    rig.server.order(&order);
+    rig.server.place(&a, &job);
+    let first = rig.server.report(&slot, "a running instance", running).await;
+    rig.server.forget_reports();
+    let mut stop = order.clone();
+    (stop.role, stop.desired, stop.epoch, stop.adopt) = (RemoteRole::Stop, DesiredRemote::Stop, 2, true);
+    (stop.alloc_id, stop.handle) = (model::AllocId::NIL, first.handle.clone());
+    rig.server.release_and_order(&stop);
+    let ended = rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    assert_eq!(ended.epoch, 2);
+    rig.server.forget_reports();
+    (stop.acknowledge, stop.handle) = (true, ended.handle);
+    rig.server.release_and_order(&stop);
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configuration_that_the_driver_refuses_is_reported_as_refused() {
     let rig = Rig::new().await;
