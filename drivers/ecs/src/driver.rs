@@ -419,6 +419,7 @@ impl Site {
 
     async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
         self.same_cluster(handle, false).await?;
+        // No job file comes here with another one: it is refused before the create.
         if !matches!(stop.signal.as_str(), "" | "SIGTERM") {
             tracing::warn!(signal = stop.signal, task = handle.arn, "ECS sends the signal that the image names; no other can be chosen");
         }

@@ -400,10 +400,15 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
         return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));
     }
+    let capabilities = driver.capabilities().unwrap_or_default();
+    if !capabilities.send_signals && !matches!(spec.kill_signal.as_str(), "" | "SIGTERM") {
+        let why = format!("driver {:?} cannot choose the signal that ends a task", spec.driver);
+        return Err(Preparation::Refused(format!("{why}: kill_signal {:?} would have no effect; leave it out", spec.kill_signal)));
+    }
     let node = ctx.node();
     let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());
     let nothing = BTreeMap::new();
-    let view = task_config::path_view(&driver.capabilities().unwrap_or_default());
+    let view = task_config::path_view(&capabilities);
     let dirs = AllocDirs::new(&ctx.config.alloc_dir, alloc.id).task(&task);
     let vars = crate::env::build(&EnvInput {
         alloc: &alloc,
@@ -432,7 +437,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         task: spec,
         run: &run,
         driver: &driver,
-        capabilities: &driver.capabilities().unwrap_or_default(),
+        capabilities: &capabilities,
         cgroup: None,
         template_env: &template_env,
     })
