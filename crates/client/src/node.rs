@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::{
     alloc::{
-        AllocCommand, AllocHandle, AllocLoop, AllocView,
+        AllocCommand, AllocEvent, AllocHandle, AllocLoop, AllocView,
         record::{AllocRecord, TaskRecord},
         run::Origin,
         sticky,
@@ -224,8 +224,11 @@ impl NodeLoop {
         };
         match handle(&self.allocs, id) {
             Some(handle) => {
-                let command =
-                    AllocCommand::DriverSaid { task: event.task_name.into(), message: event.message, annotations: event.annotations };
+                let command = AllocCommand::Event(AllocEvent::DriverSaid {
+                    task: event.task_name.into(),
+                    message: event.message,
+                    annotations: event.annotations,
+                });
                 let _ = handle.commands.send(command);
             }
             None => tracing::warn!(alloc = event.alloc_id, driver = event.driver, "a driver reports on an allocation that is not here"),

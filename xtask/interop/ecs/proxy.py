@@ -62,14 +62,6 @@ def told(call, body):
     return json.dumps(answer).encode()
 
 
-def missing(body):
-    """No task is known any more."""
-    answer = json.loads(body)
-    answer["failures"] = [{"arn": task["taskArn"], "reason": "MISSING"} for task in answer.get("tasks", [])]
-    answer["tasks"] = []
-    return json.dumps(answer).encode()
-
-
 def play(forward, request, answer):
     """Does what the command of a task says, as nobody else runs it: `exit CODE SECONDS`, or `print TEXT`."""
     overrides = request.get("overrides", {}).get("containerOverrides") or [{}]
@@ -180,8 +172,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.hang_up()
         if status == 200:
             content = told(call, content)
-            if do == "missing":
-                content = missing(content)
         self.answer(status, content)
 
 

@@ -387,10 +387,7 @@ fn damaged_record(world: &mut World, n: usize) -> Result<()> {
 }
 
 fn damaged_database(world: &mut World, n: usize) -> Result<()> {
-    if !Run::new("sqlite3", ["--version"]).succeeds() {
-        eprintln!("chaos damaged-database: there is no sqlite3 to damage a record with; left out");
-        return Ok(());
-    }
+    ensure!(Run::new("sqlite3", ["--version"]).succeeds(), "there is no sqlite3 to damage a record with: install it");
     let (job, process) = world.start_task(&Spec::endless().driver(driver(n)).restarts(1))?;
     let (other, second) = world.start_task(&Spec::endless().driver(driver(n)))?;
     let alloc = world.alloc_id(&job)?;

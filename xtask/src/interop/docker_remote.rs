@@ -10,6 +10,7 @@ use super::{
     cluster::{Agent, Role},
     docker::numbers,
     dockerd::{Daemon, IMAGE, install},
+    remote::{self, allocation, drain, healthy, running},
 };
 use crate::{
     local::{free_ports, kill, until},
@@ -79,7 +80,7 @@ fn certificates(dir: &Path) -> Result<()> {
 }
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &dyn Fn(&str) -> String) -> Result<()> {
-    until("a healthy driver over TLS", BOUND, || Ok((healthy(server)? == 1).then_some(())))?;
+    until("a healthy driver over TLS", BOUND, || Ok((healthy(server, "docker_remote")? == 1).then_some(())))?;
     let (status, text) = server.put_text("/v1/jobs", &job())?;
     ensure!(status == 200, "the job was refused: {status} {text}");
     let first = until("a running instance", BOUND, || running(server))?;
@@ -101,25 +102,25 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
 
     // A drain with room.
     nodes.push(Agent::start_as("docker-n2", Role::Node(server), &[], &plugin("client"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
-    let manager = manager(server)?;
+    until("two healthy drivers", BOUND, || Ok((healthy(server, "docker_remote")? == 2).then_some(())))?;
+    let manager = remote::manager(server)?;
     drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    until("another manager after the drain", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    until("another manager after the drain", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
     same(server, daemon, &container, "the drain")?;
     drain(server, &manager, Value::Null)?;
 
     // kill -9 of the manager with everything that belongs to it.
-    let manager = self::manager(server)?;
+    let manager = remote::manager(server)?;
     let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
     drop(nodes.remove(at));
-    until("another manager after kill -9", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    until("another manager after kill -9", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
     same(server, daemon, &container, "kill -9 of its node")?;
 
     // The engine goes and comes back: nothing is concluded from its silence.
     daemon.crash()?;
-    until("a driver that says that the engine is away", BOUND, || Ok((healthy(server)? == 0).then_some(())))?;
+    until("a driver that says that the engine is away", BOUND, || Ok((healthy(server, "docker_remote")? == 0).then_some(())))?;
     daemon.up()?;
-    until("a healthy driver with its engine", BOUND, || Ok((healthy(server)? >= 1).then_some(())))?;
+    until("a healthy driver with its engine", BOUND, || Ok((healthy(server, "docker_remote")? >= 1).then_some(())))?;
     same(server, daemon, &container, "kill -9 of the engine")?;
 
     // A stranger's certificate.
@@ -232,48 +233,6 @@ fn counts(server: &Agent, alloc: &str) -> Result<()> {
     let wanted: Vec<u64> = (1..=seen.len() as u64).collect();
     ensure!(seen == wanted, "lines are missing or there twice: {seen:?}");
     Ok(())
-}
-
-fn healthy(server: &Agent) -> Result<usize> {
-    let nodes = server.get("/v1/nodes")?;
-    Ok(nodes
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|n| n["Status"] == "ready" && n["Drivers"]["docker_remote"]["Healthy"] == true)
-        .count())
-}
-
-fn record(server: &Agent) -> Result<Value> {
-    Ok(server.get("/v1/remote/tasks")?.get(0).cloned().unwrap_or_default())
-}
-
-fn running(server: &Agent) -> Result<Option<Value>> {
-    let record = record(server)?;
-    Ok((record["Observed"]["State"] == "Running").then_some(record))
-}
-
-/// Name of the node that manages the instance.
-fn manager(server: &Agent) -> Result<String> {
-    let record = record(server)?;
-    let name = record["ManagerName"].as_str().unwrap_or_default();
-    ensure!(!name.is_empty(), "the instance has no manager: {record}");
-    Ok(name.to_owned())
-}
-
-/// Drains a node, or ends that and makes it eligible again.
-fn drain(server: &Agent, name: &str, spec: Value) -> Result<()> {
-    let nodes = server.get("/v1/nodes")?;
-    let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str().map(str::to_owned));
-    let id = id.with_context(|| format!("no node is called {name}"))?;
-    server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": spec.is_null()}))?;
-    Ok(())
-}
-
-fn allocation(server: &Agent) -> Result<String> {
-    let allocs = server.get("/v1/job/far/allocations")?;
-    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run");
-    found.and_then(|a| a["ID"].as_str().map(str::to_owned)).context("no running allocation")
 }
 
 fn one_container(daemon: &Daemon) -> Result<String> {

@@ -14,11 +14,12 @@ use super::{
     Verdict,
     cluster::{Agent, Role},
     go_driver::no_go,
+    remote::{self, allocation, drain, healthy, record, running},
     suite,
 };
 use crate::{
     local::{free_ports, kill, target_dir, until},
-    peer,
+    packages, peer,
     process::Run,
     workspace,
 };
@@ -51,7 +52,7 @@ pub(crate) fn check() -> Result<Verdict> {
     let tails: Vec<String> = [&server].into_iter().chain(&nodes).map(Agent::log_tail).collect();
     result.with_context(|| format!("the ends of the agents' logs:\n{}\n{}", tails.join("\n--\n"), cloud.log()))?;
     drop((nodes, server));
-    if Run::new("id", ["-u"]).output()?.trim() != "0" {
+    if !packages::is_root() {
         return Ok(Verdict::Skipped("everything passed but the part under a stock Nomad, which runs tasks as root only".into()));
     }
     if let Some(skipped) = no_go() {
@@ -72,7 +73,7 @@ fn stock(plugin: &Path, cloud: &Cloud) -> Result<()> {
 }
 
 fn under_nomad(agent: &mut Agent, cloud: &Cloud) -> Result<()> {
-    until("a healthy driver", BOUND, || Ok((healthy(agent)? == 1).then_some(())))?;
+    until("a healthy driver", BOUND, || Ok((healthy(agent, "ecs")? == 1).then_some(())))?;
     register(agent, &cloud.service(1))?;
     until("a running allocation", BOUND, || Ok(allocation(agent).ok()))?;
     let arn = cloud.one()?;
@@ -82,7 +83,7 @@ fn under_nomad(agent: &mut Agent, cloud: &Cloud) -> Result<()> {
     }
     same(agent, cloud, &arn, 2, "kill -9 of the plugin under Nomad")?;
     agent.crash_and_restart()?;
-    until("a healthy driver after kill -9 of Nomad", BOUND, || Ok((healthy(agent)? == 1).then_some(())))?;
+    until("a healthy driver after kill -9 of Nomad", BOUND, || Ok((healthy(agent, "ecs")? == 1).then_some(())))?;
     same(agent, cloud, &arn, 3, "kill -9 of Nomad")?;
     agent.delete("/v1/job/far")?;
     until("no task left", BOUND, || Ok(cloud.tasks("RUNNING")?.is_empty().then_some(())))
@@ -306,7 +307,7 @@ impl Cloud {
 }
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
-    until("a healthy driver", BOUND, || Ok((healthy(server)? == 1).then_some(())))?;
+    until("a healthy driver", BOUND, || Ok((healthy(server, "ecs")? == 1).then_some(())))?;
 
     // The service is full, then it loses its answer to the start: one task in the end.
     cloud.rules(json!([{"call": "RunTask", "do": "not_placed", "times": 1}, {"call": "RunTask", "do": "drop_reply", "times": 1}]))?;
@@ -323,22 +324,22 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -
 
     // A drain with room.
     nodes.push(node("ecs-n2", server, plugin, &cloud.plugin("good"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
-    let manager = self::manager(server)?;
+    until("two healthy drivers", BOUND, || Ok((healthy(server, "ecs")? == 2).then_some(())))?;
+    let manager = remote::manager(server)?;
     drain(server, &manager, json!({"Deadline": 60_000_000_000_i64}))?;
-    until("another manager after the drain", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    until("another manager after the drain", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
     same(server, cloud, &arn, 2, "the drain")?;
     drain(server, &manager, Value::Null)?;
 
     // kill -9 of the plugin, and of the manager with everything that belongs to it.
-    let manager = self::manager(server)?;
+    let manager = remote::manager(server)?;
     let at = nodes.iter().position(|n| n.name() == manager).context("no agent of ours is the manager")?;
     for (pid, _) in nodes[at].processes().iter().filter(|(_, c)| c.contains("plugins/ecs")) {
         kill(*pid)?;
     }
     same(server, cloud, &arn, 3, "kill -9 of the plugin")?;
     drop(nodes.remove(at));
-    until("another manager after kill -9", BOUND, || Ok(self::manager(server)?.ne(&manager).then_some(())))?;
+    until("another manager after kill -9", BOUND, || Ok(remote::manager(server)?.ne(&manager).then_some(())))?;
     same(server, cloud, &arn, 4, "kill -9 of its node")?;
 
     // Faults of the service: said, and nothing is concluded from them. Afterwards it is as before.
@@ -438,7 +439,7 @@ fn ends(server: &Agent, cloud: &Cloud) -> Result<()> {
 fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cloud: &Cloud) -> Result<()> {
     const COUNT: usize = 12;
     nodes.push(node("ecs-n5", server, plugin, &cloud.plugin("good"))?);
-    until("two healthy drivers", BOUND, || Ok((healthy(server)? == 2).then_some(())))?;
+    until("two healthy drivers", BOUND, || Ok((healthy(server, "ecs")? == 2).then_some(())))?;
     cloud.rules(json!([
         {"call": "RunTask", "do": "drop_reply", "times": 4},
         {"call": "RunTask", "do": "throttle", "times": 2},
@@ -526,43 +527,6 @@ fn same(server: &Agent, cloud: &Cloud, arn: &str, time: u64, after: &str) -> Res
         }
         Ok((text == wanted).then_some(()))
     })
-}
-
-fn healthy(server: &Agent) -> Result<usize> {
-    let nodes = server.get("/v1/nodes")?;
-    Ok(nodes.as_array().into_iter().flatten().filter(|n| n["Status"] == "ready" && n["Drivers"]["ecs"]["Healthy"] == true).count())
-}
-
-fn record(server: &Agent) -> Result<Value> {
-    Ok(server.get("/v1/remote/tasks")?.get(0).cloned().unwrap_or_default())
-}
-
-fn running(server: &Agent) -> Result<Option<Value>> {
-    let record = record(server)?;
-    Ok((record["Observed"]["State"] == "Running").then_some(record))
-}
-
-/// Name of the node that manages the instance.
-fn manager(server: &Agent) -> Result<String> {
-    let record = record(server)?;
-    let name = record["ManagerName"].as_str().unwrap_or_default();
-    ensure!(!name.is_empty(), "the instance has no manager: {record}");
-    Ok(name.to_owned())
-}
-
-/// Drains a node, or ends that and makes it eligible again.
-fn drain(server: &Agent, name: &str, spec: Value) -> Result<()> {
-    let nodes = server.get("/v1/nodes")?;
-    let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str().map(str::to_owned));
-    let id = id.with_context(|| format!("no node is called {name}"))?;
-    server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": spec.is_null()}))?;
-    Ok(())
-}
-
-fn allocation(server: &Agent) -> Result<String> {
-    let allocs = server.get("/v1/job/far/allocations")?;
-    let found = allocs.as_array().into_iter().flatten().find(|a| a["ClientStatus"] == "running" && a["DesiredStatus"] == "run");
-    found.and_then(|a| a["ID"].as_str().map(str::to_owned)).context("no running allocation")
 }
 
 fn register(server: &Agent, job: &Value) -> Result<()> {

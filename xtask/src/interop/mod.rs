@@ -15,6 +15,7 @@ mod go_conformance;
 mod go_driver;
 mod go_templates;
 mod registry;
+mod remote;
 mod ssh;
 mod stock_cli;
 mod stock_nomad;

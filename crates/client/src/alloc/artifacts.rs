@@ -28,7 +28,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{effects::Subject, machine::StartFailure, run::AllocCommand};
+use super::{
+    effects::Subject,
+    machine::{Event, StartFailure},
+    run::AllocCommand,
+};
 use crate::{
     context::now_ns,
     dirs::find_user,
@@ -81,7 +85,9 @@ pub(crate) async fn fetch(
     if missing.is_empty() {
         return Ok(());
     }
-    let _ = subject.notes.send(AllocCommand::Noted { task: subject.task.clone(), event: Box::new(events::downloading(now_ns())) });
+    let _ = subject
+        .notes
+        .send(AllocCommand::Event(Event::Noted { task: subject.task.clone(), event: Box::new(events::downloading(now_ns())) }));
     // What a former agent was at has ended or ends now: nobody else uses the staging directories.
     crate::leftovers::end_task(&subject.ctx.places, subject.alloc.id, &subject.task).await;
     fs::create_dir_all(&records).and_then(|()| remove_stages(&records)).map_err(setup)?;

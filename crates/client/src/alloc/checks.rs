@@ -15,7 +15,7 @@ use model::SlotKey;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{record::CheckRun, run::AllocCommand};
+use super::{machine::Event, record::CheckRun, run::AllocCommand};
 use crate::{
     context::{NodeContext, now_ns},
     remote,
@@ -68,7 +68,7 @@ pub(crate) fn start(
         loop {
             let (outcome, code, output) = run(&ctx, &asked).await;
             let run = CheckRun { code, output, at: now_ns() };
-            if commands.send(AllocCommand::Checked { key: key.clone(), outcome, run }).is_err() {
+            if commands.send(AllocCommand::Event(Event::Checked { key: key.clone(), outcome, run })).is_err() {
                 return;
             }
             tokio::time::sleep(asked.interval).await;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     artifacts,
-    machine::{Exit, Launched, StartFailure},
+    machine::{Event, Exit, Launched, StartFailure},
     run::AllocCommand,
     sticky, task_config, templates,
 };
@@ -43,7 +43,7 @@ impl Subject {
     /// Tells people. The loop may have ended.
     fn note(&self, message: String) {
         tracing::warn!(alloc = %self.alloc.id, task = %self.task, message, "told on the task");
-        let _ = self.notes.send(AllocCommand::DriverSaid { task: self.task.clone(), message, annotations: BTreeMap::new() });
+        let _ = self.notes.send(AllocCommand::Event(Event::DriverSaid { task: self.task.clone(), message, annotations: BTreeMap::new() }));
     }
 
     fn patience(&self) -> Duration {

@@ -13,5 +13,5 @@ pub(crate) mod sticky;
 pub(crate) mod task_config;
 pub(crate) mod templates;
 
-pub(crate) use machine::RemoteView;
+pub(crate) use machine::{Event as AllocEvent, RemoteView};
 pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};

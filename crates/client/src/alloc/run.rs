@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use lifecycle::checks::Outcome;
 use model::{AllocClientUpdate, Allocation, CheckResult, Job, TaskRunState, remote::slot_of};
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -17,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     checks::{self, Probe},
     effects::{self, Subject},
-    machine::{Effect, Event, Machine, Now, RemoteView},
-    record::{AllocRecord, CheckRun, TaskRecord},
+    machine::{Effect, Event, Machine, Now},
+    record::{AllocRecord, TaskRecord},
     services, templates,
 };
 use crate::{
@@ -54,45 +53,8 @@ pub(crate) enum AllocCommand {
         signal: String,
         reply: oneshot::Sender<Result<(), RequestError>>,
     },
-    Remote {
-        task: Arc<str>,
-        view: Box<RemoteView>,
-    },
-    RemoteReleased {
-        task: Arc<str>,
-    },
-    DriverSaid {
-        task: Arc<str>,
-        message: String,
-        annotations: BTreeMap<String, String>,
-    },
-    /// The node has something to tell of a task.
-    Noted {
-        task: Arc<str>,
-        event: Box<model::TaskEvent>,
-    },
-    /// Templates of the run have another content, and the job wants a restart then.
-    TemplatesChanged {
-        task: Arc<str>,
-        run: String,
-    },
-    /// A change of templates could not be made known to the run.
-    TemplateFailed {
-        task: Arc<str>,
-        run: String,
-        why: String,
-    },
-    /// A check has run.
-    Checked {
-        key: String,
-        outcome: Option<Outcome>,
-        run: CheckRun,
-    },
-    /// A service that should stand cannot be registered.
-    ServiceProblem {
-        service: String,
-        why: String,
-    },
+    /// Something has come to pass that its state depends on.
+    Event(Event),
 }
 
 /// What others see of an allocation.
@@ -274,16 +236,7 @@ impl AllocLoop {
             }
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
             AllocCommand::CutOff(is) => self.apply(Event::CutOff(is)).await,
-            AllocCommand::Remote { task, view } => self.apply(Event::Remote { task, view }).await,
-            AllocCommand::RemoteReleased { task } => self.apply(Event::RemoteReleased { task }).await,
-            AllocCommand::DriverSaid { task, message, annotations } => {
-                self.apply(Event::DriverSaid { task, message, annotations }).await;
-            }
-            AllocCommand::Noted { task, event } => self.apply(Event::Noted { task, event }).await,
-            AllocCommand::TemplatesChanged { task, run } => self.apply(Event::TemplatesChanged { task, run }).await,
-            AllocCommand::TemplateFailed { task, run, why } => self.apply(Event::TemplateFailed { task, run, why }).await,
-            AllocCommand::Checked { key, outcome, run } => self.apply(Event::Checked { key, outcome, run }).await,
-            AllocCommand::ServiceProblem { service, why } => self.apply(Event::ServiceProblem { service, why }).await,
+            AllocCommand::Event(event) => self.apply(event).await,
             AllocCommand::Restart { task, all, reply } => {
                 let answer = self.restart(task.as_deref(), all).await;
                 // The asker may have gone.
@@ -389,7 +342,7 @@ impl AllocLoop {
         for (service, why) in problems.iter().filter(|(s, why)| self.problems.get(*s) != Some(why)) {
             tracing::warn!(alloc = %self.machine.id(), service, why, "a service is not as its job wants it");
             // Takes effect with the next event; the loop itself is the receiver and does not go away meanwhile.
-            let _ = self.handle.commands.send(AllocCommand::ServiceProblem { service: service.clone(), why: why.clone() });
+            let _ = self.handle.commands.send(AllocCommand::Event(Event::ServiceProblem { service: service.clone(), why: why.clone() }));
         }
         self.problems.clone_from(problems);
     }

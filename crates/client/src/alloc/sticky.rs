@@ -7,7 +7,11 @@ use std::{fs, io, path::PathBuf};
 use model::TaskGroup;
 use tokio_util::sync::CancellationToken;
 
-use super::{effects::Subject, machine::StartFailure, run::AllocCommand};
+use super::{
+    effects::Subject,
+    machine::{Event, StartFailure},
+    run::AllocCommand,
+};
 use crate::{context::now_ns, dirs::AllocDirs, events};
 
 /// Waits for the end of the previous allocation and takes its data over. Nothing is done for groups without a sticky disk, or when the previous
@@ -26,7 +30,7 @@ pub(crate) async fn take_over(subject: &Subject, group: &TaskGroup, interrupted:
         if !view.borrow().over {
             let what = format!("Waiting for the previous allocation {} to end: its data is taken over", previous.short());
             let event = Box::new(events::setup(now_ns(), &what));
-            let _ = subject.notes.send(AllocCommand::Noted { task: subject.task.clone(), event });
+            let _ = subject.notes.send(AllocCommand::Event(Event::Noted { task: subject.task.clone(), event }));
         }
         tokio::select! {
             biased;

@@ -22,7 +22,7 @@ use super::{
     watch::Watches,
 };
 use crate::{
-    alloc::{AllocCommand, RemoteView},
+    alloc::{AllocCommand, AllocEvent, RemoteView},
     context::{NodeContext, now_ns},
     store::Write,
 };
@@ -480,7 +480,7 @@ impl RemoteLoop {
         let Some(interest) = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id)) else {
             return;
         };
-        let command = AllocCommand::Remote { task: interest.task.clone(), view: Box::new(view.clone()) };
+        let command = AllocCommand::Event(AllocEvent::Remote { task: interest.task.clone(), view: Box::new(view.clone()) });
         if interest.commands.send(command).is_ok() {
             entry.shown = Some(view);
         }
@@ -500,7 +500,7 @@ fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider
 fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {
     for interest in interests {
         // A loop that has ended needs no news.
-        let _ = interest.commands.send(AllocCommand::RemoteReleased { task: interest.task.clone() });
+        let _ = interest.commands.send(AllocCommand::Event(AllocEvent::RemoteReleased { task: interest.task.clone() }));
     }
 }
 

@@ -20,7 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::plan::{Attempt, Directories, Plan};
 pub(crate) use self::watch::watch;
-use super::{effects::Subject, machine::StartFailure, run::AllocCommand, task_config};
+use super::{
+    effects::Subject,
+    machine::{Event, StartFailure},
+    run::AllocCommand,
+    task_config,
+};
 use crate::{
     config::TemplateConfig,
     context::now_ns,
@@ -56,7 +61,7 @@ fn plan_of(subject: &Subject, group: &TaskGroup, task: &Task, capabilities: &Cap
 
 fn tell(subject: &Subject, event: model::TaskEvent) {
     // The loop may have ended.
-    let _ = subject.notes.send(AllocCommand::Noted { task: subject.task.clone(), event: Box::new(event) });
+    let _ = subject.notes.send(AllocCommand::Event(Event::Noted { task: subject.task.clone(), event: Box::new(event) }));
 }
 
 /// Renders everything before a start and waits for what is missing. Answers with the variables of templates with `env`.

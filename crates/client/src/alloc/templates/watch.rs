@@ -11,6 +11,7 @@ use super::{
 use crate::{
     alloc::{
         effects::{self, Subject},
+        machine::Event,
         run::AllocCommand,
     },
     context::now_ns,
@@ -209,7 +210,7 @@ async fn apply(
     if changes.iter().any(|c| c.planned.change == Change::Restart) {
         // Remembered by the start that follows; an agent that dies before it finds the change again.
         let (task, run) = (subject.task.clone(), run.to_owned());
-        let _ = subject.notes.send(AllocCommand::TemplatesChanged { task, run });
+        let _ = subject.notes.send(AllocCommand::Event(Event::TemplatesChanged { task, run }));
         return Ok(true);
     }
     let mut wanted: Vec<&Change> = changes.iter().map(|c| &c.planned.change).collect();
@@ -235,7 +236,7 @@ async fn apply(
         };
         if let Some(why) = failure {
             let (task, run) = (subject.task.clone(), run.to_owned());
-            let _ = subject.notes.send(AllocCommand::TemplateFailed { task, run, why });
+            let _ = subject.notes.send(AllocCommand::Event(Event::TemplateFailed { task, run, why }));
             return Ok(true);
         }
     }
