@@ -280,7 +280,8 @@ impl Reconciler<'_> {
             return Fate::Ignore;
         }
         if a.server_terminal() {
-            return if self.batch && a.ran_successfully() { Fate::Keep } else { Fate::Ignore };
+            let done = a.ran_successfully() && remote::has_done_all(self.state, a);
+            return if self.batch && done { Fate::Keep } else { Fate::Ignore };
         }
         match a.client_status {
             ClientStatus::Failed => self.fate_of_failed(group, a),

@@ -8,7 +8,7 @@ use model::{
     ids::{IncarnationId, SlotKey},
     job::{Job, TaskGroup},
     node::Node,
-    remote::RemoteTask,
+    remote::{RemoteTask, RemoteVerdict, slot_of},
 };
 use state::State;
 
@@ -20,6 +20,14 @@ pub(crate) fn has_remote(a: &Allocation) -> bool {
 /// All of its tasks run elsewhere: letting go of it stops nothing.
 pub(crate) fn only_remote(a: &Allocation) -> bool {
     !a.resources.tasks.is_empty() && a.resources.tasks.values().all(|t| t.remote)
+}
+
+/// Have its remote tasks come to their good end under it? That its node says no more than "dead" of a task can mean that it has let go of it.
+pub(crate) fn has_done_all(state: &State, a: &Allocation) -> bool {
+    a.resources.tasks.iter().filter(|(_, t)| t.remote).all(|(task, _)| {
+        // Without a record nothing is known to live: the node's word counts.
+        state.remote_task(&slot_of(a, task)).is_none_or(|r| r.alloc_id == a.id && r.verdict == RemoteVerdict::Complete)
+    })
 }
 
 /// What the instance of one task demands.

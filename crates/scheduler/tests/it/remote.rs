@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use model::{
-    IncarnationId, Job, Observed, RemoteTask, SlotKey,
-    remote::{Manager, RemoteHandle},
+    ClientStatus, IncarnationId, Job, Observed, RemoteTask, SlotKey,
+    remote::{Manager, RemoteHandle, RemoteVerdict},
 };
 use state::Change;
 
-use crate::world::{World, id_of, node_id, service};
+use crate::world::{World, batch, id_of, node_id, service};
 
 fn remote_job(count: i32) -> Job {
     let mut job = service(count);
@@ -27,6 +27,7 @@ fn running(w: &mut World, provider: &str, schema: u32) {
         r.handle = Some(RemoteHandle { schema, data: vec![1] });
         r.observed = Observed::Running;
         r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
+        r.alloc_id = a.id;
         w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
     }
 }
@@ -164,6 +165,44 @@ fn without_room_they_run_on_unmanaged() {
     w.run();
     assert_eq!(w.show(), "0:n2:v0 1:n2:v0");
     assert!(w.live().iter().all(|a| a.remote.len() == 1));
+}
+
+#[test]
+fn a_batch_that_was_let_go_of_is_not_done() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    let mut job = batch(1);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    running(&mut w, "a", 1);
+    let first = w.at(0).id;
+    w.drain("n1");
+    w.run();
+    // What a node reports of an allocation that it has let go of: its tasks are dead there, and none failed.
+    w.report(first, ClientStatus::Complete, None);
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    w.run();
+    assert_eq!(w.show(), "0:n2:v0", "its instance runs on: somebody has to manage it");
+    assert_eq!(w.at(0).remote.len(), 1, "the instance is carried over");
+    // The next manager is lost; the first one's report must not count as the end either.
+    running(&mut w, "a", 1);
+    w.node("n3 driver=ecs:a:1-1:0:0");
+    w.down("n2");
+    w.run();
+    assert_eq!(w.show(), "0:n3:v0");
+    // Its good end under the last one counts once, and stays so on a drain.
+    running(&mut w, "a", 1);
+    let last = w.at(0).id;
+    for r in w.state.clone().remote_tasks() {
+        let mut r = RemoteTask::clone(r);
+        r.observed = Observed::Exited { code: 0, signal: 0, oom_killed: false, reason: String::new(), at: 1 };
+        r.verdict = RemoteVerdict::Complete;
+        w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+    }
+    w.report(last, ClientStatus::Complete, None);
+    w.node("n4 driver=ecs:a:1-1:0:0");
+    w.drain("n3");
+    let d = w.run();
+    assert!(d.plan.placements.is_empty(), "{d:?}");
 }
 
 #[test]
