@@ -33,6 +33,7 @@ use crate::{
     node::{self, Allocs, Known, NodeCommand, NodeLoop},
     outbox::Outbox,
     remote::{RemoteLoop, RemoteManager},
+    service_watch::ServiceWatches,
     session::{Session, SessionStatus},
     stats::TaskStatsCache,
     store::{CGROUP_PARENT, LocalStore, Write},
@@ -108,6 +109,7 @@ impl Client {
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let allocs = Allocs::default();
         let status = Arc::new(Mutex::new(SessionStatus::default()));
+        let discovery = Discovery::new(config.region.clone(), status.clone());
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
             store,
@@ -117,7 +119,8 @@ impl Client {
             places: Places::of(&config),
             remote,
             lease: Lease::default(),
-            discovery: Discovery::new(config.region.clone(), status.clone()),
+            services: ServiceWatches::new(discovery.clone()),
+            discovery,
             inherited,
             cpu: facts.cpu,
             stop: CancellationToken::new(),

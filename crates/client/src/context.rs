@@ -26,6 +26,7 @@ use crate::{
     node::{self, Allocs},
     outbox::Outbox,
     remote::RemoteManager,
+    service_watch::ServiceWatches,
     store::LocalStore,
 };
 
@@ -42,6 +43,8 @@ pub(crate) struct NodeContext {
     pub(crate) lease: Lease,
     /// Services of the cluster, for what tasks are told of them.
     pub(crate) discovery: Discovery,
+    /// Those of them that templates read.
+    pub(crate) services: ServiceWatches,
     /// The agent's environment as tasks may see it.
     pub(crate) inherited: BTreeMap<String, String>,
     pub(crate) cpu: Cpu,

@@ -55,7 +55,22 @@ impl Discovery {
         name: &str,
         index: StoreIndex,
     ) -> Result<(Vec<ServiceRegistration>, StoreIndex), DiscoveryError> {
-        let answer = self.client()?.service(name, &options(namespace, index)).await?;
+        self.chosen(namespace, name, None, index).await
+    }
+
+    /// As [`Self::service`]; `choose` is `NUMBER|KEY`: so many places, the same ones for the same key while they last.
+    pub(crate) async fn chosen(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        choose: Option<&str>,
+        index: StoreIndex,
+    ) -> Result<(Vec<ServiceRegistration>, StoreIndex), DiscoveryError> {
+        let mut options = options(namespace, index);
+        if let Some(choose) = choose {
+            options = options.with("choose", choose);
+        }
+        let answer = self.client()?.service(name, &options).await?;
         Ok((answer.value, answer.meta.index))
     }
 

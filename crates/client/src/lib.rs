@@ -37,6 +37,7 @@ mod metadata;
 mod node;
 mod outbox;
 mod remote;
+mod service_watch;
 mod session;
 mod stats;
 mod store;

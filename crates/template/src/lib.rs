@@ -19,6 +19,7 @@ mod lexer;
 mod machine;
 mod parser;
 mod print;
+mod services;
 mod value;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ use std::collections::BTreeSet;
 pub use env_file::parse_env;
 pub use error::Error;
 pub use funcs::{REFUSED, Refused, function_names};
+pub use services::{ServiceName, ServicePlace, ServiceQuery};
 
 /// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find everything that it waits for.
 pub trait Source {
@@ -33,6 +35,10 @@ pub trait Source {
     fn env(&self, name: &str) -> Option<String>;
     /// The content of a file.
     fn file(&mut self, path: &str) -> Lookup<Vec<u8>>;
+    /// The places of a service; none are an answer as well.
+    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>>;
+    /// All services, of the task's region or another one.
+    fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>>;
 }
 
 /// An answer of a [`Source`].

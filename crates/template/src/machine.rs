@@ -410,6 +410,10 @@ impl<'a> Machine<'a> {
         match value {
             Value::Map(map) => match map.entries.get(name.as_bytes()) {
                 Some(found) => Ok(found.clone()),
+                None if map.record => {
+                    let names: Vec<_> = map.entries.keys().map(|k| String::from_utf8_lossy(k)).collect();
+                    Err(Fault::new(at, format!("there is no field {name}; there are {}", names.join(", "))))
+                }
                 None if self.settings.error_on_missing_key => Err(Fault::new(at, format!("the map has no entry for the key {name:?}"))),
                 None if map.of_strings => Ok(Value::text("")),
                 None => Ok(Value::Nil),

@@ -33,6 +33,8 @@ pub(crate) struct Map {
     pub(crate) entries: BTreeMap<Rc<[u8]>, Value>,
     /// Values are strings: a missing key reads as an empty one.
     pub(crate) of_strings: bool,
+    /// A thing with fixed fields: another name is a mistake.
+    pub(crate) record: bool,
     depth: u16,
 }
 
@@ -74,11 +76,17 @@ impl Value {
     /// Fails when it is nested too deep.
     pub(crate) fn map(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
         let depth = deeper(entries.values())?;
-        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, depth })))
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: false, depth })))
+    }
+
+    /// Fails when it is nested too deep.
+    pub(crate) fn record(entries: BTreeMap<Rc<[u8]>, Value>) -> Result<Self, String> {
+        let depth = deeper(entries.values())?;
+        Ok(Self::Map(Rc::new(Map { entries, of_strings: false, record: true, depth })))
     }
 
     pub(crate) fn string_map(entries: BTreeMap<Rc<[u8]>, Value>) -> Self {
-        Self::Map(Rc::new(Map { entries, of_strings: true, depth: 1 }))
+        Self::Map(Rc::new(Map { entries, of_strings: true, record: false, depth: 1 }))
     }
 
     fn depth(&self) -> u16 {

@@ -1,7 +1,7 @@
 //! Every case of golden.json, which a Go program made with text/template and consul-template: the same text, or an error in both.
 
 use serde_json::Value;
-use template::{Limits, Lookup, Outcome, Settings, Source, Syntax, Template};
+use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
 
 struct Environment;
 
@@ -15,6 +15,14 @@ impl Source for Environment {
     }
 
     fn file(&mut self, _: &str) -> Lookup<Vec<u8>> {
+        Lookup::Missing
+    }
+
+    fn service(&mut self, _: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        Lookup::Missing
+    }
+
+    fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
         Lookup::Missing
     }
 }

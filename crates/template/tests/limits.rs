@@ -1,7 +1,7 @@
 //! No text makes the engine panic, hang or eat memory: generated texts, and those that were made to do it.
 
 use proptest::prelude::*;
-use template::{Limits, Lookup, Outcome, Settings, Source, Syntax, Template};
+use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
 
 struct Nothing;
 
@@ -17,6 +17,27 @@ impl Source for Nothing {
             "outside" => Lookup::Refused("it lies outside".into()),
             _ => Lookup::Missing,
         }
+    }
+
+    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        let place = |n: i64| ServicePlace {
+            id: format!("id-{n}"),
+            name: query.name.clone(),
+            address: format!("10.0.0.{n}"),
+            port: 8000 + n,
+            tags: if n == 1 { vec!["b".into(), "a".into()] } else { Vec::new() },
+            ..ServicePlace::default()
+        };
+        match query.name.as_str() {
+            "web" => Lookup::Known((1..=query.choose.as_ref().map_or(3, |(count, _)| i64::from(*count))).map(place).collect()),
+            "none" => Lookup::Known(Vec::new()),
+            "elsewhere" => Lookup::Refused("there are no other regions".into()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        Lookup::Known(vec![ServiceName { name: "web".into(), tags: vec!["b".into(), "a".into()] }])
     }
 }
 
@@ -252,5 +273,32 @@ fn times_are_told_in_go_layouts() {
         ("\"Monday, 02-January-06 002 Month\"", "Friday, 13-February-09 044 Month"),
     ] {
         assert_eq!(render(&format!("{{{{ timestamp {layout} }}}}")), Ok(wanted.into()));
+    }
+}
+
+#[test]
+fn services_are_read_from_the_source() {
+    for (text, wanted) in [
+        ("{{ range nomadService \"web\" }}{{ .Address }}:{{ .Port }} {{ end }}", "10.0.0.1:8001 10.0.0.2:8002 10.0.0.3:8003 "),
+        ("{{ range nomadService 2 \"key\" \"web\" }}{{ .ID }} {{ end }}", "id-1 id-2 "),
+        ("{{ range \"a.web\" | nomadService }}{{ .ID }} {{ .Tags | join \",\" }}{{ end }}", "id-1 a,b"),
+        ("{{ range nomadService \"none\" }}x{{ else }}nobody{{ end }}", "nobody"),
+        ("{{ range nomadServices }}{{ .Name }} {{ .Tags }}{{ end }}", "web [a b]"),
+        ("{{ with nomadService \"web\" }}{{ (index . 0).Name }}{{ end }}", "web"),
+    ] {
+        assert_eq!(render(text).as_deref(), Ok(wanted), "{text}");
+    }
+    for (text, part) in [
+        ("{{ range nomadService \"new\" }}{{ .Address }}{{ end }}", "waits for {\"nomadService(new)\"}"),
+        ("{{ (index (nomadService \"new\") 0).Address }}", "waits for {\"nomadService(new)\"}"),
+        ("{{ range nomadService \"web\" }}{{ .Adress }}{{ end }}", "there is no field Adress; there are Address,"),
+        ("{{ nomadService \"elsewhere\" }}", "there are no other regions"),
+        ("{{ nomadService 2 \"web\" }}", "or a number, a key and the name"),
+        ("{{ nomadService 0 \"key\" \"web\" }}", "argument 1 must be a number of places above 0"),
+        ("{{ nomadService \"web|passing\" }}", "is no query for a service"),
+        ("{{ nomadServices \"eu\" }}", "is not of the form @REGION"),
+    ] {
+        let said = render(text).expect_err(text);
+        assert!(said.contains(part), "{text}: {said}");
     }
 }

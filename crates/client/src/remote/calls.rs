@@ -421,10 +421,12 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         view,
         inherited: &nothing,
     });
-    let (work, settings) = (spec.clone(), ctx.config.templates.clone());
-    let rendered = tokio::task::spawn_blocking(move || templates::bundle(&work, &settings, &dirs, view, &vars)).await;
-    let (mut files, template_env) =
-        rendered.map_err(|e| Preparation::Later(format!("rendering broke off: {e}")))?.map_err(Preparation::Refused)?;
+    let services = templates::TaskServices::new(ctx.services.clone(), alloc.namespace.clone(), ctx.config.region.clone());
+    let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, services).await;
+    let (mut files, template_env) = bundled.map_err(|unbundled| match unbundled {
+        templates::Unbundled::Refused(why) => Preparation::Refused(why),
+        templates::Unbundled::Later(why) => Preparation::Later(why),
+    })?;
     let (mut config, _) = task_config::build(&task_config::Input {
         config: &ctx.config,
         node: &node,

@@ -44,6 +44,7 @@ struct Desired {
     lease_ms: u64,
     heartbeat_ms: u64,
     mute: bool,
+    http: String,
 }
 
 struct Shared {
@@ -122,6 +123,11 @@ impl FakeServer {
     /// Heartbeats are no longer answered.
     pub(crate) fn mute(&self, mute: bool) {
         self.desired().mute = mute;
+    }
+
+    /// Where sessions that begin from now on are told that the server answers HTTP.
+    pub(crate) fn http(&self, addr: &str) {
+        addr.clone_into(&mut self.desired().http);
     }
 
     /// Forgets an allocation.
@@ -248,7 +254,7 @@ impl Shared {
                     lease_ms: desired.lease_ms,
                     heartbeat_interval_ms: if desired.heartbeat_ms > 0 { desired.heartbeat_ms } else { (desired.lease_ms / 4).max(20) },
                     server_version: "test".into(),
-                    ..Welcome::default()
+                    http_addr: desired.http.clone(),
                 }));
                 let placed: Vec<_> = desired.allocs.values().cloned().collect();
                 answer(ToNodeMessage::Allocs(self::message(&placed, true)));

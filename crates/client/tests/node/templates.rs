@@ -1,12 +1,17 @@
 //! Templates with real tasks: rendered before the start, waited for, rendered again, and what follows a change.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use model::{
     AllocId, ClientStatus, GoDuration, Task,
     task::{ChangeScript, Template},
 };
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::watch,
+};
 
 use crate::fixture::{Rig, alloc, end, eventually, kinds, restarts, task};
 
@@ -172,6 +177,98 @@ async fn changes_are_made_known_as_the_job_wants() {
     };
     rig.server.alloc(a.id, "the events of the changes", events).await;
     end(&rig, node).await;
+}
+
+/// A registry with one service: its ports are known once the index is above 0, and a read of the present index waits.
+struct Registry {
+    state: watch::Sender<(u64, Vec<u16>)>,
+    addr: String,
+    serving: tokio::task::JoinSet<()>,
+}
+
+impl Registry {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("address").to_string();
+        let state = watch::Sender::new((0_u64, Vec::<u16>::new()));
+        let mut serving = tokio::task::JoinSet::new();
+        let states = state.subscribe();
+        serving.spawn(async move {
+            // Ends with its connections.
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut state = states.clone();
+                connections.spawn(async move {
+                    let mut asked = vec![0; 4096];
+                    while let Ok(n @ 1..) = stream.read(&mut asked).await {
+                        let request = String::from_utf8_lossy(&asked[..n]).into_owned();
+                        assert!(request.starts_with("GET /v1/service/web?"), "{request}");
+                        let of = request.split_once("index=").and_then(|(_, r)| r.split(['&', ' ']).next()?.parse().ok()).unwrap_or(0);
+                        let Ok((index, ports)) = state.wait_for(|(now, _)| *now > of).await.map(|s| s.clone()) else { return };
+                        let rows: Vec<_> = ports.iter().map(|p| json!({"ID": p.to_string(), "ServiceName": "web", "Port": p})).collect();
+                        let body = serde_json::to_string(&rows).expect("JSON");
+                        let head = format!("HTTP/1.1 200 OK\r\nx-nomad-index: {index}\r\ncontent-length: {}\r\n\r\n", body.len());
+                        if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { state, addr, serving }
+    }
+
+    fn set(&self, ports: &[u16]) {
+        self.state.send_modify(|(index, at)| (*index, *at) = (*index + 1, ports.to_vec()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_are_waited_for_followed_and_kept_while_no_server_answers() {
+    let rig = Rig::new().await;
+    let mut registry = Registry::start().await;
+    rig.server.http(&registry.addr);
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let data = "{{ range nomadService \"web\" }}{{ .Port }} {{ else }}nobody{{ end }}";
+    let run = "echo \"$$ $(cat local/out)\" >> $NOMAD_ALLOC_DIR/data/$NOMAD_TASK_NAME; exec sleep 600";
+    let mut restarted = sh("restarted", run);
+    restarted.templates = vec![template("local/out", data, "restart")];
+    let mut silent = sh("silent", run);
+    silent.templates = vec![template("local/out", data, "noop")];
+    silent.restart = Some(restarts(5));
+    let (a, job) = alloc("service", vec![restarted, silent]);
+    rig.server.place(&a, &job);
+    let missing = |u: &model::AllocClientUpdate| {
+        u.task_states.values().all(|t| t.events.iter().any(|e| e.kind == "Template" && e.display_message == "Missing: nomadService(web)"))
+    };
+    rig.server.alloc(a.id, "the events of missing services", missing).await;
+
+    registry.set(&[81]);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let runs = |task: &str| {
+        let all = text(&rig, a.id, &format!("alloc/data/{task}"));
+        all.lines()
+            .filter_map(|l| l.split_once(' ').map(|(pid, said)| (pid.parse().expect("pid"), said.to_owned())))
+            .collect::<Vec<(i32, String)>>()
+    };
+    let said = |task: &str| runs(task).into_iter().map(|(_, said)| said).collect::<Vec<_>>();
+    eventually("the first runs", || said("restarted") == ["81 "] && said("silent") == ["81 "]).await;
+    registry.set(&[81, 82]);
+    eventually("the second run", || said("restarted") == ["81 ", "81 82 "]).await;
+    eventually("the silent file", || text(&rig, a.id, "silent/local/out") == "81 82 ").await;
+    registry.set(&[]);
+    eventually("the third run", || said("restarted").last().is_some_and(|s| s == "nobody")).await;
+    eventually("the silent file", || text(&rig, a.id, "silent/local/out") == "nobody").await;
+    assert_eq!(runs("silent").len(), 1, "nothing follows a change there");
+
+    // Nobody answers any more: what is known stays, also for a task that is started again.
+    registry.serving.shutdown().await;
+    let silent = runs("silent").last().expect("a run").0;
+    rustix::process::kill_process(rustix::process::Pid::from_raw(silent).expect("pid"), rustix::process::Signal::KILL).expect("killed");
+    eventually("the run after a failure", || said("silent") == ["81 ", "nobody"]).await;
+    assert_eq!(said("restarted"), ["81 ", "81 82 ", "nobody"]);
+    tokio::time::timeout(Duration::from_secs(20), end(&rig, node)).await.expect("an end that waits for nobody");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

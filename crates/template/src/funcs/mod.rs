@@ -5,6 +5,7 @@ mod collections;
 mod math;
 mod parse;
 mod refused;
+mod services;
 mod sprig;
 mod text;
 
@@ -72,7 +73,8 @@ const fn f(name: &'static str, least: usize, most: usize, run: fn(&mut Call<'_, 
 /// As many arguments as people like.
 const MANY: usize = usize::MAX;
 
-const TABLES: [&[Function]; 6] = [builtin::TABLE, collections::TABLE, math::TABLE, parse::TABLE, sprig::TABLE, text::TABLE];
+const TABLES: [&[Function]; 7] =
+    [builtin::TABLE, collections::TABLE, math::TABLE, parse::TABLE, services::TABLE, sprig::TABLE, text::TABLE];
 
 /// What a name stands for.
 pub(crate) enum Found {

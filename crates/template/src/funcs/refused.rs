@@ -16,10 +16,6 @@ pub const REFUSED: &[Refused] = &[
         reason: "there is no store of variables yet; pass values through the env block or a file",
     },
     Refused {
-        functions: &["nomadService", "nomadServices"],
-        reason: "templates do not read the service registry yet; give the address in the env block",
-    },
-    Refused {
         functions: &[
             "key",
             "keyExists",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start ── render until nothing is missing ── write ── remember ── driver
-//! running ─ files that were read have changed ─ render ─ write ─ splay ─ restart | signal | script ─ remember
+//! running ─ files or services that were read have changed ─ render ─ write ─ splay ─ restart | signal | script ─ remember
 //! ```
 //!
 //! A result counts as applied when the change it asks for has been made: an agent that dies in between makes it again.
@@ -10,6 +10,7 @@
 mod files;
 mod plan;
 mod record;
+mod services;
 mod watch;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -19,7 +20,7 @@ use model::{Task, TaskGroup};
 use tokio_util::sync::CancellationToken;
 
 use self::plan::{Attempt, Directories, Plan};
-pub(crate) use self::watch::watch;
+pub(crate) use self::{services::TaskServices, watch::watch};
 use super::{
     effects::Subject,
     machine::{Event, StartFailure},
@@ -34,7 +35,7 @@ use crate::{
     events,
 };
 
-/// Data may be missing this long before people are told.
+/// Data may be missing this long before people are told, and before a task that runs is looked at without services.
 const TELL_AFTER: Duration = Duration::from_secs(3);
 
 /// A task's templates on this node.
@@ -56,7 +57,8 @@ fn plan_of(subject: &Subject, group: &TaskGroup, task: &Task, capabilities: &Cap
             inherited: &ctx.inherited,
         })
     };
-    Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host))
+    let services = TaskServices::new(ctx.services.clone(), subject.alloc.namespace.clone(), ctx.config.region.clone());
+    Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host), services)
 }
 
 fn tell(subject: &Subject, event: model::TaskEvent) {
@@ -79,7 +81,9 @@ pub(crate) async fn render(
     let plan = Arc::new(plan_of(subject, group, task, capabilities).map_err(|why| failed(why, false))?);
     let begin = tokio::time::Instant::now();
     let mut told = String::new();
+    let mut services = plan.services.version();
     loop {
+        services.mark_unchanged();
         let now = now_ns();
         let work = plan.clone();
         let outcome = tokio::task::spawn_blocking(move || first(&work, now)).await;
@@ -95,6 +99,7 @@ pub(crate) async fn render(
         tokio::select! {
             () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
             () = tokio::time::sleep(subject.ctx.config.templates.poll) => {}
+            Ok(()) = services.changed() => {}
         }
     }
 }
@@ -134,34 +139,75 @@ fn first(plan: &Plan, now: i64) -> Result<First, (String, bool)> {
     Ok(First::Done(variables))
 }
 
-/// Templates of a task that runs elsewhere: files that travel with it, and variables. Their data cannot change there, so no change is ever made.
-/// Blocking.
-pub(crate) fn bundle(
+/// Why templates did not become a bundle.
+#[derive(Debug)]
+pub(crate) enum Unbundled {
+    /// They never will.
+    Refused(String),
+    /// Data is missing that may come.
+    Later(String),
+}
+
+/// What a task that runs elsewhere is given: files that travel with it, and variables.
+pub(crate) type Bundled = (Vec<BundleFile>, BTreeMap<String, String>);
+
+/// Templates of a task that runs elsewhere. What they are made from is waited for, not for long: the caller asks again. Nothing follows a later
+/// change, so a template of services is refused when its job wants something to.
+pub(crate) async fn bundle(
     task: &Task,
     config: &TemplateConfig,
     dirs: &TaskDirs,
     view: PathView,
     vars: &hcl_lang::Vars,
-) -> Result<(Vec<BundleFile>, BTreeMap<String, String>), String> {
-    let plan = Plan::new(task, config, dirs, view, vars, vars)?;
+    services: TaskServices,
+) -> Result<Bundled, Unbundled> {
+    let plan = Arc::new(Plan::new(task, config, dirs, view, vars, vars, services).map_err(Unbundled::Refused)?);
+    let begin = tokio::time::Instant::now();
+    let mut version = plan.services.version();
+    loop {
+        version.mark_unchanged();
+        let work = plan.clone();
+        let bundled = tokio::task::spawn_blocking(move || bundle_now(&work)).await;
+        match bundled.unwrap_or_else(|e| Err(Unbundled::Later(format!("rendering broke off: {e}")))) {
+            Err(Unbundled::Later(_)) if plan.services.unknown() && begin.elapsed() < TELL_AFTER => {
+                let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
+            }
+            bundled => return bundled,
+        }
+    }
+}
+
+fn bundle_now(plan: &Plan) -> Result<Bundled, Unbundled> {
     let now = now_ns();
     let mut files = Vec::new();
     let mut variables = BTreeMap::new();
     for planned in &plan.templates {
-        let refused = |why: &str| format!("template {:?}: {why}", planned.name);
+        let named = |why: &str| format!("template {:?}: {why}", planned.name);
+        let refused = |why: &str| Unbundled::Refused(named(why));
         if planned.destination.shared {
             return Err(refused("the task runs where no directory is shared with others; choose a destination below local or secrets"));
         }
         if planned.look.uid.is_some() || planned.look.gid.is_some() {
             return Err(refused("uid and gid are users of this node and mean nothing where the task runs; leave them out"));
         }
-        let rendered = match plan::render(&plan, planned, None, now) {
+        let follows = planned.change != plan::Change::Noop && !planned.once;
+        let attempt = plan::render(plan, planned, None, now);
+        let (Attempt::Ready(plan::Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) = &attempt;
+        if follows && !inputs.services.is_empty() {
+            let why = "it reads services, and nothing follows their changes where the task runs";
+            return Err(refused(&format!("{why}; write change_mode = \"noop\" (or once = true), or let the workload ask the registry")));
+        }
+        let rendered = match attempt {
             Attempt::Ready(rendered) => rendered,
-            Attempt::Waiting(what, _) => return Err(refused(&format!("waits for {}", what.into_iter().collect::<Vec<_>>().join(", ")))),
+            Attempt::Waiting(what, inputs) => {
+                let why = format!("waits for {}", what.into_iter().collect::<Vec<_>>().join(", "));
+                // Services come; files do not.
+                return Err(if inputs.services.is_empty() { refused(&why) } else { Unbundled::Later(named(&why)) });
+            }
             Attempt::Failed(why, _) => return Err(refused(&why)),
         };
         if planned.env {
-            variables.extend(plan::variables(planned, &rendered.content)?);
+            variables.extend(plan::variables(planned, &rendered.content).map_err(Unbundled::Refused)?);
         }
         let path = planned.destination.path.display().to_string();
         files.push(BundleFile { path, mode: planned.look.mode, data: rendered.content });
@@ -176,21 +222,25 @@ mod tests {
     use model::{AllocId, task::Template};
 
     use super::*;
+    use crate::service_watch::ServiceWatches;
 
-    fn bundled(one: Template) -> Result<(Vec<BundleFile>, BTreeMap<String, String>), String> {
+    async fn bundled(one: Template) -> Result<Bundled, Unbundled> {
         let task = Task { name: "t".into(), templates: vec![one], ..Task::default() };
         let vars = hcl_lang::Vars { env: [("WHO".to_owned(), "me".to_owned())].into(), ..hcl_lang::Vars::default() };
         let dirs = crate::dirs::AllocDirs::new(Path::new("/d"), AllocId(uuid::Uuid::from_u128(1))).task("t");
-        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars)
+        let discovery = crate::Discovery::new("global".into(), Arc::default());
+        let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
+        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, services).await
     }
 
     fn template(destination: &str, data: &str) -> Template {
         Template { destination: Some(destination.into()), data: Some(data.into()), perms: Some("0600".into()), ..Template::default() }
     }
 
-    #[test]
-    fn templates_of_remote_tasks_travel_with_them() {
-        let (files, variables) = bundled(Template { env: Some(true), ..template("secrets/x", "A={{ env \"WHO\" }}") }).expect("bundled");
+    #[tokio::test]
+    async fn templates_of_remote_tasks_travel_with_them() {
+        let with_env = Template { env: Some(true), ..template("secrets/x", "A={{ env \"WHO\" }}") };
+        let (files, variables) = bundled(with_env).await.expect("bundled");
         assert_eq!(
             files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())).collect::<Vec<_>>(),
             [("secrets/x", 0o600, &b"A=me"[..])]
@@ -199,10 +249,16 @@ mod tests {
         for (one, part) in [
             (template("local/x", "{{ file \"local/y\" }}"), "no directory for it"),
             (Template { source: Some("local/y".into()), data: None, ..template("local/x", "") }, "its source is a file"),
+            (template("local/x", "{{ nomadServices }}"), "nothing follows their changes"),
+            (template("local/x", "{{ nomadService \"web@eu\" }}"), "belongs to the region \"global\""),
             (Template { uid: Some(0), ..template("local/x", "") }, "users of this node"),
             (template("/d/00000000-0000-0000-0000-000000000001/alloc/x", ""), "shared"),
         ] {
-            assert!(bundled(one).expect_err(part).contains(part), "{part}");
+            let refused = bundled(one).await;
+            assert!(matches!(&refused, Err(Unbundled::Refused(why)) if why.contains(part)), "{part}: {refused:?}");
         }
+        // No server is heard here: the creation is tried again.
+        let later = bundled(Template { change_mode: Some("noop".into()), ..template("local/x", "{{ nomadService \"web\" }}") }).await;
+        assert!(matches!(&later, Err(Unbundled::Later(why)) if why.contains("nomadService(web), services cannot be read")), "{later:?}");
     }
 }

@@ -4,16 +4,25 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Component, Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use hcl_lang::{Vars, interpolate};
 use model::{Task, template_rules::change_mode};
 use sha2::{Digest, Sha256};
-use template::{Lookup, Outcome, Settings, Source, Syntax};
+use template::{Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax};
 
-use super::files::{Look, Root, Stamp};
-use crate::{config::TemplateConfig, dirs::TaskDirs, env::PathView};
+use super::{
+    files::{Look, Root, Stamp},
+    services::TaskServices,
+};
+use crate::{
+    config::TemplateConfig,
+    dirs::TaskDirs,
+    env::PathView,
+    service_watch::{ServiceData, ServiceKey},
+};
 
 /// The directories of a task that templates read and write.
 #[derive(Debug)]
@@ -113,6 +122,7 @@ pub(super) struct Plan {
     pub(super) dirs: TaskDirs,
     pub(super) view: PathView,
     pub(super) sandbox: bool,
+    pub(super) services: Arc<TaskServices>,
 }
 
 impl Plan {
@@ -124,9 +134,11 @@ impl Plan {
         view: PathView,
         vars: &Vars,
         host: &Vars,
+        services: TaskServices,
     ) -> Result<Self, String> {
         let templates = task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
-        Ok(Self { templates, env: vars.env.clone(), dirs: dirs.clone(), view, sandbox: !config.disable_file_sandbox })
+        let sandbox = !config.disable_file_sandbox;
+        Ok(Self { templates, env: vars.env.clone(), dirs: dirs.clone(), view, sandbox, services: Arc::new(services) })
     }
 }
 
@@ -176,11 +188,23 @@ pub(super) struct Rendered {
     pub(super) content: Vec<u8>,
     /// Of the content.
     pub(super) digest: String,
-    pub(super) files: Inputs,
+    pub(super) inputs: Inputs,
 }
 
-/// Files that were asked for, with what tells their state; None = not there.
-pub(super) type Inputs = BTreeMap<String, Option<Stamp>>;
+/// Data that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Inputs {
+    /// Files, with what tells their state; None = not there.
+    pub(super) files: BTreeMap<String, Option<Stamp>>,
+    /// Services; None = not known yet.
+    pub(super) services: BTreeMap<ServiceKey, Option<Arc<ServiceData>>>,
+}
+
+impl Inputs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.services.is_empty()
+    }
+}
 
 /// What came of rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,12 +221,20 @@ struct TaskSource<'a> {
     directories: Option<&'a Directories>,
     /// Only look at the files.
     looking: bool,
-    files: Inputs,
+    inputs: Inputs,
 }
 
 impl TaskSource<'_> {
     fn read(&self, root: &Root, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
         if self.looking { root.stamp(path).map(|stamp| (Vec::new(), stamp)) } else { root.read(path) }
+    }
+}
+
+impl TaskSource<'_> {
+    fn known(&mut self, key: ServiceKey) -> Option<Arc<ServiceData>> {
+        let data = self.plan.services.known(&key).data;
+        self.inputs.services.insert(key, data.clone());
+        data
     }
 }
 
@@ -228,62 +260,84 @@ impl Source for TaskSource<'_> {
         };
         match read {
             Ok((content, stamp)) => {
-                self.files.insert(path.to_owned(), Some(stamp));
+                self.inputs.files.insert(path.to_owned(), Some(stamp));
                 Lookup::Known(content)
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                self.files.insert(path.to_owned(), None);
+                self.inputs.files.insert(path.to_owned(), None);
                 Lookup::Missing
             }
             Err(e) => {
-                self.files.insert(path.to_owned(), None);
+                self.inputs.files.insert(path.to_owned(), None);
                 Lookup::Refused(format!("read {path:?}: {e}"))
             }
+        }
+    }
+
+    fn service(&mut self, query: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        let key = match self.plan.services.places(query) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ServiceData::Places(places)) => Lookup::Known(places.clone()),
+            _ => Lookup::Missing,
+        }
+    }
+
+    fn service_names(&mut self, region: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        let key = match self.plan.services.names(region) {
+            Ok(key) => key,
+            Err(why) => return Lookup::Refused(why),
+        };
+        match self.known(key).as_deref() {
+            Some(ServiceData::Names(names)) => Lookup::Known(names.clone()),
+            _ => Lookup::Missing,
         }
     }
 }
 
 /// Renders one template. Blocking. Without directories no file can be read.
 pub(super) fn render(plan: &Plan, planned: &Planned, directories: Option<&Directories>, now_ns: i64) -> Attempt {
-    let mut source = TaskSource { plan, directories, looking: false, files: Inputs::new() };
+    let mut source = TaskSource { plan, directories, looking: false, inputs: Inputs::default() };
     let text = match (&planned.text, directories) {
         (Text::Here(text), _) => text.clone(),
         (Text::In(_), None) => {
-            return Attempt::Failed("its source is a file, and the task runs where this node has none for it".into(), source.files);
+            return Attempt::Failed("its source is a file, and the task runs where this node has none for it".into(), source.inputs);
         }
         (Text::In(place), Some(directories)) => match directories.root(place).read(&place.path) {
             Ok((bytes, _)) => match String::from_utf8(bytes) {
                 Ok(text) => text,
-                Err(_) => return Attempt::Failed(format!("its source {} is not UTF-8 text", place.path.display()), source.files),
+                Err(_) => return Attempt::Failed(format!("its source {} is not UTF-8 text", place.path.display()), source.inputs),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Attempt::Waiting([format!("source({})", place.path.display())].into(), source.files);
+                return Attempt::Waiting([format!("source({})", place.path.display())].into(), source.inputs);
             }
-            Err(e) => return Attempt::Failed(format!("its source {}: {e}", place.path.display()), source.files),
+            Err(e) => return Attempt::Failed(format!("its source {}: {e}", place.path.display()), source.inputs),
         },
     };
     let settings = Settings { error_on_missing_key: planned.strict, now_ns, limits: template::Limits::default() };
     let parsed = match template::Template::parse(&planned.name, &text, &planned.syntax) {
         Ok(parsed) => parsed,
-        Err(e) => return Attempt::Failed(e.to_string(), source.files),
+        Err(e) => return Attempt::Failed(e.to_string(), source.inputs),
     };
     match parsed.render(&mut source, &settings) {
         Ok(Outcome::Ready(content)) => {
             let digest = Sha256::digest(&content).iter().map(|b| format!("{b:02x}")).collect();
-            Attempt::Ready(Rendered { content, digest, files: source.files })
+            Attempt::Ready(Rendered { content, digest, inputs: source.inputs })
         }
-        Ok(Outcome::Waiting(what)) => Attempt::Waiting(what, source.files),
-        Err(e) => Attempt::Failed(e.to_string(), source.files),
+        Ok(Outcome::Waiting(what)) => Attempt::Waiting(plan.services.explain(what, &source.inputs), source.inputs),
+        Err(e) => Attempt::Failed(e.to_string(), source.inputs),
     }
 }
 
-/// Would a template that has read these files read others now? Blocking.
-pub(super) fn changed(plan: &Plan, directories: &Directories, files: &Inputs) -> bool {
-    let mut source = TaskSource { plan, directories: Some(directories), looking: true, files: Inputs::new() };
-    for path in files.keys() {
+/// Would a template that was made from this be made from something else now? Blocking.
+pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -> bool {
+    let mut source = TaskSource { plan, directories: Some(directories), looking: true, inputs: Inputs::default() };
+    for path in inputs.files.keys() {
         source.file(path);
     }
-    source.files != *files
+    source.inputs.files != inputs.files || plan.services.differ(inputs)
 }
 
 /// The variables of a result that is read as environment.

@@ -1,10 +1,11 @@
-//! Templates of a running task: looked at every few seconds, rendered again when files that they read have changed.
+//! Templates of a running task: files that they read are looked at every few seconds, services at once; what has changed is rendered again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use model::{Task, TaskGroup};
 
 use super::{
+    TELL_AFTER,
     plan::{self, Attempt, Change, Directories, Inputs, Plan, Planned, Rendered},
     plan_of, record, tell,
 };
@@ -22,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 struct Known {
     digest: String,
-    files: Inputs,
+    inputs: Inputs,
     /// What people were told last of why it is not rendered.
     told: String,
 }
@@ -61,16 +62,26 @@ async fn follow(
     let mut known: BTreeMap<String, Known> = BTreeMap::new();
 
     // With the time of the last render the same data gives the same content, and a task that was only found again stays as it is.
-    let (work, times) = (plan.clone(), applied.clone());
-    let first = blocking(move || {
-        let directories = open(&work)?;
-        let render = |t: &Planned| {
-            let now = times.get(&t.name).map_or_else(now_ns, |a| a.now_ns);
-            (t.clone(), plan::render(&work, t, Some(&directories), now), now)
-        };
-        Ok(work.templates.iter().map(render).collect::<Vec<_>>())
-    })
-    .await?;
+    let mut version = plan.services.version();
+    let begin = tokio::time::Instant::now();
+    let first = loop {
+        version.mark_unchanged();
+        let (work, times) = (plan.clone(), applied.clone());
+        let first = blocking(move || {
+            let directories = open(&work)?;
+            let render = |t: &Planned| {
+                let now = times.get(&t.name).map_or_else(now_ns, |a| a.now_ns);
+                (t.clone(), plan::render(&work, t, Some(&directories), now), now)
+            };
+            Ok(work.templates.iter().map(render).collect::<Vec<_>>())
+        })
+        .await?;
+        // Nobody needs to read of services that are being asked for.
+        if !plan.services.unknown() || begin.elapsed() >= TELL_AFTER {
+            break first;
+        }
+        let _ = tokio::time::timeout(TELL_AFTER, version.changed()).await;
+    };
     let mut changes = Vec::new();
     for (planned, attempt, now) in first {
         let before = applied.get(&planned.name).map(|a| a.digest.clone());
@@ -84,11 +95,11 @@ async fn follow(
             // The task is on its way out.
             return Ok(());
         }
-        if known.values().all(|k| k.files.is_empty()) {
+        if known.values().all(|k| k.inputs.is_empty()) {
             // Nothing that they were made from can change.
             return Ok(());
         }
-        tokio::time::sleep(subject.ctx.config.templates.poll).await;
+        pause(subject, &plan, &known).await;
         let due = settled(&plan, &mut known).await?;
         if due.is_empty() {
             continue;
@@ -107,6 +118,19 @@ async fn follow(
     }
 }
 
+/// Until files are looked at again, or services have changed.
+async fn pause(subject: &Subject, plan: &Plan, known: &BTreeMap<String, Known>) {
+    let mut version = plan.services.version();
+    let poll = tokio::time::sleep(subject.ctx.config.templates.poll);
+    tokio::pin!(poll);
+    while !plan.services.any() || !known.values().any(|k| plan.services.differ(&k.inputs)) {
+        tokio::select! {
+            () = &mut poll => return,
+            Ok(()) = version.changed() => {}
+        }
+    }
+}
+
 /// A rendered template whose content is another one than the task has.
 struct Changed {
     planned: Planned,
@@ -118,19 +142,19 @@ fn take(subject: &Subject, planned: Planned, attempt: Attempt, now: i64, state: 
     let why = match attempt {
         Attempt::Ready(rendered) => {
             state.told.clear();
-            state.files.clone_from(&rendered.files);
+            state.inputs.clone_from(&rendered.inputs);
             if rendered.digest != state.digest {
                 state.digest.clone_from(&rendered.digest);
                 changes.push(Changed { planned, rendered, now });
             }
             return;
         }
-        Attempt::Waiting(what, files) => {
-            state.files = files;
+        Attempt::Waiting(what, inputs) => {
+            state.inputs = inputs;
             format!("Missing: {}", what.into_iter().collect::<Vec<_>>().join(", "))
         }
-        Attempt::Failed(why, files) => {
-            state.files = files;
+        Attempt::Failed(why, inputs) => {
+            state.inputs = inputs;
             format!("Not rendered again: {why}")
         }
     };
@@ -141,13 +165,13 @@ fn take(subject: &Subject, planned: Planned, attempt: Attempt, now: i64, state: 
     }
 }
 
-/// Templates whose files have changed and then were quiet for as long as the job wants.
+/// Templates whose data have changed and then were quiet for as long as the job wants.
 async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Result<Vec<Planned>, String> {
     let look = async |known: &BTreeMap<String, Known>| {
-        let (work, files) = (plan.clone(), known.iter().map(|(n, k)| (n.clone(), k.files.clone())).collect::<BTreeMap<_, _>>());
+        let (work, inputs) = (plan.clone(), known.iter().map(|(n, k)| (n.clone(), k.inputs.clone())).collect::<BTreeMap<_, _>>());
         blocking(move || {
             let directories = open(&work)?;
-            let is = |t: &&Planned| files.get(&t.name).is_some_and(|f| !f.is_empty() && plan::changed(&work, &directories, f));
+            let is = |t: &&Planned| inputs.get(&t.name).is_some_and(|i| !i.is_empty() && plan::changed(&work, &directories, i));
             Ok(work.templates.iter().filter(is).cloned().collect::<Vec<_>>())
         })
         .await
@@ -162,10 +186,10 @@ async fn settled(plan: &Arc<Plan>, known: &mut BTreeMap<String, Known>) -> Resul
             // What they read now counts as known: another change is one that comes after it.
             let (work, planned) = (plan.clone(), t.clone());
             let attempt = blocking(move || Ok(plan::render(&work, &planned, Some(&open(&work)?), now_ns()))).await?;
-            if let (Some(state), Attempt::Ready(Rendered { files, .. }) | Attempt::Waiting(_, files) | Attempt::Failed(_, files)) =
+            if let (Some(state), Attempt::Ready(Rendered { inputs, .. }) | Attempt::Waiting(_, inputs) | Attempt::Failed(_, inputs)) =
                 (known.get_mut(&t.name), attempt)
             {
-                state.files = files;
+                state.inputs = inputs;
             }
         }
         tokio::time::sleep(quiet.min(longest.saturating_sub(begin.elapsed()))).await;
