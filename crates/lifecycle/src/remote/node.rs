@@ -174,6 +174,8 @@ struct Local {
     /// A create may have reached the provider. Stored before the call.
     attempted: bool,
     prepared: bool,
+    /// A create was answered to this node with an instance: whatever of it is left to do, the provider does.
+    created: bool,
     handle: Option<RemoteHandle>,
     /// The last answer, None = this node has not looked under this order. `Gone` = positively absent.
     sighting: Option<Sighting>,
@@ -384,6 +386,7 @@ impl Work<'_> {
             Answer::Instance { handle, sighting } => {
                 self.s.local.handle = Some(handle.clone());
                 self.s.local.sighting = Some((**sighting).clone());
+                self.s.local.created |= matches!(call, Call::Ensure { .. });
                 true
             }
             Answer::Absent if matches!(call, Call::Acknowledge { .. }) => {
@@ -398,7 +401,8 @@ impl Work<'_> {
                 self.s.local.sighting = Some(Sighting { observed: Observed::Gone, ..Sighting::default() });
                 true
             }
-            Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) => {
+            // Of a create that was repeated for an instance that is there it does not say that nothing was created: looked at again.
+            Answer::WrongRequest(why) if matches!(call, Call::Ensure { .. }) && self.s.local.handle.is_none() => {
                 self.s.local.refused.clone_from(why);
                 self.s.local.attempted = false;
                 self.because(format!("the provider refuses the request, nothing was created: {why}"));
@@ -551,7 +555,13 @@ impl Work<'_> {
                     return self.because("the servers count it as ended but it is seen alive: reported, not touched");
                 }
                 if order.desired == DesiredRemote::Stop && order.role != RemoteRole::Observe {
-                    self.stop(&order);
+                    return self.stop(&order);
+                }
+                let begun = matches!(observed, Some(Observed::Creating | Observed::Intended));
+                if begun && order.role == RemoteRole::Manage && self.caps.keyed_create && !self.s.local.created {
+                    // Whoever began it may have died on the way. A create by key goes on from there, and changes nothing where there is nothing to do.
+                    self.because("seen half created, and nobody has told this node that it is under way: the create is repeated");
+                    self.create(&order);
                 }
             }
         }

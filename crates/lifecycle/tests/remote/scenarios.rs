@@ -3,8 +3,8 @@
 use lifecycle::remote::{Context, Effect, Event, node, orders, reconcile::needs_executor, transition};
 use lifecycle::restart::mix;
 use model::{
-    DesiredRemote, IncarnationId, Observed, RemoteImport, RemoteInstance, RemoteReport, RemoteVerdict, RemoteWanted,
-    remote::{MAX_HANDLE_BYTES, Manager, RemoteHandle},
+    DesiredRemote, IncarnationId, Observed, RemoteImport, RemoteInstance, RemoteOrder, RemoteReport, RemoteVerdict, RemoteWanted,
+    remote::{MAX_HANDLE_BYTES, Manager, RemoteHandle, RemoteRole},
 };
 use uuid::Uuid;
 
@@ -698,4 +698,56 @@ fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
     let mut replaced = stopping.clone();
     replaced.next = Some(Box::new(wanted(1, 99, "fake")));
     assert_eq!(told(&replaced), RemoteVerdict::Stopped);
+}
+
+#[test]
+fn a7_a_create_that_its_maker_left_half_done_is_finished_by_the_next() {
+    let (slot, incarnation) = (slot_key(0), IncarnationId(Uuid::from_u128(7)));
+    let handle = RemoteHandle { schema: 1, data: vec![1] };
+    let order = |adopt, desired| RemoteOrder {
+        slot: slot.clone(),
+        role: RemoteRole::Manage,
+        incarnation,
+        epoch: 2,
+        desired,
+        adopt,
+        ..RemoteOrder::default()
+    };
+    let found = |observed| node::Answer::Instance {
+        handle: handle.clone(),
+        sighting: Box::new(node::Sighting { observed, ..node::Sighting::default() }),
+    };
+    let caps = Config::default().caps();
+    let play = |caps: &model::node::RemoteProvider, events: &[node::Event]| -> Vec<node::Call> {
+        let mut at = node::Slot::default();
+        let mut calls = Vec::new();
+        for event in events {
+            let step = node::transition(&slot, &at, event, caps, 1);
+            at = step.slot;
+            calls.extend(step.effects.into_iter().filter_map(|effect| match effect {
+                node::Effect::Call(call) => Some(call),
+                _ => None,
+            }));
+        }
+        calls
+    };
+    let run = node::Event::Order(Box::new(order(true, DesiredRemote::Run)));
+    let find = node::Call::Find { incarnation };
+    let again = node::Call::Ensure { incarnation, epoch: 2, first: false };
+    let half_done = [node::Event::LeaseHeld, run.clone(), node::Event::Done(found(Observed::Creating)), node::Event::Prepared];
+    assert_eq!(play(&caps, &half_done), [find.clone(), again.clone()]);
+    // Once a create was answered the provider is at it: seeing it half done is no reason to ask again.
+    let seen =
+        node::Event::Seen { incarnation, sighting: Box::new(node::Sighting { observed: Observed::Creating, ..node::Sighting::default() }) };
+    let answered = [&half_done[..], &[node::Event::Done(found(Observed::Creating)), seen]].concat();
+    assert_eq!(play(&caps, &answered), [find.clone(), again.clone()]);
+    // A refusal of what is there already does not say that nothing was created: it is looked at again, not given up.
+    let refused = [&half_done[..], &[node::Event::Done(node::Answer::WrongRequest("no".into())), node::Event::Retry]].concat();
+    assert_eq!(play(&caps, &refused), [find.clone(), again, node::Call::Observe { handle: handle.clone() }]);
+    // Nothing is repeated without keys, for an observer, or for what is to be stopped.
+    let unkeyed = model::node::RemoteProvider { keyed_create: false, ..caps.clone() };
+    assert_eq!(play(&unkeyed, &half_done), [find]);
+    let stop = node::Event::Order(Box::new(RemoteOrder { handle: Some(handle.clone()), ..order(true, DesiredRemote::Stop) }));
+    let stopping = play(&caps, &[node::Event::LeaseHeld, stop, node::Event::Done(found(Observed::Creating))]);
+    assert!(stopping.iter().all(|call| matches!(call, node::Call::Stop { .. })), "{stopping:?}");
 }
