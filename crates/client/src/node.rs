@@ -194,6 +194,10 @@ impl NodeLoop {
         let id = placed.alloc.id;
         if let Some(handle) = handle(&self.allocs, id) {
             let known = handle.view.borrow().alloc.alloc_modify_index;
+            if placed.alloc.client_status == ClientStatus::Unknown {
+                // The servers have lost sight of it meanwhile.
+                let _ = handle.commands.send(AllocCommand::Repeat);
+            }
             // Its own updates come back, too; only what the servers have changed matters.
             if known != placed.alloc.alloc_modify_index || handle.view.borrow().alloc.desired_status != placed.alloc.desired_status {
                 let _ = handle.commands.send(AllocCommand::Changed(placed));

@@ -123,6 +123,8 @@ pub struct Allocation {
     pub reschedule_tracker: Option<RescheduleTracker>,
     /// Network namespace as set up by the node.
     pub network_status: Option<NetworkStatus>,
+    /// When its node was cut off and heard from again, oldest first.
+    pub alloc_states: Vec<AllocStateChange>,
     /// Incarnations of its remote tasks, by task name.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub remote: Map<Arc<str>, IncarnationId>,
@@ -168,6 +170,11 @@ impl Allocation {
     #[must_use]
     pub fn occupies(&self) -> bool {
         !self.client_terminal()
+    }
+    /// Its node was cut off at some time, and it was waited for.
+    #[must_use]
+    pub fn was_unknown(&self) -> bool {
+        self.alloc_states.iter().any(|s| s.field == AllocStateChange::CLIENT_STATUS && s.value == AllocStateChange::UNKNOWN)
     }
     /// Health in its deployment, if decided.
     #[must_use]
@@ -220,6 +227,26 @@ pub struct AllocDeploymentStatus {
     pub canary: bool,
     /// Index of the last change.
     pub modify_index: StoreIndex,
+}
+
+/// A change of an allocation that says since when something holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct AllocStateChange {
+    /// What has changed: [`AllocStateChange::CLIENT_STATUS`].
+    pub field: String,
+    /// To what.
+    pub value: String,
+    /// When, RFC 3339.
+    #[serde(with = "go_time")]
+    pub time: String,
+}
+
+impl AllocStateChange {
+    /// Its client status.
+    pub const CLIENT_STATUS: &str = "ClientStatus";
+    /// The status of an allocation whose node is cut off.
+    pub const UNKNOWN: &str = "unknown";
 }
 
 /// Earlier attempts of an allocation.

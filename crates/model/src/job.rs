@@ -9,7 +9,7 @@ use crate::{
     go_duration::GoDuration,
     ids::{JobId, JobKey, Namespace, StoreIndex, TimestampNs},
     network::Network,
-    policy::{Disconnect, Migrate, Reschedule, Restart, Update},
+    policy::{Disconnect, Migrate, Patience, Pick, Reschedule, Restart, Update},
     service::Service,
     task::{Consul, Task, Vault},
 };
@@ -267,6 +267,21 @@ pub struct TaskGroup {
 }
 
 impl TaskGroup {
+    /// What holds while its node is cut off; None when its allocations are lost then.
+    #[must_use]
+    pub fn patience(&self) -> Option<Patience> {
+        let own = self.disconnect.as_ref();
+        let lost_after = own.and_then(|d| d.lost_after).or(self.max_client_disconnect).filter(|d| d.nanos() > 0);
+        let replace = own.and_then(|d| d.replace).unwrap_or(self.prevent_reschedule_on_lost != Some(true));
+        let pick = own.and_then(|d| d.reconcile.as_deref()).and_then(Pick::by_name).unwrap_or_default();
+        (lost_after.is_some() || !replace).then_some(Patience { lost_after, replace, pick })
+    }
+    /// How long its nodes may be cut off before they stop its local tasks by themselves.
+    #[must_use]
+    pub fn stop_on_client_after(&self) -> Option<GoDuration> {
+        let newer = self.disconnect.as_ref().and_then(|d| d.stop_on_client_after);
+        newer.or(self.stop_after_client_disconnect).filter(|d| d.nanos() > 0)
+    }
     /// The wanted number of allocations.
     #[must_use]
     pub fn count(&self) -> u32 {

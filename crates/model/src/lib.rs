@@ -50,7 +50,7 @@ pub use metrics::AllocMetric;
 pub use network::{Network, Port};
 pub use node::{DrainSpec, DrainStrategy, DriverInfo, Eligibility, Node, NodeStatus};
 pub use plan::{Plan, PlanResult};
-pub use policy::{Disconnect, Migrate, Reschedule, Restart, Update};
+pub use policy::{Disconnect, Migrate, Patience, Pick, Reschedule, Restart, Update};
 pub use remote::{
     DesiredRemote, Observed, RemoteExit, RemoteImport, RemoteInstance, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
     RemoteWanted,

@@ -115,3 +115,42 @@ pub struct Disconnect {
     /// Which one stays on return: keep_original keep_replacement best_score longest_running.
     pub reconcile: Option<String>,
 }
+
+/// What holds for a group while its node is cut off, whichever way its job says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// After this the allocation is lost; None = it is waited for as long as it takes.
+    pub lost_after: Option<GoDuration>,
+    /// It is replaced meanwhile.
+    pub replace: bool,
+    /// Which one stays when it comes back.
+    pub pick: Pick,
+}
+
+/// Which of two allocations stays when the one that was cut off comes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pick {
+    /// The one that was cut off.
+    KeepOriginal,
+    /// The one that was placed meanwhile.
+    KeepReplacement,
+    /// The one whose node had the better score.
+    #[default]
+    BestScore,
+    /// The one that has run for longer.
+    LongestRunning,
+}
+
+impl Pick {
+    /// By the name that jobs use.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "keep_original" => Self::KeepOriginal,
+            "keep_replacement" => Self::KeepReplacement,
+            "best_score" | "" => Self::BestScore,
+            "longest_running" => Self::LongestRunning,
+            _ => return None,
+        })
+    }
+}

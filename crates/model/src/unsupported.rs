@@ -24,8 +24,6 @@ const NO_CANARIES: &str = "canaries and their promotion or reversal are not run 
 const NO_VAULT: &str = "there is no secrets integration yet";
 const NO_CONSUL: &str = "there is no Consul integration";
 const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
-const USE_NO_DISCONNECT: &str =
-    "allocations of an unreachable node are replaced after its lease, remote tasks are adopted; no other behaviour can be chosen yet";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
     Refused {
@@ -65,10 +63,6 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         reason: "a failed deployment stays as it is until somebody acts; revert to a version by hand",
         used: |g| g.update.as_ref().is_some_and(|u| u.auto_revert()),
     },
-    Refused { feature: "disconnect", reason: USE_NO_DISCONNECT, used: |g| g.disconnect.is_some() },
-    Refused { feature: "max_client_disconnect", reason: USE_NO_DISCONNECT, used: |g| g.max_client_disconnect.is_some() },
-    Refused { feature: "stop_after_client_disconnect", reason: USE_NO_DISCONNECT, used: |g| g.stop_after_client_disconnect.is_some() },
-    Refused { feature: "prevent_reschedule_on_lost", reason: USE_NO_DISCONNECT, used: |g| g.prevent_reschedule_on_lost == Some(true) },
     Refused {
         feature: "network.mode other than \"host\"",
         reason: "nodes do not set up network namespaces yet; use mode \"host\"",

@@ -12,7 +12,7 @@ use crate::{
     go_duration::GoDuration,
     job::{Job, TaskGroup, job_type},
     network::Network,
-    policy::{Migrate, Reschedule, Restart, Update},
+    policy::{Disconnect, Migrate, Pick, Reschedule, Restart, Update},
     task::Task,
     template_rules, unsupported,
 };
@@ -295,9 +295,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         });
     }
     e.when(g.shutdown_delay.is_some_and(|d| d < GoDuration::ZERO), || "ShutdownDelay must be a positive value".to_owned());
-    e.when(g.disconnect.is_some() && (g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some()), || {
-        "disconnect cannot be used together with max_client_disconnect or stop_after_client_disconnect, which it replaces".to_owned()
-    });
+    check_disconnect(job, g, e);
 
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, task) in g.tasks.iter().enumerate() {
@@ -319,6 +317,35 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         let mut inner = ValidationErrors::default();
         check_task(g, task, &mut inner);
         e.part(format!("Task {} validation failed", task.name), inner);
+    }
+}
+
+/// What is to happen while the node is cut off, in either of its forms.
+fn check_disconnect(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
+    let older = g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some() || g.prevent_reschedule_on_lost.is_some();
+    let prevents = g.prevent_reschedule_on_lost == Some(true);
+    e.when(g.disconnect.is_some() && (g.max_client_disconnect.is_some() || g.stop_after_client_disconnect.is_some() || prevents), || {
+        "disconnect cannot be used together with max_client_disconnect, stop_after_client_disconnect or prevent_reschedule_on_lost, which it \
+         replaces"
+            .to_owned()
+    });
+    if g.disconnect.is_none() && !older {
+        return;
+    }
+    let runs_once_anywhere = [job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str());
+    e.when(!runs_once_anywhere && (g.disconnect.is_some() || prevents || g.max_client_disconnect.is_some()), || {
+        format!("Job type \"{}\" does not allow disconnect block", job.kind)
+    });
+    let of = |d: fn(&Disconnect) -> Option<GoDuration>| g.disconnect.as_ref().and_then(d);
+    let lost_after = of(|d| d.lost_after).or(g.max_client_disconnect);
+    let stop_after = of(|d| d.stop_on_client_after).or(g.stop_after_client_disconnect);
+    e.when(lost_after.is_some_and(|d| d < GoDuration::ZERO), || "disconnect lost_after cannot be negative".to_owned());
+    e.when(stop_after.is_some_and(|d| d < GoDuration::ZERO), || "disconnect stop_on_client_after cannot be negative".to_owned());
+    e.when(lost_after.is_some_and(|d| d.nanos() > 0) && stop_after.is_some_and(|d| d.nanos() > 0), || {
+        "disconnect cannot have both lost_after and stop_on_client_after".to_owned()
+    });
+    if let Some(name) = g.disconnect.as_ref().and_then(|d| d.reconcile.as_deref()).filter(|n| Pick::by_name(n).is_none()) {
+        e.text(format!("disconnect reconcile must be keep_original, keep_replacement, best_score or longest_running, not {name:?}"));
     }
 }
 

@@ -9,6 +9,7 @@
 //! Begin reading at [`schedule`].
 
 mod cores;
+mod disconnect;
 mod feasible;
 mod ids;
 mod network;
@@ -25,6 +26,7 @@ mod target;
 mod verify;
 mod version;
 
+pub use disconnect::node_patience;
 use model::{
     eval::{EvalStatus, Evaluation},
     ids::{EvalId, JobKey, TimestampNs},

@@ -4,7 +4,7 @@
 //! here, the node has let go by its own clock before.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 struct Inner {
     until: HashMap<NodeId, Instant>,
+    /// Nodes that hold no lease: only the end of the wait for them is of interest.
+    cut_off: HashSet<NodeId>,
     order: BTreeSet<(Instant, NodeId)>,
 }
 
@@ -26,6 +28,7 @@ impl Inner {
         self.order.insert((until, node));
     }
     fn remove(&mut self, node: NodeId) {
+        self.cut_off.remove(&node);
         if let Some(old) = self.until.remove(&node) {
             self.order.remove(&(old, node));
         }
@@ -49,6 +52,7 @@ impl Leases {
     pub(crate) fn grant(&self, node: NodeId, wait: Duration) {
         let mut inner = self.lock();
         let first = inner.order.is_empty();
+        inner.cut_off.remove(&node);
         inner.set(node, Instant::now() + wait);
         drop(inner);
         if first {
@@ -56,10 +60,19 @@ impl Leases {
         }
     }
 
+    /// Waits for a node that is cut off: it holds no lease and cannot prolong one, and is named by [`Leases::expire`] when the wait is over.
+    pub(crate) fn watch(&self, node: NodeId, wait: Duration) {
+        let mut inner = self.lock();
+        inner.cut_off.insert(node);
+        inner.set(node, Instant::now() + wait);
+        drop(inner);
+        self.changed.notify_one();
+    }
+
     /// Prolongs a lease. False when there is none (any more): the node must become ready first.
     pub(crate) fn renew(&self, node: NodeId, wait: Duration) -> bool {
         let mut inner = self.lock();
-        let held = inner.until.contains_key(&node);
+        let held = inner.until.contains_key(&node) && !inner.cut_off.contains(&node);
         if held {
             inner.set(node, Instant::now() + wait);
         }
@@ -108,5 +121,12 @@ mod tests {
         assert_eq!(gone, [b]);
         assert!(next.is_some_and(|next| next > now + Duration::from_secs(5)));
         assert!(!leases.renew(b, Duration::from_secs(10)), "a lease that has run out cannot be renewed");
+        leases.watch(b, Duration::from_secs(1));
+        assert!(!leases.renew(b, Duration::from_secs(10)), "nor can one that is only waited for");
+        leases.expire(now + Duration::from_secs(4), |nodes| gone = nodes);
+        assert_eq!(gone, [b]);
+        leases.watch(b, Duration::from_secs(1));
+        leases.grant(b, Duration::from_secs(1));
+        assert!(leases.renew(b, Duration::from_secs(10)), "it was ready again");
     }
 }

@@ -19,6 +19,9 @@ use crate::{
 /// After a refused commit the loss of a node is tried again this much later.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// A node that is cut off is looked at again this much later at the earliest.
+const WATCH: Duration = Duration::from_millis(100);
+
 /// An event on a node's record.
 pub(crate) fn event(message: impl Into<String>, subsystem: &str, stamp: Stamp) -> NodeEvent {
     NodeEvent { message: message.into(), subsystem: subsystem.to_owned(), timestamp: rfc3339(stamp.now), ..NodeEvent::default() }
@@ -164,8 +167,12 @@ pub(crate) fn record_event(
 /// After a start every node that was ready gets time to come back.
 pub(crate) fn wait_for_all(shared: &Shared, state: &State) {
     let wait = shared.lease_wait() + shared.config.startup_grace;
-    for node in state.nodes().filter(|node| node.status != NodeStatus::Down) {
-        shared.leases.grant(node.id, wait);
+    for node in state.nodes() {
+        match node.status {
+            NodeStatus::Down => {}
+            NodeStatus::Disconnected => shared.leases.watch(node.id, wait),
+            NodeStatus::Initializing | NodeStatus::Ready => shared.leases.grant(node.id, wait),
+        }
     }
 }
 
@@ -190,20 +197,34 @@ pub(crate) async fn lease_loop(shared: Arc<Shared>) {
 
 /// The leases of these nodes have run out, margin included. Queued at once: whatever a node says from now on is decided afterwards.
 fn lose(shared: &Arc<Shared>, nodes: Vec<NodeId>) {
-    tracing::warn!(nodes = ?nodes, "leases ran out, the nodes are taken for lost");
+    tracing::warn!(nodes = ?nodes, "leases ran out, or the wait for nodes that are cut off is over");
     let lost = nodes.clone();
+    let own = shared.clone();
     let stored = shared.queue().queue_commit(move |state, stamp| {
         let mut batch = Batch::default();
         let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
         for id in lost {
-            if state.node(id).is_none_or(|node| node.status == NodeStatus::Down) {
-                continue;
+            let Some(before) = state.node(id).map(|node| node.status).filter(|status| *status != NodeStatus::Down) else { continue };
+            let patience = scheduler::node_patience(state, id, stamp.now);
+            if let Some(until) = patience {
+                if let Some(at) = until {
+                    own.leases.watch(id, Duration::from_nanos(u64::try_from(at - stamp.now).unwrap_or(0)).max(WATCH));
+                }
+                if before == NodeStatus::Disconnected {
+                    continue;
+                }
             }
+            let (status, description, message) = if patience.is_some() {
+                let description = "the node was not heard from within its lease, and allocations on it are waited for";
+                (NodeStatus::Disconnected, description, "Node disconnected: heartbeat missed")
+            } else {
+                (NodeStatus::Down, "the node was not heard from within its lease", "Node heartbeat missed")
+            };
             batch.push(Change::NodeStatus {
                 id,
-                status: NodeStatus::Down,
-                description: "the node was not heard from within its lease".to_owned(),
-                event: Some(event("Node heartbeat missed", "Cluster", stamp)),
+                status,
+                description: description.to_owned(),
+                event: Some(event(message, "Cluster", stamp)),
             });
             evals.extend(evals_for(state, id, Trigger::NodeUpdate, stamp).into_iter().map(|eval| (eval.job_key(), eval)));
         }
@@ -219,8 +240,10 @@ fn lose(shared: &Arc<Shared>, nodes: Vec<NodeId>) {
             tracing::error!(error = %error, "the loss of nodes was not stored; trying again");
             let state = shared.published.load_full();
             for id in nodes {
-                if state.node(id).is_some_and(|node| node.status != NodeStatus::Down) {
-                    shared.leases.grant(id, RETRY);
+                match state.node(id).map(|node| node.status) {
+                    None | Some(NodeStatus::Down) => {}
+                    Some(NodeStatus::Disconnected) => shared.leases.watch(id, RETRY),
+                    Some(NodeStatus::Initializing | NodeStatus::Ready) => shared.leases.grant(id, RETRY),
                 }
             }
         }

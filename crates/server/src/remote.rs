@@ -73,6 +73,19 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
         tasks.entry(&task.driver).or_default().push(&task.name);
     }
     let mut lines = BTreeSet::new();
+    let patient = |group: &&model::TaskGroup| group.patience().is_some() || group.stop_on_client_after().is_some();
+    for group in job.task_groups.iter().filter(patient) {
+        let far = |task: &&model::Task| state.nodes().any(|node| provider_of(Some(node), &task.driver).is_some());
+        let far: Vec<&str> = group.tasks.iter().filter(far).map(|task| &*task.name).collect();
+        if !far.is_empty() {
+            lines.insert(format!(
+                "group {:?}: what is said about disconnected nodes does not apply to remote tasks ({}): they run on, are managed by another \
+                 node as soon as the lease of theirs has run out, and are never stopped or doubled for it",
+                group.name,
+                far.join(", ")
+            ));
+        }
+    }
     for node in state.nodes().filter(|node| node.status == NodeStatus::Ready) {
         for (driver, tasks) in &tasks {
             let Some(provider) = node.drivers.get(*driver).filter(|d| d.healthy).and_then(|d| d.remote.as_ref()) else { continue };

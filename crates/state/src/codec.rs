@@ -58,6 +58,7 @@ pub(crate) mod tag {
     pub(crate) const ALLOC_MODIFY_INDEX: u8 = 30;
     pub(crate) const CREATE_TIME: u8 = 31;
     pub(crate) const MODIFY_TIME: u8 = 32;
+    pub(crate) const ALLOC_STATES: u8 = 33;
 }
 
 pub(crate) const DESIRED: [DesiredStatus; 3] = [DesiredStatus::Run, DesiredStatus::Stop, DesiredStatus::Evict];
@@ -132,6 +133,7 @@ fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
         followup_eval_id,
         reschedule_tracker,
         network_status,
+        alloc_states,
         remote,
         create_index,
         modify_index,
@@ -173,6 +175,7 @@ fn alloc_row(entry: &AllocEntry) -> Vec<u8> {
     f.id(tag::FOLLOWUP, followup_eval_id.0);
     f.json(tag::RESCHEDULE, reschedule_tracker);
     f.json(tag::NETWORK_STATUS, network_status);
+    f.json(tag::ALLOC_STATES, alloc_states);
     f.json(tag::REMOTE, remote);
     f.number(tag::CREATE_INDEX, *create_index);
     f.number(tag::MODIFY_INDEX, *modify_index);

@@ -232,6 +232,7 @@ impl Loader {
                 tag::FOLLOWUP => a.followup_eval_id = EvalId(id(bytes)?),
                 tag::RESCHEDULE => a.reschedule_tracker = read(bytes)?,
                 tag::NETWORK_STATUS => a.network_status = read(bytes)?,
+                tag::ALLOC_STATES => a.alloc_states = read(bytes)?,
                 tag::REMOTE => a.remote = read(bytes)?,
                 tag::CREATE_INDEX => a.create_index = number(bytes)?,
                 tag::MODIFY_INDEX => a.modify_index = number(bytes)?,

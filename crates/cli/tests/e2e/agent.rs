@@ -54,7 +54,7 @@ impl Agent {
 
     /// Starts an agent that is only a node, of that server's cluster.
     pub(crate) fn start_node(server: &Self, more: &str) -> Self {
-        let rpc = server.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address");
+        let rpc = server.rpc();
         Self::of_roles(&format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}"), more)
     }
 
@@ -65,7 +65,16 @@ impl Agent {
 
     /// The same in class `manager`, whose driver `remote_exec` reaches a runtime that it shares with others.
     pub(crate) fn start_manager(server: &Self, runtime: &Path, more: &str) -> Self {
-        let rpc = server.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address");
+        Self::start_manager_at(&server.rpc(), runtime, more)
+    }
+
+    /// Where nodes find it.
+    pub(crate) fn rpc(&self) -> String {
+        self.get("/v1/status/leader").and_then(|v| v.as_str().map(str::to_owned)).expect("the server's RPC address")
+    }
+
+    /// The same with the server behind another address.
+    pub(crate) fn start_manager_at(rpc: &str, runtime: &Path, more: &str) -> Self {
         let roles = format!("client {{\n  enabled = true\n  node_class = \"manager\"\n  servers = [{rpc:?}]\n}}");
         Self::at_runtime(&roles, Some(runtime), more)
     }

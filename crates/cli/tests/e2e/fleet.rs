@@ -3,8 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -74,11 +79,15 @@ impl Fleet {
 }
 
 fn join(server: &Agent, name: &str, provider: &Path, runtime: &Path, options: &str) -> Agent {
-    let more = format!(
+    Agent::start_manager(server, runtime, &named(name, provider, options))
+}
+
+/// The configuration of a manager.
+fn named(name: &str, provider: &Path, options: &str) -> String {
+    format!(
         "name = {name:?}\nplugin \"mock_remote\" {{\n  config {{\n    dir = {provider:?}\n    record = true\n    caller = {name:?}\n    \
          watch_interval = \"300ms\"\n    {options}\n  }}\n}}\n"
-    );
-    Agent::start_manager(server, runtime, &more)
+    )
 }
 
 fn ready(server: &Agent, name: &str) {
@@ -102,6 +111,47 @@ fn job(id: &str, count: u32, driver: &str, config: &Value, update: &Value) -> Va
 
 fn mock_job(id: &str, count: u32) -> Value {
     job(id, count, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms", "driver_ip": "192.0.2.7"}), &json!({"MaxParallel": 0}))
+}
+
+/// The line between a node and its server, which can be cut while both live on.
+struct Wire {
+    at: SocketAddr,
+    cut: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn to(rpc: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let wire = Self { at: listener.local_addr().expect("bound"), cut: Arc::default(), open: Arc::default() };
+        let (cut, open) = (wire.cut.clone(), wire.open.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Some(far) = TcpStream::connect(&rpc).ok().filter(|_| !cut.load(Ordering::SeqCst)) else { continue };
+                let both = [(near.try_clone(), far.try_clone()), (far.try_clone(), near.try_clone())];
+                for (from, to) in both {
+                    let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                open.lock().expect("not poisoned").extend([near, far]);
+            }
+        });
+        wire
+    }
+
+    fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+        for stream in self.open.lock().expect("not poisoned").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
 }
 
 fn text(value: &Value) -> String {
@@ -256,7 +306,7 @@ fn a20_a_manager_is_lost_in_the_middle_of_a_roll_out_and_the_health_window_goes_
 }
 
 #[test]
-fn a11_a21_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
+fn a11_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
     let mut fleet = Fleet::start(&["a", "b"]);
     fleet.server.put("/v1/jobs", &mock_job("far", 3));
     let slots: Vec<String> = (0..3).map(|i| format!("default/far.g[{i}]/t")).collect();
@@ -279,6 +329,112 @@ fn a11_a21_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
     assert_eq!((done("ensure").len(), done("stop")), (3, vec!["b", "b", "b"]), "stopped once each, by the manager of the day");
     fleet.at_most_one();
     fleet.kill("a");
+}
+
+/// A manager `a` whose line to the server can be cut; `b` comes when it is called.
+fn fleet_with_a_wire() -> (Fleet, Wire) {
+    let mut fleet = Fleet::start(&[]);
+    let wire = Wire::to(fleet.server.rpc());
+    let a = Agent::start_manager_at(
+        &wire.at.to_string(),
+        &fleet.dir.path().join("runtime"),
+        &named("a", &fleet.dir.path().join("provider"), ""),
+    );
+    fleet.nodes.insert("a".to_owned(), a);
+    fleet.ready("a");
+    (fleet, wire)
+}
+
+impl Fleet {
+    fn call_b(&mut self) {
+        let at = |part: &str| self.dir.path().join(part);
+        self.nodes.insert("b".to_owned(), join(&self.server, "b", &at("provider"), &at("runtime"), ""));
+        self.ready("b");
+    }
+
+    fn status_of(&self, node: &str) -> String {
+        let nodes = self.server.get("/v1/nodes").unwrap_or_default();
+        nodes.as_array().and_then(|l| l.iter().find(|n| n["Name"] == node)).map(|n| text(&n["Status"])).unwrap_or_default()
+    }
+}
+
+#[test]
+fn a21_whatever_the_job_says_of_disconnected_nodes_only_management_moves() {
+    let (mut fleet, wire) = fleet_with_a_wire();
+    let policies = [
+        json!({"LostAfter": 3_600_000_000_000_i64, "Reconcile": "keep_original"}),
+        json!({"LostAfter": 3_600_000_000_000_i64, "Reconcile": "keep_replacement"}),
+        json!({"LostAfter": 3_600_000_000_000_i64, "Replace": false}),
+    ];
+    let slots: Vec<String> = (0..policies.len()).map(|i| format!("default/far{i}.g[0]/t")).collect();
+    for (i, policy) in policies.iter().enumerate() {
+        let mut job = mock_job(&format!("far{i}"), 1);
+        job["Job"]["TaskGroups"][0]["Disconnect"] = policy.clone();
+        let said = fleet.server.put("/v1/jobs", &job);
+        assert!(text(&said["Warnings"]).contains("never stopped or doubled"), "{said}");
+    }
+    // Beside them a local task whose node is waited for.
+    let mut local = job("near", 1, "raw_exec", &json!({"command": "/bin/sleep", "args": ["3600"]}), &json!({"MaxParallel": 0}));
+    local["Job"]["TaskGroups"][0]["Disconnect"] = json!({"LostAfter": 3_600_000_000_000_i64, "Replace": false});
+    fleet.server.put("/v1/jobs", &local);
+    let first: Vec<Value> = slots.iter().map(|slot| fleet.managed(slot, &[])).collect();
+    let near = fleet.server.alloc("near", "running");
+    fleet.call_b();
+
+    wire.cut();
+    for slot in &slots {
+        fleet.managed(slot, &["a"]);
+    }
+    assert_eq!(fleet.status_of("a"), "disconnected");
+    assert_eq!(fleet.server.alloc("near", "unknown")["ID"], near["ID"], "waited for, and not replaced");
+    wire.mend();
+    fleet.ready("a");
+    assert_eq!(fleet.server.alloc("near", "running")["ID"], near["ID"], "it goes on");
+    until("what the other has taken over to have ended here", || {
+        let of = |job: &str| fleet.server.allocs(job).into_iter().filter(|a| a["NodeName"] == "a").all(|a| a["ClientStatus"] != "running");
+        (0..policies.len()).all(|i| of(&format!("far{i}"))).then_some(())
+    });
+    for (slot, first) in slots.iter().zip(&first) {
+        let now = fleet.managed(slot, &["a"]);
+        assert_eq!(now["IncarnationID"], first["IncarnationID"], "coming back does nothing");
+    }
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (policies.len(), 0));
+    fleet.at_most_one();
+}
+
+#[test]
+fn a22_an_isolated_node_stops_its_local_tasks_when_asked_to_and_only_lets_go_of_remote_ones() {
+    let (mut fleet, wire) = fleet_with_a_wire();
+    let mut both = mock_job("both", 1);
+    let group = &mut both["Job"]["TaskGroups"][0];
+    group["Disconnect"] = json!({"StopOnClientAfter": 1_000_000_000_i64});
+    let near = json!({
+        "Name": "near", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["3600"]}, "KillTimeout": 1_000_000_000_i64,
+        "Resources": {"CPU": 20, "MemoryMB": 16}
+    });
+    group["Tasks"].as_array_mut().expect("tasks").push(near);
+    fleet.server.put("/v1/jobs", &both);
+    let slot = "default/both.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    fleet.server.alloc("both", "running");
+    assert_eq!(fleet.nodes["a"].executors().len(), 1);
+    fleet.call_b();
+
+    wire.cut();
+    until("the local task to end", || fleet.nodes["a"].executors().is_empty().then_some(()));
+    let second = fleet.managed(slot, &["a"]);
+    assert_eq!(second["IncarnationID"], first["IncarnationID"]);
+    until("the local task to run on the other", || (fleet.nodes["b"].executors().len() == 1).then_some(()));
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0), "nothing was stopped for that");
+    // Only the job's own stop does, once, by the manager of the day.
+    fleet.server.cli_ok(&["job", "stop", "both"]);
+    until("its end", || fleet.record(slot).is_none().then_some(()));
+    wire.mend();
+    fleet.ready("a");
+    until("the end of all", || fleet.server.allocs("both").iter().all(|a| a["ClientStatus"] != "running").then_some(()));
+    let stops: Vec<String> = fleet.provider.calls().expect("reads").into_iter().filter(|c| c.call == "stop").map(|c| c.caller).collect();
+    assert_eq!(stops, ["b"]);
+    fleet.at_most_one();
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) enum AllocCommand {
     Removed,
     /// The servers have been heard.
     Contacted,
+    /// The servers are to be told again what is known of it.
+    Repeat,
     /// The agent ends for good: local tasks are stopped.
     StopLocal,
     /// No server is heard (true), or one is heard again.
@@ -233,6 +235,11 @@ impl AllocLoop {
             AllocCommand::Contacted => {
                 self.apply(Event::Contacted).await;
                 self.repeat_services();
+            }
+            AllocCommand::Repeat => {
+                if let Some(update) = self.published.clone() {
+                    self.ctx.outbox.alloc(update);
+                }
             }
             AllocCommand::StopLocal => self.apply(Event::StopLocal).await,
             AllocCommand::CutOff(is) => self.apply(Event::CutOff(is)).await,

@@ -180,8 +180,6 @@ fn refused_features_are_refused_by_name() {
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
         small(json!({"ConsulToken": "x", "VaultToken": "y"}), none(), none()),
         small(none(), json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}), none()),
-        small(none(), json!({"Disconnect": {"LostAfter": "1m"}}), none()),
-        small(none(), json!({"MaxClientDisconnect": "1m", "StopAfterClientDisconnect": "1m", "PreventRescheduleOnLost": true}), none()),
         small(none(), json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}), none()),
         small(
             none(),

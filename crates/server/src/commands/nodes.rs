@@ -15,6 +15,11 @@ use crate::{
     requests::{DrainNode, NodeChanged},
 };
 
+/// Has its lease run out?
+fn without_lease(status: NodeStatus) -> bool {
+    matches!(status, NodeStatus::Down | NodeStatus::Disconnected)
+}
+
 impl ServerHandle {
     /// Starts, changes or ends a drain.
     ///
@@ -113,12 +118,12 @@ impl ServerHandle {
         let holds_lease = {
             let state = self.snapshot();
             let node = state.node(id).ok_or_else(|| ServerError::not_found(Kind::Node, id))?;
-            node.status != NodeStatus::Down && state.remote_tasks_by_node(id).next().is_some()
+            !without_lease(node.status) && state.remote_tasks_by_node(id).next().is_some()
         };
         if holds_lease {
             self.shared.sessions.end(id);
             let patience = self.shared.lease_wait() + Duration::from_secs(1);
-            let down = |state: &state::State| state.node(id).is_none_or(|node| node.status == NodeStatus::Down);
+            let down = |state: &state::State| state.node(id).is_none_or(|node| without_lease(node.status));
             if self.wait_until(patience, down).await.is_err() {
                 return Err(ServerError::Conflict(format!(
                     "node {id} manages remote tasks and still renews its lease: stop its agent or drain it, then purge it"

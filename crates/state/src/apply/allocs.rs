@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    alloc::{AllocClientUpdate, Allocation, ClientStatus, DesiredTransition},
-    ids::{AllocId, JobKey},
+    alloc::{AllocClientUpdate, AllocStateChange, Allocation, ClientStatus, DesiredTransition},
+    ids::{AllocId, JobKey, TimestampNs},
 };
 
 use super::Applier;
@@ -26,10 +26,25 @@ fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
     }
 }
 
+/// Changes of the status that are kept of an allocation.
+const STATES_KEPT: usize = 10;
+
+/// Puts on record that the allocation's node was cut off, or was heard from again.
+pub(super) fn note_status(alloc: &mut Allocation, status: &str, now: TimestampNs) {
+    let change =
+        AllocStateChange { field: AllocStateChange::CLIENT_STATUS.to_owned(), value: status.to_owned(), time: super::rfc3339(now) };
+    alloc.alloc_states.push(change);
+    let surplus = alloc.alloc_states.len().saturating_sub(STATES_KEPT);
+    alloc.alloc_states.drain(..surplus);
+}
+
 impl Applier<'_> {
     pub(super) fn update_from_client(&mut self, update: AllocClientUpdate) {
         let Some(entry) = self.state.allocs.get(&update.id) else { return };
         let mut alloc = Allocation::clone(&entry.alloc);
+        if alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown {
+            note_status(&mut alloc, if update.client_status == ClientStatus::Running { "running" } else { "ended" }, self.now);
+        }
         alloc.client_status = update.client_status;
         alloc.client_description = update.client_description;
         alloc.task_states = update.task_states;

@@ -3,15 +3,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use model::{
-    alloc::{Allocation, ClientStatus, DesiredStatus},
+    alloc::{AllocStateChange, Allocation, ClientStatus, DesiredStatus},
     ids::AllocId,
     job::Job,
     metrics::AllocMetric,
+    node::NodeStatus,
     plan::{Plan, PlannedStop},
     resources::AllocatedResources,
 };
 
-use super::Applier;
+use super::{Applier, allocs::note_status};
 use crate::{applied::Cause, tables::Shared};
 
 /// A placement's values that others may have in common with it.
@@ -68,11 +69,17 @@ impl Applier<'_> {
             alloc.job = job.cloned().filter(|j| j.version == alloc.job_version && j.id == alloc.job_id);
         }
         if let Some(now) = self.state.allocs.get(&alloc.id).map(|e| &e.alloc) {
-            // The status is the node's, but for nodes that are cut off.
-            if alloc.client_status != ClientStatus::Unknown || now.client_terminal() {
+            // The status is the node's, but for nodes that are cut off and still are.
+            let cut_off = self.state.nodes.get(&now.node_id).is_some_and(|n| n.status == NodeStatus::Disconnected);
+            alloc.alloc_states.clone_from(&now.alloc_states);
+            if alloc.client_status == ClientStatus::Unknown && cut_off && !now.client_terminal() {
+                if now.client_status != ClientStatus::Unknown {
+                    note_status(&mut alloc, AllocStateChange::UNKNOWN, self.now);
+                }
+            } else {
                 alloc.client_status = now.client_status;
+                alloc.client_description.clone_from(&now.client_description);
             }
-            alloc.client_description.clone_from(&now.client_description);
             alloc.task_states.clone_from(&now.task_states);
             alloc.network_status.clone_from(&now.network_status);
             alloc.next_allocation = now.next_allocation;

@@ -379,9 +379,7 @@ impl Machine {
 
     /// How long the node may be cut off before it stops the allocation by itself; remote tasks are let go, not stopped.
     pub(super) fn stop_when_cut_off(&self) -> Option<GoDuration> {
-        let group = self.group()?;
-        let newer = group.disconnect.as_ref().and_then(|d| d.stop_on_client_after);
-        newer.or(group.stop_after_client_disconnect).filter(|d| d.nanos() > 0)
+        self.group()?.stop_on_client_after()
     }
 
     pub(super) fn kill_timeout(&self, task: &str) -> GoDuration {

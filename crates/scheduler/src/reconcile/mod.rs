@@ -4,6 +4,7 @@
 //! allocation ─┬─ ignored     stopped by the servers, replaced already, or of an older run of a batch job
 //!             ├─ kept        runs, or ended in a way that still counts (batch success, failure without further attempt)
 //!             ├─ lost        its node is down or gone
+//!             ├─ away        its node is cut off and the job waits for it, with a replacement meanwhile
 //!             ├─ migrating   marked by the drainer; with remote tasks as soon as its node drains
 //!             └─ rescheduled failed and its policy says now, or later (a follow-up evaluation)
 //! ```
@@ -11,7 +12,7 @@
 //! Nothing here knows where there is room: requests whose `stop` is set stop the earlier allocation only when the new one has found a place.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -27,7 +28,10 @@ use model::{
 };
 use state::State;
 
+mod away;
+
 use crate::{
+    disconnect::{self, Contact},
     feasible,
     ids::Ids,
     remote,
@@ -46,6 +50,10 @@ pub mod why {
     pub const LOST: &str = "alloc is lost since its node is down";
     /// It has failed and has a replacement.
     pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
+    /// Its node is cut off.
+    pub const UNKNOWN: &str = "alloc is unknown since its node is disconnected";
+    /// Of it and the one that was placed while its node was cut off, the other stays.
+    pub const RECONNECTED: &str = "alloc not needed since a disconnected node has come back";
     /// Its remote tasks stay where they are until a node can manage them.
     pub const UNMANAGED: &str = "node is draining and no other can manage the remote tasks: they run on unmanaged";
 }
@@ -111,6 +119,8 @@ enum Fate {
     Ignore,
     Keep,
     Lost,
+    Away { replace: bool, until: Option<TimestampNs> },
+    Returning,
     Migrate,
     RescheduleNow(RescheduleTracker),
     RescheduleLater(TimestampNs),
@@ -121,12 +131,36 @@ enum Fate {
 struct Sorted {
     keep: Vec<Arc<Allocation>>,
     lost: Vec<Arc<Allocation>>,
+    /// Cut off, and replaced meanwhile.
+    away: Vec<Arc<Allocation>>,
+    /// Lost, and not replaced before their nodes have stopped them; by index.
+    stopping: BTreeSet<u32>,
+    /// All of the group by index, when some of it was cut off once.
+    names: HashMap<u32, Vec<Arc<Allocation>>>,
     migrate: Vec<Arc<Allocation>>,
     now: Vec<(Arc<Allocation>, RescheduleTracker)>,
     /// Among the kept.
     later: Vec<(Arc<Allocation>, TimestampNs)>,
     /// Lost earlier, when there was no place for a replacement; by index.
     unreplaced: BTreeMap<u32, Arc<Allocation>>,
+}
+
+impl Sorted {
+    /// What was placed for the same name later.
+    fn successors(&self, a: &Allocation) -> impl Iterator<Item = &Arc<Allocation>> {
+        let (id, created) = (a.id, a.create_index);
+        self.names.get(&a.index()).into_iter().flatten().filter(move |r| r.id != id && r.create_index > created)
+    }
+
+    fn forget(&mut self, id: AllocId) {
+        let other = |a: &Arc<Allocation>| a.id != id;
+        self.keep.retain(other);
+        self.away.retain(other);
+        self.lost.retain(other);
+        self.migrate.retain(other);
+        self.now.retain(|(a, _)| a.id != id);
+        self.later.retain(|(a, _)| a.id != id);
+    }
 }
 
 struct Reconciler<'a> {
@@ -291,8 +325,12 @@ impl Reconciler<'_> {
             }
             ClientStatus::Lost => Fate::Ignore,
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Unknown => {
-                if node_lost(self.state, a.node_id) {
-                    return Fate::Lost;
+                match disconnect::contact(self.state, group, a, self.now, RESCHEDULE_WINDOW) {
+                    Contact::Lost => return Fate::Lost,
+                    Contact::Away { replace, until } => return Fate::Away { replace, until },
+                    // Whether it runs is not known yet: what has been decided stands.
+                    Contact::Returning => return Fate::Returning,
+                    Contact::Present => {}
                 }
                 let draining = self.state.node(a.node_id).is_some_and(|n| n.drain.is_some());
                 if a.desired_transition.migrate == Some(true) || (draining && remote::has_remote(a)) {
@@ -343,10 +381,23 @@ impl Reconciler<'_> {
     }
 
     /// The allocations of a group by what becomes of them.
-    fn sort(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>) -> Sorted {
+    fn sort(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, counts: &mut DesiredUpdates, ids: &mut Ids) -> Sorted {
         let mut s = Sorted::default();
+        if allocs.iter().any(|a| a.was_unknown()) {
+            for a in &allocs {
+                s.names.entry(a.index()).or_default().push(a.clone());
+            }
+        }
         for a in allocs {
             match self.fate(group, &a) {
+                Fate::Away { replace, until } => {
+                    self.note_unknown(&a, until, counts, ids);
+                    if replace { s.away.push(a) } else { s.keep.push(a) }
+                }
+                Fate::Returning => {
+                    let replaced = s.successors(&a).any(|r| !r.terminal());
+                    if replaced { s.away.push(a) } else { s.keep.push(a) }
+                }
                 Fate::Ignore => {
                     // What was told to stop on a node that is gone will never report its end.
                     if a.server_terminal() && !a.client_terminal() && node_lost(self.state, a.node_id) {
@@ -354,6 +405,9 @@ impl Reconciler<'_> {
                     }
                     let of_this_job = a.job.as_ref().is_some_and(|j| j.create_index == self.job.create_index);
                     if of_this_job && a.client_status == ClientStatus::Lost && a.next_allocation.is_nil() {
+                        if self.is_stopping(&a) {
+                            s.stopping.insert(a.index());
+                        }
                         s.unreplaced.insert(a.index(), a);
                     }
                 }
@@ -367,14 +421,12 @@ impl Reconciler<'_> {
                 }
             }
         }
-        for a in &s.lost {
-            self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
-        }
+        self.stop_lost(group, &mut s, ids);
         s
     }
 
     /// What is to be placed because it is missing: rescheduled, lost, and new ones up to the count.
-    fn missing(&self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> Vec<Request> {
+    fn missing(&mut self, group: &TaskGroup, s: &mut Sorted, counts: &mut DesiredUpdates) -> Vec<Request> {
         let count = group.count() as usize;
         let mut taken: BTreeSet<u32> = s.keep.iter().chain(&s.migrate).chain(s.now.iter().map(|(a, _)| a)).map(|a| a.index()).collect();
         let existing = s.keep.len() + s.migrate.len() + s.now.len();
@@ -385,10 +437,21 @@ impl Reconciler<'_> {
             place.push(Request { stop, penalty, tracker: Some(tracker), ..Request::replacing(a) });
             counts.reschedule_now += 1;
         }
-        let replaced = count.saturating_sub(existing).min(s.lost.len());
+        s.stopping.retain(|i| *i < group.count() && !taken.contains(i));
+        taken.extend(&s.stopping);
+        let count = count.saturating_sub(s.stopping.len());
+        let away: BTreeSet<AllocId> = s.away.iter().map(|a| a.id).collect();
+        s.lost.append(&mut s.away);
+        // A lost allocation may share its name with one that lives on; the name then is not free.
+        s.lost.retain(|a| !taken.contains(&a.index()));
         s.lost.sort_by_key(|a| (a.index(), a.id));
-        for a in s.lost.drain(..).take(replaced) {
-            // A lost allocation may share its name with one that lives on; the name then is not free.
+        let replaced = count.saturating_sub(existing).min(s.lost.len());
+        for a in s.lost.drain(replaced..).filter(|a| away.contains(&a.id)) {
+            // Its name is not wanted any more: when it comes back, it is to stop.
+            self.out.stops.push(stop(&a, why::NOT_NEEDED, None));
+            counts.stop += 1;
+        }
+        for a in s.lost.drain(..) {
             if taken.insert(a.index()) {
                 place.push(Request::replacing(a));
             }
@@ -408,7 +471,8 @@ impl Reconciler<'_> {
         let mut counts = DesiredUpdates::default();
         let current = |j: &Arc<Job>| j.version == self.job.version && j.create_index == self.job.create_index;
         let had_running = allocs.iter().any(|a| a.job.as_ref().is_some_and(current));
-        let mut s = self.sort(group, allocs);
+        let mut s = self.sort(group, allocs, &mut counts, ids);
+        self.settle_returned(group, &mut s, &mut counts);
         self.drop_ended_surplus(count, &mut s);
         self.stop_surplus(group, &mut s.keep, &mut s.migrate, &mut counts);
         let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { s.keep.iter().map(|a| a.id).collect() };
@@ -458,6 +522,30 @@ impl Reconciler<'_> {
         left == 0 && counts.reschedule_later == 0 && settled
     }
 
+    /// An evaluation that looks again at that time. What becomes due at nearly the same time for the same reason shares it.
+    fn follow_up_at(&mut self, at: TimestampNs, trigger: Trigger, description: &str, ids: &mut Ids) -> EvalId {
+        let shares = |e: &&Evaluation| e.trigger == trigger && e.wait_until <= at && at - e.wait_until < RESCHEDULE_WINDOW;
+        if let Some(e) = self.out.followups.last().filter(shares) {
+            return e.id;
+        }
+        let id = EvalId(ids.uuid());
+        self.out.followups.push(Evaluation {
+            id,
+            namespace: self.eval.namespace.clone(),
+            priority: self.eval.priority,
+            kind: self.job.kind.clone(),
+            trigger,
+            job_id: self.eval.job_id.clone(),
+            job_modify_index: self.job.modify_index,
+            status: EvalStatus::Pending,
+            status_description: description.to_owned(),
+            wait_until: at,
+            previous_eval: self.eval.id,
+            ..Evaluation::default()
+        });
+        id
+    }
+
     /// Evaluations that look again when failed allocations become due.
     fn follow_up(&mut self, mut later: Vec<(Arc<Allocation>, TimestampNs)>, counts: &mut DesiredUpdates, ids: &mut Ids) {
         later.sort_by_key(|(a, at)| (*at, a.id));
@@ -471,23 +559,9 @@ impl Reconciler<'_> {
             let id = match open {
                 Some((from, id)) if at - from <= FOLLOWUP_WINDOW => id,
                 _ => {
-                    let id = EvalId(ids.uuid());
                     // It runs when the first of them is due; those that are due a little later come along.
+                    let id = self.follow_up_at(at, Trigger::RetryFailedAlloc, "created for delayed rescheduling", ids);
                     open = Some((at, id));
-                    self.out.followups.push(Evaluation {
-                        id,
-                        namespace: self.eval.namespace.clone(),
-                        priority: self.eval.priority,
-                        kind: self.job.kind.clone(),
-                        trigger: Trigger::RetryFailedAlloc,
-                        job_id: self.eval.job_id.clone(),
-                        job_modify_index: self.job.modify_index,
-                        status: EvalStatus::Pending,
-                        status_description: "created for delayed rescheduling".into(),
-                        wait_until: at,
-                        previous_eval: self.eval.id,
-                        ..Evaluation::default()
-                    });
                     id
                 }
             };
@@ -586,7 +660,8 @@ impl Reconciler<'_> {
             let differs = *verdicts
                 .entry((old.create_index, old.version))
                 .or_insert_with(|| model::tasks_updated(old, self.job, &group.name).is_some());
-            if a.terminal() && (self.batch || !differs) {
+            // What is cut off cannot follow an update.
+            if (a.terminal() && (self.batch || !differs)) || a.client_status == ClientStatus::Unknown {
                 counts.ignore += 1;
                 continue;
             }
