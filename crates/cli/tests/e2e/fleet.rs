@@ -416,8 +416,7 @@ fn a22_an_isolated_node_stops_its_local_tasks_when_asked_to_and_only_lets_go_of_
     fleet.server.put("/v1/jobs", &both);
     let slot = "default/both.g[0]/t";
     let first = fleet.managed(slot, &[]);
-    fleet.server.alloc("both", "running");
-    assert_eq!(fleet.nodes["a"].executors().len(), 1);
+    until("the local task to run", || (fleet.nodes["a"].executors().len() == 1).then_some(()));
     fleet.call_b();
 
     wire.cut();
