@@ -95,13 +95,18 @@ pub(crate) fn stops_by_itself(group: &TaskGroup, a: &Allocation) -> Option<GoDur
     Some(GoDuration(after.nanos().saturating_add(kill)))
 }
 
+/// Is its work done?
+pub(crate) fn done(state: &State, a: &Allocation) -> bool {
+    a.ran_successfully() && remote::has_done_all(state, a)
+}
+
 /// Does the one that was cut off stay, rather than what was placed instead of it?
-pub(crate) fn original_stays(pick: Pick, original: &Allocation, replacement: &Allocation) -> bool {
+pub(crate) fn original_stays(state: &State, pick: Pick, original: &Allocation, replacement: &Allocation) -> bool {
     let version = |a: &Allocation| a.job.as_ref().map(|j| (j.create_index, j.version));
-    if replacement.ran_successfully() || version(replacement) > version(original) {
+    if done(state, replacement) || version(replacement) > version(original) {
         return false;
     }
-    if original.ran_successfully() || replacement.client_status != ClientStatus::Running {
+    if done(state, original) || replacement.client_status != ClientStatus::Running {
         return true;
     }
     match pick {

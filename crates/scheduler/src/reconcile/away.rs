@@ -66,9 +66,9 @@ impl Reconciler<'_> {
                 continue;
             }
             counts.reconnect += 1;
-            let counting = |r: &&Arc<Allocation>| !r.terminal() || (self.batch && r.ran_successfully());
+            let counting = |r: &&Arc<Allocation>| !r.terminal() || (self.batch && disconnect::done(self.state, r));
             let rival = all.iter().filter(counting).max_by_key(|r| (r.create_index, r.id));
-            let losers = if rival.is_none_or(|r| disconnect::original_stays(pick, &a, r)) { all } else { vec![a] };
+            let losers = if rival.is_none_or(|r| disconnect::original_stays(self.state, pick, &a, r)) { all } else { vec![a] };
             for l in &losers {
                 // Also what has failed: nobody is to try it again.
                 if !l.client_terminal() || l.client_status == ClientStatus::Failed {
