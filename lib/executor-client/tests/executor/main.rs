@@ -95,7 +95,7 @@ fn exists(pid: i32) -> bool {
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "waited 10 s until {what}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "waited 30 s until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -363,6 +363,7 @@ async fn a_directory_holds_one_workload_whoever_starts_it() {
     pids.dedup();
     assert_eq!((created, pids.len()), (1, 1));
     let executor = Executor::attach(&state).await.unwrap();
+    until("it has spoken", || bench.output("t.stdout") == "x\n").await;
     executor.kill().await.unwrap();
     let after = bench.launcher.launch(&state, bench.spec("t", "echo x; exit 0")).await.unwrap();
     assert!(!after.created && after.executor.ended().unwrap().signal == 9, "what has ended is not run again");
