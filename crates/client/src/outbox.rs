@@ -48,6 +48,16 @@ impl Outbox {
         self.wake.notify_one();
     }
 
+    /// Newest state of an allocation, which `show` shows on this node. To anybody else both happen at once: the servers do not hear of a task that
+    /// this node does not show yet, and who has seen its end here finds the outbox empty only when the servers have stored it.
+    pub(crate) fn alloc_shown(&self, update: AllocClientUpdate, show: impl FnOnce()) {
+        let mut inner = self.lock();
+        inner.allocs.insert(update.id, update);
+        show();
+        drop(inner);
+        self.wake.notify_one();
+    }
+
     /// Newest report on a slot.
     pub(crate) fn report(&self, report: RemoteReport) {
         self.lock().reports.insert(report.slot.clone(), report);

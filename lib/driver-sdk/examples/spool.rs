@@ -76,8 +76,8 @@ impl Spool {
             (Some(code), _) => (InstanceState::Exited, TaskExit::code(code)),
             (None, None) => (InstanceState::Creating, TaskExit::default()),
             (None, Some(pid)) if test_kill_process_group(pid).is_ok() => (InstanceState::Running, TaskExit::default()),
-            // Killed with the shell that would have written the code.
-            (None, Some(_)) => (InstanceState::Exited, TaskExit::signal(9)),
+            // Only now the code is there for sure, unless the shell was killed that would have written it.
+            (None, Some(_)) => (InstanceState::Exited, number(dir.join("exit"))?.map_or(TaskExit::signal(9), TaskExit::code)),
         };
         let key = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Observation { key, state, exit, epoch: number(dir.join("epoch"))?.unwrap_or(0) as u64, ..Observation::default() })

@@ -57,6 +57,13 @@ fn a_command_runs_beside_a_task_wherever_it_is_asked_for() {
         let out = exec(agent, &["-job", "-task", "nobody", "seven", "true"], b"");
         assert!(String::from_utf8_lossy(&out.stderr).contains("unknown task name \"nobody\""), "{out:?}");
         assert_eq!(out.status.code(), Some(1));
+        // Nothing of what is said at the end is lost to a person whose input still comes.
+        for _ in 0..5 {
+            let out = exec(agent, &["-job", "seven", "anything"], &binary);
+            assert_eq!((out.status.code(), &out.stdout[..], &out.stderr[..]), (Some(7), &b"out\n"[..], &b"err\n"[..]), "{out:?}");
+            let out = exec(agent, &["-job", "-task", "nobody", "seven", "true"], &binary);
+            assert!(String::from_utf8_lossy(&out.stderr).contains("unknown task name \"nobody\""), "{out:?}");
+        }
     }
     // Not a websocket: said so, and the agent goes on.
     let alloc = server.alloc("seven", "running");

@@ -333,12 +333,14 @@ impl AllocLoop {
         standing.put_into(&mut update);
         let update = Arc::new(update);
         view.update = update.clone();
-        // The outbox first: who sees the end of a task here may end the agent as soon as the outbox is empty.
-        if self.published.as_ref() != Some(&*update) {
+        let shown = &self.view;
+        let show = || drop(shown.send_replace(Arc::new(view)));
+        if self.published.as_ref() == Some(&*update) {
+            show();
+        } else {
             self.published = Some((*update).clone());
-            self.ctx.outbox.alloc((*update).clone());
+            self.ctx.outbox.alloc_shown((*update).clone(), show);
         }
-        self.view.send_replace(Arc::new(view));
     }
 
     /// Tells people once which services are not registered, and why.

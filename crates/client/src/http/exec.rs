@@ -1,5 +1,7 @@
 //! `alloc exec`: a command beside a task, over a websocket. The task may live here or in a remote runtime that this node manages.
 
+use std::time::Duration;
+
 use api::shapes::{ExecHandshake, ExecInput as Input, ExecIo, ExecOutput as Output, ExecResult};
 use axum::{
     extract::{
@@ -10,7 +12,7 @@ use axum::{
     response::Response,
 };
 use driver_host::{ExecInput, ExecOutput, ExecSession};
-use futures::{SinkExt, StreamExt, stream::SplitSink};
+use futures::{SinkExt, StreamExt, stream::{SplitSink, SplitStream}};
 use model::remote::slot_of;
 use tokio::sync::mpsc;
 
@@ -19,6 +21,8 @@ use crate::{client::ClientHandle, error::RequestError};
 
 /// Largest message from the person; clients send a few KiB at a time.
 const MAX_MESSAGE: usize = 1 << 20;
+/// How long the person's end may take to answer the close.
+const FAREWELL: Duration = Duration::from_secs(5);
 /// Bytes of a close frame's reason that the protocol has room for.
 const MAX_REASON: usize = 123;
 
@@ -51,7 +55,10 @@ fn same_host(origin: &header::HeaderValue, host: Option<&header::HeaderValue>) -
 async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query: &Query) {
     let session = match open(&mut socket, handle, alloc, query).await {
         Ok(session) => session,
-        Err(error) => return close(&mut socket, code_of(&error), &error.to_string()).await,
+        Err(error) => {
+            let (mut sink, mut stream) = socket.split();
+            return close(&mut sink, &mut stream, code_of(&error), &error.to_string()).await;
+        }
     };
     // Dropping either half ends the command.
     let (input, mut output) = session.split();
@@ -96,9 +103,8 @@ async fn serve(mut socket: WebSocket, handle: &ClientHandle, alloc: &str, query:
             Err(why) => (axum::extract::ws::close_code::ERROR, why),
         },
     };
-    let frame = CloseFrame { code, reason: shortened(&reason).into() };
-    // The person may have gone.
-    let _ = sink.send(Message::Close(Some(frame))).await;
+    drop((input, output));
+    close(&mut sink, &mut stream, code, &reason).await;
 }
 
 /// Finds the task and starts the command.
@@ -193,10 +199,16 @@ fn code_of(error: &RequestError) -> u16 {
     }
 }
 
-async fn close(socket: &mut WebSocket, code: u16, reason: &str) {
+/// Says how the session ended, and reads until the other end has heard it: a connection that is dropped with input unread is reset, and what was
+/// said last is lost with it.
+async fn close(sink: &mut SplitSink<WebSocket, Message>, stream: &mut SplitStream<WebSocket>, code: u16, reason: &str) {
     let frame = CloseFrame { code, reason: shortened(reason).into() };
     // The person may have gone.
-    let _ = socket.send(Message::Close(Some(frame))).await;
+    if sink.send(Message::Close(Some(frame))).await.is_err() {
+        return;
+    }
+    let heard = async { while let Some(Ok(_)) = stream.next().await {} };
+    let _ = tokio::time::timeout(FAREWELL, heard).await;
 }
 
 /// As much of a reason as a close frame holds.
