@@ -12,7 +12,10 @@ use axum::{
     response::Response,
 };
 use driver_host::{ExecInput, ExecOutput, ExecSession};
-use futures::{SinkExt, StreamExt, stream::{SplitSink, SplitStream}};
+use futures::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
 use model::remote::slot_of;
 use tokio::sync::mpsc;
 

@@ -516,8 +516,11 @@ async fn e4_17_helpers_and_sockets_go_with_their_plugin() {
 async fn e4_18_two_hundred_restarts_in_place_leave_descriptors_threads_and_processes_as_they_were() {
     let go = Go::new().await;
     let node = go.node().await;
-    let mut t =
-        faulty_with(&[], 200, json!({"script": "echo out; echo $$ >> ${NOMAD_ALLOC_DIR}/data/pids; read x < ${NOMAD_ALLOC_DIR}/data/go"}));
+    let mut t = faulty_with(
+        &[],
+        200,
+        json!({"script": "echo out; echo $$ >> ${NOMAD_ALLOC_DIR}/data/pids; cd ${NOMAD_ALLOC_DIR}/data; until [ -p go ]; do sleep 0.01; done; read x < go"}),
+    );
     t.restart.as_mut().expect("policy").delay = Some(model::GoDuration::from_millis(1));
     let (id, _) = go.place(t);
     let gate = go.rig.alloc_dir(id).join("alloc/data/go");
@@ -528,7 +531,13 @@ async fn e4_18_two_hundred_restarts_in_place_leave_descriptors_threads_and_proce
     let count = |pid: i32, what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     let mut before = None;
     for n in 0..200 {
-        eventually("the next workload", || pids(&go.rig, id).len() > n).await;
+        let next = async {
+            while pids(&go.rig, id).len() <= n {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        };
+        let came = tokio::time::timeout(PATIENCE, next).await;
+        assert!(came.is_ok(), "workload {n} never came; told of the task: {:#?}", go.rig.server.now().allocs.get(&id));
         let at = tokio::task::spawn_blocking({
             let gate = gate.clone();
             // Blocks until the workload reads.
