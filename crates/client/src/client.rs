@@ -37,6 +37,7 @@ use crate::{
     session::{Session, SessionStatus},
     stats::TaskStatsCache,
     store::{CGROUP_PARENT, LocalStore, Write},
+    tokens::Tokens,
 };
 
 /// A running node. Dropping it without [`Client::stop`] ends its loops at once; tasks run on either way.
@@ -109,6 +110,7 @@ impl Client {
         let seed = uuid::Uuid::new_v4().as_u64_pair().0;
         let allocs = Allocs::default();
         let status = Arc::new(Mutex::new(SessionStatus::default()));
+        let (tokens, token_questions) = Tokens::new();
         let discovery = Discovery::new(config.region.clone(), status.clone());
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
@@ -121,6 +123,7 @@ impl Client {
             lease: Lease::default(),
             services: ServiceWatches::new(discovery.clone()),
             discovery,
+            tokens,
             inherited,
             cpu: facts.cpu,
             stop: CancellationToken::new(),
@@ -149,6 +152,7 @@ impl Client {
             servers: servers_seen,
             node: ctx.node.subscribe(),
             outbox: ctx.outbox.clone(),
+            questions: token_questions,
             lease: ctx.lease.clone(),
             to_node,
             status: status.clone(),

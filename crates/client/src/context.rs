@@ -28,6 +28,7 @@ use crate::{
     remote::RemoteManager,
     service_watch::ServiceWatches,
     store::LocalStore,
+    tokens::Tokens,
 };
 
 /// Shared by reference; each part has its own synchronisation.
@@ -45,6 +46,8 @@ pub(crate) struct NodeContext {
     pub(crate) discovery: Discovery,
     /// Those of them that templates read.
     pub(crate) services: ServiceWatches,
+    /// Tokens of the tasks' identities.
+    pub(crate) tokens: Tokens,
     /// The agent's environment as tasks may see it.
     pub(crate) inherited: BTreeMap<String, String>,
     pub(crate) cpu: Cpu,

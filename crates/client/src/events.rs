@@ -18,6 +18,8 @@ pub mod kind {
     pub const DOWNLOADING_ARTIFACTS: &str = "Downloading Artifacts";
     /// An artifact could not be fetched.
     pub const ARTIFACT_DOWNLOAD_FAILED: &str = "Failed Artifact Download";
+    /// Something about the task's workload identities.
+    pub const IDENTITY: &str = "Identity";
     /// Something about the task's templates.
     pub const TEMPLATE: &str = "Template";
     /// It runs.
@@ -125,6 +127,20 @@ pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
     let why = "Template re-rendered";
     let text = format!("Task being sent signal {signal}: {why}");
     with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+}
+
+/// Something about the task's workload identities.
+pub fn identity(now: TimestampNs, what: &str) -> TaskEvent {
+    let mut e = with(event(kind::IDENTITY, now, what), [("message", what.to_owned())]);
+    e.message = what.to_owned();
+    e
+}
+
+/// A signal is sent because a token has been renewed.
+pub fn identity_signaling(now: TimestampNs, signal: &str, identity: &str) -> TaskEvent {
+    let why = format!("Token of identity {identity:?} renewed");
+    let text = format!("Task being sent signal {signal}: {why}");
+    with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why)])
 }
 
 /// A check asks for a restart.

@@ -41,6 +41,7 @@ mod service_watch;
 mod session;
 mod stats;
 mod store;
+mod tokens;
 
 pub use client::{Client, ClientHandle};
 pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig};

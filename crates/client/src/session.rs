@@ -12,7 +12,7 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, ToNode, ToNodeMessage,
+    self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, SignIdentities, ToNode, ToNodeMessage,
     node_service_client::NodeServiceClient,
 };
 use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
@@ -25,6 +25,7 @@ use crate::{
     lease::{BootInstant, Lease},
     outbox::Outbox,
     store::StoredJob,
+    tokens::{self, AskTokens},
 };
 
 /// What a server says.
@@ -68,6 +69,8 @@ pub(crate) struct Session {
     pub(crate) servers: watch::Receiver<Vec<String>>,
     pub(crate) node: watch::Receiver<Arc<Node>>,
     pub(crate) outbox: Arc<Outbox>,
+    /// Tokens that tasks ask for; they wait here while there is no session.
+    pub(crate) questions: mpsc::UnboundedReceiver<AskTokens>,
     pub(crate) lease: Lease,
     pub(crate) to_node: mpsc::UnboundedSender<FromServer>,
     pub(crate) status: Arc<Mutex<SessionStatus>>,
@@ -254,6 +257,9 @@ impl Session {
         // Without any answer for this long the connection is taken for dead, early enough to find another server within the lease.
         let patience = (interval * 3).max(lease / 3);
         let mut jobs = Jobs::new();
+        // Whoever waits is told of the end of the session by the end of this.
+        let mut asking = BTreeMap::<u64, AskTokens>::new();
+        let mut questions = 0_u64;
         loop {
             // Every arm is cancel safe: channels, a timer, a notification that is kept, and a stream whose decoder keeps partial messages.
             tokio::select! {
@@ -276,6 +282,19 @@ impl Session {
                 () = self.outbox.ready() => {
                     for message in self.outbox.take() {
                         if let Err(ended) = give(&out, server, patience, message).await {
+                            return Err(last_words(&mut incoming, server, ended).await);
+                        }
+                    }
+                }
+                Some(ask) = self.questions.recv() => {
+                    // Those who have lost patience.
+                    asking.retain(|_, waiting| !waiting.answer.is_closed());
+                    if !ask.answer.is_closed() {
+                        questions += 1;
+                        let (alloc_id, task, identities) = (ask.alloc.to_string(), ask.task.clone(), ask.identities.clone());
+                        asking.insert(questions, ask);
+                        let message = FromNodeMessage::SignIdentities(SignIdentities { seq: questions, alloc_id, task, identities });
+                        if let Err(ended) = give(&out, server, patience, message.into()).await {
                             return Err(last_words(&mut incoming, server, ended).await);
                         }
                     }
@@ -327,6 +346,12 @@ impl Session {
                             self.hand_on(FromServer::Orders { full: orders.full, orders: decoded, released: orders.released })?;
                         }
                         Some(ToNodeMessage::ListRemote(ask)) => self.hand_on(FromServer::ListRemote { ask, answer: out.clone() })?,
+                        Some(ToNodeMessage::IdentitiesSigned(signed)) => {
+                            if let Some(ask) = asking.remove(&signed.seq) {
+                                // The asker may have gone.
+                                let _ = ask.answer.send(tokens::answered(signed));
+                            }
+                        }
                         Some(ToNodeMessage::Welcome(_)) => {}
                     }
                 }

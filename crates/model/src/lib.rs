@@ -14,6 +14,7 @@ pub mod deployment;
 pub mod diff;
 pub mod eval;
 pub mod go_duration;
+pub mod identity_rules;
 pub mod ids;
 pub mod job;
 pub mod map;

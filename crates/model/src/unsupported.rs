@@ -109,16 +109,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
     Refused { feature: "dispatch_payload", reason: "dispatch is not implemented yet", used: |t| t.dispatch_payload.is_some() },
-    Refused {
-        feature: "identity with env or file",
-        reason: "tasks are not given identity tokens yet",
-        used: |t| t.identity.as_ref().is_some_and(|i| i.env || i.file),
-    },
-    Refused {
-        feature: "identity with a name of its own",
-        reason: "tasks are not given identity tokens yet",
-        used: |t| !t.identities.is_empty(),
-    },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
     Refused {
         feature: "schedule",

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, fmt};
 use crate::{
     constraint::{Affinity, Constraint, DISTINCT_PROPERTY, OPERATORS, Spread},
     go_duration::GoDuration,
+    identity_rules,
     job::{Job, TaskGroup, job_type},
     network::Network,
     policy::{Disconnect, Migrate, Pick, Reschedule, Restart, Update},
@@ -487,8 +488,9 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
         inner.when(t.leader, || "a task with a lifecycle block cannot be the leader".to_owned());
         e.part("Lifecycle block validation failed", inner);
     }
-    let default_identities = t.identities.iter().filter(|i| i.name.is_empty() || i.name == crate::canonical::DEFAULT_IDENTITY).count();
-    e.when(default_identities > 0, || "only one identity block may be without a name or named \"default\"".to_owned());
+    for wrong in identity_rules::mistakes(t) {
+        e.text(wrong);
+    }
     for action in &t.actions {
         e.when(action.command.is_empty(), || format!("Action {:?} is missing its command", action.name));
     }
@@ -539,5 +541,6 @@ fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
         if t.resources.disk_mb.is_some_and(|d| d > 0) {
             w.0.push(format!("Task {:?} has warnings: resources.disk has been deprecated and has no effect; use ephemeral_disk", &*t.name));
         }
+        w.0.extend(identity_rules::warnings(t).into_iter().map(|what| format!("Task {:?} has warnings: {what}", &*t.name)));
     }
 }

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use driver_host::{CallError, Driver, TaskHandle, handle_from_bytes, handle_to_bytes};
+use driver_host::{CallError, Capabilities, Driver, FsIsolation, TaskHandle, handle_from_bytes, handle_to_bytes};
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
 use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    artifacts,
+    artifacts, identities,
     machine::{Event, Exit, Launched, StartFailure},
     run::AllocCommand,
     sticky, task_config, templates,
@@ -124,9 +124,12 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     let capabilities = driver.capabilities().unwrap_or_default();
     let cgroup = subject.cgroup();
     sticky::take_over(subject, group, interrupted).await?;
-    prepare(subject, task, cgroup.clone()).await?;
+    let owner = owner_of(task, &capabilities);
+    prepare(subject, task, owner, cgroup.clone()).await?;
     artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
-    let template_env = templates::render(subject, group, task, &capabilities, interrupted).await?;
+    let view = task_config::path_view(&capabilities);
+    let mut template_env = identities::issue(subject, task, view, owner, interrupted).await?;
+    template_env.extend(templates::render(subject, group, task, &capabilities, interrupted).await?);
     if interrupted.is_cancelled() {
         return Err(StartFailure::Interrupted);
     }
@@ -177,8 +180,17 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     }
 }
 
+/// Whom what only the task may read belongs to; None = the agent's user. Tasks in a root of their own run as nobody unless their job says otherwise.
+pub(super) fn owner_of(task: &Task, capabilities: &Capabilities) -> Option<(u32, u32)> {
+    let user = match task.user.as_str() {
+        "" if capabilities.fs_isolation == FsIsolation::Chroot => "nobody",
+        user => user,
+    };
+    if user.is_empty() || !rustix::process::geteuid().is_root() { None } else { find_user(user) }
+}
+
 /// Directories, payload and cgroups. Records first what is made outside the allocation's directory.
-async fn prepare(subject: &Subject, task: &Task, cgroup: Option<TaskCgroup>) -> Result<(), StartFailure> {
+async fn prepare(subject: &Subject, task: &Task, owner: Option<(u32, u32)>, cgroup: Option<TaskCgroup>) -> Result<(), StartFailure> {
     if cgroup.is_some() {
         let key = format!("{}.{}", subject.alloc.id, subject.task);
         let claim = subject.ctx.store.commit(vec![Write::Claim { kind: "cgroup", key }]).await;
@@ -186,10 +198,8 @@ async fn prepare(subject: &Subject, task: &Task, cgroup: Option<TaskCgroup>) -> 
     }
     let dirs = subject.dirs();
     let task_dirs = dirs.task(&subject.task);
-    let user = task.user.clone();
     let payload = task.dispatch_payload.clone().map(|p| (p.file, subject.job.payload.clone().unwrap_or_default()));
     let work = move || -> Result<(), String> {
-        let owner = if user.is_empty() || !rustix::process::geteuid().is_root() { None } else { find_user(&user) };
         dirs.create().map_err(|e| e.to_string())?;
         task_dirs.create(owner).map_err(|e| e.to_string())?;
         if let Some((file, payload)) = payload {

@@ -140,10 +140,11 @@ pub(crate) enum Event {
         task: Arc<str>,
         event: Box<model::TaskEvent>,
     },
-    /// Templates of the run have another content, and the job wants a restart then.
-    TemplatesChanged {
+    /// Files of the run have another content (templates, tokens), and the job wants a restart then.
+    DataChanged {
         task: Arc<str>,
         run: String,
+        why: String,
     },
     /// A change of templates could not be made known to the run.
     TemplateFailed {
@@ -495,7 +496,7 @@ impl Machine {
             Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
             Event::DriverSaid { task, message, annotations } => self.note(&task, events::driver(now.time, &message, &annotations)),
             Event::Noted { task, event } => self.note(&task, *event),
-            Event::TemplatesChanged { task, run } => self.templates_changed(&task, &run, now, &mut out),
+            Event::DataChanged { task, run, why } => self.data_changed(&task, &run, &why, now, &mut out),
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
             Event::Checked { key, outcome, run } => self.checked(&key, outcome, run, now, &mut out),
             Event::ServiceProblem { service, why } => self.service_problem(&service, &why, now),

@@ -3,6 +3,7 @@
 mod artifacts;
 pub(crate) mod checks;
 pub(crate) mod effects;
+pub(crate) mod identities;
 pub(crate) mod machine;
 #[cfg(test)]
 mod machine_tests;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     checks::{self, Probe},
     effects::{self, Subject},
+    identities,
     machine::{Effect, Event, Machine, Now},
     record::{AllocRecord, TaskRecord},
     services, templates,
@@ -411,7 +412,7 @@ impl AllocLoop {
             Effect::Wait { task, run, handle } => {
                 let subject = self.subject(&task);
                 let over = self.over(&run);
-                self.watch_templates(&task, &run, &over);
+                self.watch_data(&task, &run, &over);
                 self.effects.spawn(async move {
                     let exit = over.run_until_cancelled(effects::wait(&subject, &run, &handle)).await?;
                     Some(Event::Exited { task, run, exit })
@@ -474,15 +475,23 @@ impl AllocLoop {
     }
 
     /// Beside the wait for the end of a run; ends with it.
-    fn watch_templates(&mut self, task: &Arc<str>, run: &str, over: &CancellationToken) {
-        if self.machine.group().and_then(|g| g.task(task)).is_none_or(|t| t.templates.is_empty()) {
-            return;
+    fn watch_data(&mut self, task: &Arc<str>, run: &str, over: &CancellationToken) {
+        let Some(spec) = self.machine.group().and_then(|g| g.task(task)) else { return };
+        let (templates, tokens) = (!spec.templates.is_empty(), identities::renewed(spec));
+        if templates {
+            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            self.effects.spawn(async move {
+                over.run_until_cancelled(templates::watch(&subject, &run)).await;
+                None
+            });
         }
-        let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
-        self.effects.spawn(async move {
-            over.run_until_cancelled(templates::watch(&subject, &run)).await;
-            None
-        });
+        if tokens {
+            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            self.effects.spawn(async move {
+                over.run_until_cancelled(identities::watch(&subject, &run)).await;
+                None
+            });
+        }
     }
 
     async fn destroy(&mut self) {

@@ -64,12 +64,10 @@ pub(crate) fn logs_disabled(task: &Task) -> bool {
 
 /// What this release does not do, by name: a job that asks for it must not run without it.
 pub(crate) fn refused(task: &Task) -> Option<String> {
-    let identity = task.identity.iter().chain(&task.identities).any(|i| i.env || i.file);
     let what = [
         (task.vault.is_some(), "vault"),
         (task.csi_plugin.is_some(), "csi_plugin"),
         (task.schedule.is_some(), "schedule"),
-        (identity, "identity with env or file"),
         (!task.resources.devices.is_empty(), "resources.device"),
     ];
     let named: Vec<&str> = what.iter().filter(|(asked, _)| *asked).map(|(_, name)| *name).collect();

@@ -12,7 +12,7 @@ use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, Timesta
 
 use super::{Interest, plain::Plain};
 use crate::{
-    alloc::{machine::StartFailure, task_config, templates},
+    alloc::{identities, machine::StartFailure, task_config, templates},
     context::{NodeContext, now_ns},
     dirs::AllocDirs,
     env::EnvInput,
@@ -423,10 +423,16 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     });
     let services = templates::TaskServices::new(ctx.services.clone(), alloc.namespace.clone(), ctx.config.region.clone());
     let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, services).await;
-    let (mut files, template_env) = bundled.map_err(|unbundled| match unbundled {
+    let unbundled = |unbundled| match unbundled {
         templates::Unbundled::Refused(why) => Preparation::Refused(why),
         templates::Unbundled::Later(why) => Preparation::Later(why),
-    })?;
+    };
+    let (mut files, mut template_env) = bundled.map_err(unbundled)?;
+    let (tokens, token_env) = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
+    files.extend(tokens);
+    for (name, value) in token_env {
+        template_env.entry(name).or_insert(value);
+    }
     let (mut config, _) = task_config::build(&task_config::Input {
         config: &ctx.config,
         node: &node,

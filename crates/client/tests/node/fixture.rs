@@ -9,7 +9,8 @@ use std::{
 };
 
 use api::node_rpc::{
-    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, RemoteOrders, ToNode, ToNodeMessage, UpdatesStored, Welcome,
+    self, Allocs, FromNode, FromNodeMessage, HeartbeatAck, IdentitiesSigned, RemoteOrders, SignedIdentity, ToNode, ToNodeMessage,
+    UpdatesStored, Welcome,
     node_service_server::{NodeService, NodeServiceServer},
 };
 use client::{Client, ClientConfig, PluginCommand, PluginSettings};
@@ -45,6 +46,7 @@ struct Desired {
     heartbeat_ms: u64,
     mute: bool,
     http: String,
+    token_ttl: Option<Duration>,
 }
 
 struct Shared {
@@ -123,6 +125,11 @@ impl FakeServer {
     /// Heartbeats are no longer answered.
     pub(crate) fn mute(&self, mute: bool) {
         self.desired().mute = mute;
+    }
+
+    /// Tokens are given from now on, with so long a life (zero = without an end).
+    pub(crate) fn tokens(&self, ttl: Duration) {
+        self.desired().token_ttl = Some(ttl);
     }
 
     /// Where sessions that begin from now on are told that the server answers HTTP.
@@ -298,6 +305,16 @@ impl Shared {
                     }
                 });
                 answer(ToNodeMessage::UpdatesStored(UpdatesStored { seq: reports.seq }));
+            }
+            Some(FromNodeMessage::SignIdentities(ask)) => {
+                if let Some(ttl) = desired.token_ttl {
+                    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos() as i64;
+                    let expires_ns = if ttl.is_zero() { 0 } else { now + ttl.as_nanos() as i64 };
+                    let token =
+                        |identity: String| SignedIdentity { token: format!("{identity}-{now}"), identity, issued_ns: now, expires_ns };
+                    let signed = ask.identities.into_iter().map(token).collect();
+                    answer(ToNodeMessage::IdentitiesSigned(IdentitiesSigned { seq: ask.seq, signed, ..IdentitiesSigned::default() }));
+                }
             }
             Some(FromNodeMessage::Heartbeat(_) | FromNodeMessage::Event(_) | FromNodeMessage::RemoteListed(_)) | None => {}
         }

@@ -4,6 +4,7 @@ mod artifacts;
 mod faults;
 mod fixture;
 mod http;
+mod identities;
 mod leaks;
 mod ledger;
 mod order;

@@ -74,8 +74,8 @@ pub(super) async fn rotate(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.written(key.modify_index, &KeyRotated { key: meta(&key), index: key.modify_index })
 }
 
-/// `force` deletes an inactive key although it is in use. No identities are issued, so none is in use and none needs force; the active key is not
-/// deleted even then.
+/// `force` deletes an inactive key although it is in use. Which tokens still live is not recorded, so none needs force: deleting a key ends the tokens that
+/// it has signed, for whoever verifies them. The active key is not deleted even then.
 pub(super) async fn delete(ctx: Ctx) -> Result<Reply, HttpError> {
     let _ = ctx.query.flag("force")?;
     let id = uuid(ctx.param("id"), "root key metadata")?;

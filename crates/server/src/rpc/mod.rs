@@ -1,5 +1,6 @@
 //! The node RPC: the service that nodes connect to, and the registry of their sessions.
 
+mod identities;
 mod messages;
 mod session;
 mod updates;

@@ -322,6 +322,10 @@ impl Session {
                     let _ = waiting.send(listed);
                 }
             }
+            FromNodeMessage::SignIdentities(ask) => {
+                let answer = super::identities::sign(&self.shared, self.node, ask);
+                self.send(ToNodeMessage::IdentitiesSigned(answer)).await.map_err(|()| None)?;
+            }
             FromNodeMessage::Event(event) => {
                 let event = from_json("a node's event", &event.event_json).map_err(unreadable)?;
                 let stored = nodes::record_event(&self.shared, self.node, event);

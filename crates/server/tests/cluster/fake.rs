@@ -8,8 +8,8 @@ use std::{
 };
 
 use api::node_rpc::{
-    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed, RemoteReports,
-    ToNode, ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
+    AllocUpdates, FromNode, FromNodeMessage, Heartbeat, Hello, IdentitiesSigned, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed,
+    RemoteReports, SignIdentities, ToNode, ToNodeMessage, from_json, node_service_client::NodeServiceClient, to_json,
 };
 use model::{
     AllocClientUpdate, AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredRemote, DesiredStatus, DriverInfo, IncarnationId,
@@ -173,6 +173,9 @@ pub(crate) struct View {
     pub(crate) acks: u64,
     pub(crate) stored: BTreeSet<u64>,
     pub(crate) goodbye: Option<(String, bool)>,
+    /// Tokens to ask for.
+    pub(crate) asks: Vec<SignIdentities>,
+    pub(crate) signed: Vec<IdentitiesSigned>,
     reported: BTreeMap<AllocId, (ClientStatus, model::DeploymentId)>,
     reports: BTreeMap<SlotKey, RemoteReport>,
 }
@@ -364,6 +367,7 @@ impl Session {
                 view.welcomed = true;
             }
             ToNodeMessage::HeartbeatAck(_) => view.acks += 1,
+            ToNodeMessage::IdentitiesSigned(answer) => view.signed.push(answer),
             ToNodeMessage::Allocs(allocs) => {
                 if allocs.full {
                     view.full += 1;
@@ -407,6 +411,10 @@ impl Session {
 
     /// Reports whatever has become of allocations and remote tasks.
     async fn act(&mut self, tx: &mpsc::Sender<FromNode>) -> Result<(), Failure> {
+        let asks = std::mem::take(&mut self.view.lock().unwrap().asks);
+        for ask in asks {
+            tx.send(FromNodeMessage::SignIdentities(ask).into()).await?;
+        }
         let (reports, updates) = {
             let mut view = self.view.lock().unwrap();
             let reports = self.remote_reports(&mut view);

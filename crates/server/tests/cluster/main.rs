@@ -5,6 +5,7 @@
 mod disconnect;
 mod durability;
 mod fake;
+mod identities;
 mod jobs;
 mod nodes;
 mod remote;

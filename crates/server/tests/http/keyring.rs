@@ -22,6 +22,17 @@ async fn delete(c: &Cluster, id: &str, query: &str) -> (u16, String) {
     (raw.status.as_u16(), raw.text())
 }
 
+/// The same by a library that verifiers use, from the published list.
+fn verified_by_a_library(jwks: &Value, token: &str) -> bool {
+    let set: jsonwebtoken::jwk::JwkSet = serde_json::from_value(jwks.clone()).expect("a list of keys");
+    let kid = jsonwebtoken::decode_header(token).expect("a header").kid.expect("a key");
+    let Some(key) = set.find(&kid) else { return false };
+    let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::EdDSA);
+    validation.required_spec_claims.clear();
+    let key = jsonwebtoken::DecodingKey::from_jwk(key).expect("a usable key");
+    jsonwebtoken::decode::<Value>(token, &key, &validation).is_ok()
+}
+
 /// The claims of a token, when a published key has signed them.
 fn verify(jwks: &Value, token: &str) -> Option<Value> {
     let parts: Vec<&str> = token.split('.').collect();
@@ -58,6 +69,7 @@ async fn keys_are_published_rotated_and_deleted() {
     let claims = json!({"sub": "global:default:web:server"});
     let token = c.server.handle().keyring().sign(&claims).expect("signs");
     assert_eq!(verify(&jwks, &token), Some(claims.clone()));
+    assert!(verified_by_a_library(&jwks, &token));
 
     // Who waits for a change is woken by the rotation.
     let waiting = format!("{KEYS}?index={index}&wait=60s");

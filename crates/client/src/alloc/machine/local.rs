@@ -354,12 +354,12 @@ impl Machine {
         }
     }
 
-    /// A run with `change_mode = "restart"` is started again with what its templates say now.
-    pub(super) fn templates_changed(&mut self, task: &Arc<str>, run: &str, now: Now, out: &mut Vec<Effect>) {
+    /// A run with `change_mode = "restart"` is started again with what its files say now.
+    pub(super) fn data_changed(&mut self, task: &Arc<str>, run: &str, why: &str, now: Now, out: &mut Vec<Effect>) {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
             return;
         };
-        events::push(&mut slot.record.state, events::restart_signaled(now.time, "Template with change_mode restart re-rendered"));
+        events::push(&mut slot.record.state, events::restart_signaled(now.time, why));
         slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
         self.begin_stop(task, now, out);
     }

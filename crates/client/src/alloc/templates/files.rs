@@ -17,7 +17,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 /// What tells two states of a file apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     size: i64,
@@ -40,17 +40,17 @@ impl Stamp {
 
 /// An opened directory.
 #[derive(Debug)]
-pub(super) struct Root {
+pub(crate) struct Root {
     dir: OwnedFd,
     path: PathBuf,
 }
 
 /// How a rendered file is to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    pub(super) mode: u32,
-    pub(super) uid: Option<u32>,
-    pub(super) gid: Option<u32>,
+pub(crate) struct Look {
+    pub(crate) mode: u32,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
 }
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -66,13 +66,13 @@ fn names(path: &Path) -> io::Result<Vec<&std::ffi::OsStr>> {
 }
 
 impl Root {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let dir = openat(CWD, path, DIRECTORY, Mode::empty())?;
         Ok(Self { dir, path: path.to_owned() })
     }
 
     /// The content of a regular file below, with its stamp. Links are followed as long as they stay below.
-    pub(super) fn read(&self, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
+    pub(crate) fn read(&self, path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
         let (file, stamp) = self.file(path)?;
         let mut content = Vec::new();
         file.take(MAX_FILE + 1).read_to_end(&mut content)?;
@@ -83,7 +83,7 @@ impl Root {
     }
 
     /// The stamp alone.
-    pub(super) fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+    pub(crate) fn stamp(&self, path: &Path) -> io::Result<Stamp> {
         self.file(path).map(|(_, stamp)| stamp)
     }
 
@@ -133,7 +133,7 @@ impl Root {
     }
 
     /// Puts a file in place, whole or not at all. False when it is there already as it should be.
-    pub(super) fn write(&self, path: &Path, content: &[u8], look: Look) -> io::Result<bool> {
+    pub(crate) fn write(&self, path: &Path, content: &[u8], look: Look) -> io::Result<bool> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("write {}: {e}", self.path.join(path).display()));
         self.put(path, content, look).map_err(named)
     }

@@ -7,7 +7,7 @@
 //!
 //! A result counts as applied when the change it asks for has been made: an agent that dies in between makes it again.
 
-mod files;
+pub(super) mod files;
 mod plan;
 mod record;
 mod services;
@@ -19,6 +19,7 @@ use driver_host::{BundleFile, Capabilities};
 use model::{Task, TaskGroup};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::plan::place;
 use self::plan::{Attempt, Directories, Plan};
 pub(crate) use self::{services::TaskServices, watch::watch};
 use super::{
@@ -61,7 +62,8 @@ fn plan_of(subject: &Subject, group: &TaskGroup, task: &Task, capabilities: &Cap
     Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host), services)
 }
 
-fn tell(subject: &Subject, event: model::TaskEvent) {
+/// Tells people something of a task.
+pub(super) fn tell(subject: &Subject, event: model::TaskEvent) {
     // The loop may have ended.
     let _ = subject.notes.send(AllocCommand::Event(Event::Noted { task: subject.task.clone(), event: Box::new(event) }));
 }

@@ -43,14 +43,14 @@ impl Directories {
 
 /// A path below a directory of the task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Below the directory that the tasks share.
-    pub(super) shared: bool,
-    pub(super) path: PathBuf,
+    pub(crate) shared: bool,
+    pub(crate) path: PathBuf,
 }
 
 /// What a path of a job means: below the task's directory, or as the task sees it.
-pub(super) fn place(path: &str, dirs: &TaskDirs, view: PathView) -> Result<Place, String> {
+pub(crate) fn place(path: &str, dirs: &TaskDirs, view: PathView) -> Result<Place, String> {
     let given = Path::new(path);
     let outside = || format!("{path:?} is not below the task's directories");
     let inside_view = view != PathView::Host;

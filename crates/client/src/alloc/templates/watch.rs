@@ -234,7 +234,8 @@ async fn apply(
     if changes.iter().any(|c| c.planned.change == Change::Restart) {
         // Remembered by the start that follows; an agent that dies before it finds the change again.
         let (task, run) = (subject.task.clone(), run.to_owned());
-        let _ = subject.notes.send(AllocCommand::Event(Event::TemplatesChanged { task, run }));
+        let why = "Template with change_mode restart re-rendered".to_owned();
+        let _ = subject.notes.send(AllocCommand::Event(Event::DataChanged { task, run, why }));
         return Ok(true);
     }
     let mut wanted: Vec<&Change> = changes.iter().map(|c| &c.planned.change).collect();

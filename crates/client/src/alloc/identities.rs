@@ -1,0 +1,326 @@
+//! Workload identities of a task: tokens that say who it is, signed by the servers, in its files and environment, renewed before they end.
+//!
+//! ```text
+//! start ── ask ── write ── remember ── driver
+//! running ─ half of its life is over ─ ask ─ write ─ restart | signal ─ remember
+//! ```
+
+use std::{collections::BTreeMap, io, path::Path, time::Duration};
+
+use api::node_rpc::SignedIdentity;
+use model::{
+    Task,
+    canonical::DEFAULT_IDENTITY,
+    identity_rules::{change_mode, identities},
+    task::Identity,
+};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    effects::{self, Subject},
+    machine::{Event, StartFailure},
+    run::AllocCommand,
+    templates::{
+        files::{Look, Root},
+        place,
+    },
+};
+use crate::{context::now_ns, env::PathView, events, tokens::TokenError};
+
+/// Tokens may be missing this long before people are told.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+/// Pauses between attempts to get tokens: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Looks at the clock are not further apart: it may be set, and a machine may sleep.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// A token that a task has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Token {
+    text: String,
+    issued_ns: i64,
+    /// 0 = never.
+    expires_ns: i64,
+}
+
+impl Token {
+    /// When the next one is due. Spread, so that tasks that were started together do not come together.
+    fn renew_at(&self, spread: u64) -> Option<i64> {
+        let life = self.expires_ns.checked_sub(self.issued_ns).filter(|_| self.expires_ns > 0)?;
+        let tenth = i64::try_from(spread % 1000).unwrap_or(0);
+        // 45 to 55 % of its life.
+        Some(self.issued_ns.saturating_add(life / 100 * 45).saturating_add(life / 10 / 1000 * tenth))
+    }
+
+    fn valid(&self, now: i64) -> bool {
+        self.expires_ns == 0 || now < self.expires_ns
+    }
+}
+
+/// By name of the identity.
+type Held = BTreeMap<String, Token>;
+
+const RECORD: &str = "private/identities.json";
+
+/// What the task has; nothing when the record is missing or damaged. Blocking.
+fn load(task_dir: &Path) -> Held {
+    let read = Root::open(task_dir).and_then(|root| root.read(Path::new(RECORD)));
+    read.ok().and_then(|(bytes, _)| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// Puts it in place, whole or not at all; only the agent reads it. Blocking.
+fn save(task_dir: &Path, held: &Held) -> io::Result<()> {
+    let look = Look { mode: 0o600, uid: None, gid: None };
+    Root::open(task_dir)?.write(Path::new(RECORD), &serde_json::to_vec(held).unwrap_or_default(), look).map(drop)
+}
+
+/// Identities that the task sees something of.
+fn exposed(task: &Task) -> impl Iterator<Item = &Identity> {
+    identities(task).filter(|i| i.env || i.file)
+}
+
+/// The task's variable of an identity.
+fn variable(name: &str) -> String {
+    if name == DEFAULT_IDENTITY {
+        return "NOMAD_TOKEN".to_owned();
+    }
+    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    format!("NOMAD_TOKEN_{clean}")
+}
+
+/// The task's file of an identity, below its directory.
+fn file_name(identity: &Identity) -> String {
+    match identity.name.as_str() {
+        _ if !identity.filepath.is_empty() => identity.filepath.clone(),
+        DEFAULT_IDENTITY => "secrets/nomad_token".to_owned(),
+        name => format!("secrets/nomad_{name}.jwt"),
+    }
+}
+
+fn variables(task: &Task, held: &Held) -> BTreeMap<String, String> {
+    exposed(task).filter(|i| i.env).filter_map(|i| Some((variable(&i.name), held.get(&i.name)?.text.clone()))).collect()
+}
+
+/// Writes the files of tokens, for their task's user only. Blocking.
+fn write(subject: &Subject, task: &Task, view: PathView, owner: Option<(u32, u32)>, held: &Held) -> Result<(), String> {
+    let dirs = subject.dirs().task(&subject.task);
+    for identity in exposed(task).filter(|i| i.file) {
+        let Some(token) = held.get(&identity.name) else { continue };
+        let failed = |why: String| format!("write the token of identity {:?}: {why}", identity.name);
+        let place = place(&file_name(identity), &dirs, view).map_err(failed)?;
+        let root = Root::open(if place.shared { &dirs.alloc } else { &dirs.root }).map_err(|e| failed(e.to_string()))?;
+        let look = Look { mode: 0o600, uid: owner.map(|(uid, _)| uid), gid: owner.map(|(_, gid)| gid) };
+        root.write(&place.path, token.text.as_bytes(), look).map_err(|e| failed(e.to_string()))?;
+    }
+    Ok(())
+}
+
+fn held(signed: Vec<SignedIdentity>) -> Held {
+    let token = |s: SignedIdentity| (s.identity, Token { text: s.token, issued_ns: s.issued_ns, expires_ns: s.expires_ns });
+    signed.into_iter().map(token).collect()
+}
+
+fn names<'a>(wanted: impl Iterator<Item = &'a Identity>) -> Vec<String> {
+    wanted.map(|i| i.name.clone()).collect()
+}
+
+/// Gets the tokens of a task before a start; answers with its variables. Waits for the servers, unless the task has tokens of an earlier start that
+/// have not ended.
+pub(crate) async fn issue(
+    subject: &Subject,
+    task: &Task,
+    view: PathView,
+    owner: Option<(u32, u32)>,
+    interrupted: &CancellationToken,
+) -> Result<BTreeMap<String, String>, StartFailure> {
+    let wanted = names(exposed(task));
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let failed = |why: String, recoverable| StartFailure::Setup { why, recoverable };
+    let dir = subject.dirs().task(&subject.task).root;
+    let begin = tokio::time::Instant::now();
+    let mut told = String::new();
+    let tokens = loop {
+        let answer = tokio::select! {
+            () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
+            answer = subject.ctx.tokens.sign(subject.alloc.id, &subject.task, wanted.clone()) => answer,
+        };
+        let why = match answer {
+            Ok(signed) => break held(signed),
+            Err(refused @ TokenError::Refused(_)) => return Err(failed(refused.to_string(), false)),
+            Err(TokenError::Later(why)) => why,
+        };
+        let from = dir.clone();
+        let mut former = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
+        former.retain(|name, token| wanted.contains(name) && token.valid(now_ns()));
+        if former.len() == wanted.len() {
+            tracing::info!(alloc = %subject.alloc.id, task = %subject.task, why, "the task is started with the tokens that it had");
+            break former;
+        }
+        if why != told && begin.elapsed() >= TELL_AFTER {
+            super::templates::tell(subject, events::identity(now_ns(), &format!("Waiting for tokens of its identities: {why}")));
+            told = why;
+        }
+        tokio::select! {
+            () = interrupted.cancelled() => return Err(StartFailure::Interrupted),
+            () = tokio::time::sleep(PAUSES.0) => {}
+        }
+    };
+    let variables = variables(task, &tokens);
+    let (subject, task) = (subject.clone(), task.clone());
+    let work = move || {
+        write(&subject, &task, view, owner, &tokens)?;
+        save(&dir, &tokens).map_err(|e| format!("remember the tokens of the task: {e}"))
+    };
+    let written = tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")));
+    written.map_err(|why| failed(why, true))?;
+    Ok(variables)
+}
+
+/// Tokens of a task that runs elsewhere: files that travel with it, and variables. Nothing renews them there.
+pub(crate) async fn bundle(
+    ctx: &crate::context::NodeContext,
+    alloc: model::AllocId,
+    task: &Task,
+) -> Result<super::templates::Bundled, super::templates::Unbundled> {
+    use super::templates::Unbundled::{Later, Refused};
+    let wanted = names(exposed(task));
+    if wanted.is_empty() {
+        return Ok((Vec::new(), BTreeMap::new()));
+    }
+    if let Some(identity) = exposed(task).find(|i| i.ttl.nanos() > 0) {
+        return Err(Refused(format!(
+            "identity {:?}: tokens with a ttl cannot be renewed where the task runs; leave ttl out",
+            identity.name
+        )));
+    }
+    let tokens = match ctx.tokens.sign(alloc, &task.name, wanted).await {
+        Ok(signed) => held(signed),
+        Err(refused @ TokenError::Refused(_)) => return Err(Refused(refused.to_string())),
+        Err(TokenError::Later(why)) => return Err(Later(format!("waits for tokens of its identities: {why}"))),
+    };
+    let files = exposed(task).filter(|i| i.file).filter_map(|i| {
+        let data = tokens.get(&i.name)?.text.clone().into_bytes();
+        Some(driver_host::BundleFile { path: file_name(i), mode: 0o600, data })
+    });
+    Ok((files.collect(), variables(task, &tokens)))
+}
+
+/// Is there something to renew while the task runs?
+pub(crate) fn renewed(task: &Task) -> bool {
+    exposed(task).any(|i| i.ttl.nanos() > 0)
+}
+
+/// Renews the tokens of a run for as long as it lasts. Cancelled when its end is known; safe at any point.
+pub(crate) async fn watch(subject: &Subject, run: &str) {
+    let Some(task) = subject.job.group(&subject.alloc.task_group).and_then(|g| g.task(&subject.task)) else { return };
+    let capabilities = subject.driver_for_ever().await.capabilities().unwrap_or_default();
+    let (view, owner) = (super::task_config::path_view(&capabilities), effects::owner_of(task, &capabilities));
+    let dir = subject.dirs().task(&subject.task).root;
+    let spread = subject.ctx.seed();
+    let mut pause = PAUSES.0;
+    let mut told = String::new();
+    loop {
+        let from = dir.clone();
+        let mut tokens = tokio::task::spawn_blocking(move || load(&from)).await.unwrap_or_default();
+        let now = now_ns();
+        // What is not known counts as due.
+        let due_at = |i: &Identity| tokens.get(&i.name).map_or(now, |t| t.renew_at(spread).unwrap_or(i64::MAX));
+        let mortal = || exposed(task).filter(|i| i.ttl.nanos() > 0);
+        let next = mortal().map(due_at).min().unwrap_or(i64::MAX);
+        if next > now {
+            tokio::time::sleep(Duration::from_nanos(next.abs_diff(now)).min(LOOK)).await;
+            continue;
+        }
+        let due: Vec<&Identity> = mortal().filter(|i| due_at(i) <= now).collect();
+        let renewed = match subject.ctx.tokens.sign(subject.alloc.id, &subject.task, names(due.iter().copied())).await {
+            Ok(signed) => {
+                tokens.extend(held(signed));
+                apply(subject, run, task, view, owner, &due, tokens.clone()).await
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match renewed {
+            Ok(true) => return,
+            Ok(false) => {
+                told.clear();
+                pause = PAUSES.0;
+            }
+            Err(why) => {
+                if why != told {
+                    let names = names(due.into_iter()).join(", ");
+                    let said = format!("Tokens of {names} are not renewed, the node goes on trying: {why}");
+                    super::templates::tell(subject, events::identity(now_ns(), &said));
+                    told = why;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+}
+
+/// Gives the task its new tokens and makes the change that its job wants. True when the task ends by it.
+async fn apply(
+    subject: &Subject,
+    run: &str,
+    task: &Task,
+    view: PathView,
+    owner: Option<(u32, u32)>,
+    due: &[&Identity],
+    tokens: Held,
+) -> Result<bool, String> {
+    let (writer, of, new) = (subject.clone(), task.clone(), tokens.clone());
+    let written = tokio::task::spawn_blocking(move || write(&writer, &of, view, owner, &new)).await;
+    written.unwrap_or_else(|e| Err(format!("writing tokens broke off: {e}")))?;
+    tracing::debug!(alloc = %subject.alloc.id, task = %subject.task, identities = ?names(due.iter().copied()), "tokens renewed");
+    let by = |mode: &str| due.iter().filter(|i| i.change_mode == mode).copied().collect::<Vec<_>>();
+    if let Some(identity) = by(change_mode::RESTART).first() {
+        // Remembered by the start that follows; an agent that dies before it finds the renewal due again.
+        let why = format!("Token of identity {:?} with change_mode restart renewed", identity.name);
+        let _ = subject.notes.send(AllocCommand::Event(Event::DataChanged { task: subject.task.clone(), run: run.to_owned(), why }));
+        return Ok(true);
+    }
+    for identity in by(change_mode::SIGNAL) {
+        super::templates::tell(subject, events::identity_signaling(now_ns(), &identity.change_signal, &identity.name));
+        if let Err(why) = effects::signal(subject, run, &identity.change_signal).await {
+            // The task reads its token again at its own time, or not: that is for people to see.
+            let said = format!("The signal {} that tells of a renewed token could not be sent: {why}", identity.change_signal);
+            super::templates::tell(subject, events::identity(now_ns(), &said));
+        }
+    }
+    let dir = subject.dirs().task(&subject.task).root;
+    let saved = tokio::task::spawn_blocking(move || save(&dir, &tokens)).await;
+    saved.map_err(|e| e.to_string())?.map_err(|e| format!("remember the tokens of the task: {e}"))?;
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_renewed_around_half_of_their_life() {
+        let second = 1_000_000_000;
+        let token = Token { issued_ns: 100 * second, expires_ns: 200 * second, ..Token::default() };
+        assert_eq!(token.renew_at(0), Some(145 * second));
+        for spread in [1, 500, 999, 1999] {
+            let at = token.renew_at(spread).expect("it ends");
+            assert!((145 * second..=155 * second).contains(&at), "{at}");
+        }
+        assert!(token.valid(199 * second) && !token.valid(200 * second));
+        let eternal = Token { expires_ns: 0, ..token };
+        assert_eq!((eternal.renew_at(7), eternal.valid(i64::MAX)), (None, true));
+    }
+
+    #[test]
+    fn names_in_the_task() {
+        assert_eq!((variable("default").as_str(), variable("vault-1_x").as_str()), ("NOMAD_TOKEN", "NOMAD_TOKEN_vault_1_x"));
+        let identity = |name: &str, filepath: &str| Identity { name: name.into(), filepath: filepath.into(), ..Identity::default() };
+        assert_eq!(file_name(&identity("default", "")), "secrets/nomad_token");
+        assert_eq!(file_name(&identity("aws", "")), "secrets/nomad_aws.jwt");
+        assert_eq!(file_name(&identity("aws", "local/x.jwt")), "local/x.jwt");
+    }
+}
