@@ -15,7 +15,7 @@ use api::node_rpc::{
     self, FromNode, FromNodeMessage, Goodbye, Heartbeat, Hello, ListRemote, NodeUpdate, SignIdentities, ToNode, ToNodeMessage,
     node_service_client::NodeServiceClient,
 };
-use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder};
+use model::{AllocId, Allocation, ClusterId, Job, JobKey, Node, RemoteOrder, StoreIndex};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -114,8 +114,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// Above this many, jobs that no allocation uses are dropped; one that is referred to again makes the session start over.
 const JOBS_KEPT: usize = 1024;
 
-/// Jobs that the server has sent in this session, by name and version.
-type Jobs = HashMap<(JobKey, u64), (Arc<Job>, Arc<StoredJob>)>;
+/// Jobs that the server has sent in this session, by name, version and JobModifyIndex: one that was purged and registered anew begins again at version 0,
+/// and allocations of both may be on this node.
+type Jobs = HashMap<(JobKey, u64, StoreIndex), (Arc<Job>, Arc<StoredJob>)>;
 
 impl Session {
     /// Runs until the node stops.
@@ -409,17 +410,26 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
     for json in message.jobs_json {
         let job: Job = node_rpc::from_json("a job", &json)?;
         let stored = Arc::new(StoredJob::new(json));
-        jobs.insert((job.key(), job.version), (Arc::new(job), stored));
+        jobs.insert((job.key(), job.version, job.job_modify_index), (Arc::new(job), stored));
     }
+    // A server that does not name them has sent no more than one job of a name and version.
+    let indexes = message.job_indexes.iter().copied().map(Some).chain(std::iter::repeat(None));
     let allocs = message
         .allocs_json
         .iter()
-        .map(|json| {
+        .zip(indexes)
+        .map(|(json, index)| {
             let mut alloc: Allocation = node_rpc::from_json("an allocation", json)?;
-            let key = (alloc.job_key(), alloc.job_version);
-            let Some((job, stored)) = jobs.get(&key) else {
+            let (job, version) = (alloc.job_key(), alloc.job_version);
+            let found = match index {
+                Some(index) => jobs.get(&(job.clone(), version, index)),
+                None => {
+                    jobs.iter().filter(|((k, v, _), _)| *k == job && *v == version).max_by_key(|((.., index), _)| *index).map(|(_, j)| j)
+                }
+            };
+            let Some((job, stored)) = found else {
                 // A new session makes the server send it again.
-                return Err(Ended::MissingJob { job: key.0, version: key.1 });
+                return Err(Ended::MissingJob { job, version });
             };
             alloc.job = Some(job.clone());
             Ok(Placed { alloc: Arc::new(alloc), job: job.clone(), stored: stored.clone() })
@@ -430,4 +440,33 @@ fn decode_allocs(message: node_rpc::Allocs, jobs: &mut Jobs) -> Result<FromServe
     }
     let removed = message.removed.iter().filter_map(|id| id.parse().ok()).collect();
     Ok(FromServer::Allocs { full: message.full, allocs, removed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_of_a_job_and_of_its_namesake_after_a_purge_keep_their_own() {
+        let job =
+            |index: StoreIndex| Job { id: "j".into(), name: format!("registered at {index}"), job_modify_index: index, ..Job::default() };
+        let alloc = |n: u128| Allocation { id: AllocId(uuid::Uuid::from_u128(n)), job_id: "j".into(), ..Allocation::default() };
+        let names = |message: node_rpc::Allocs, jobs: &mut Jobs| -> Vec<String> {
+            let FromServer::Allocs { allocs, .. } = decode_allocs(message, jobs).expect("decodes") else { panic!("allocations expected") };
+            allocs.into_iter().map(|placed| placed.job.name.clone()).collect()
+        };
+        let mut jobs = Jobs::new();
+        let both = node_rpc::Allocs {
+            allocs_json: [1, 2].map(|n| node_rpc::to_json(&alloc(n))).into(),
+            jobs_json: [7, 30].map(|index| node_rpc::to_json(&job(index))).into(),
+            job_indexes: vec![7, 30],
+            ..node_rpc::Allocs::default()
+        };
+        assert_eq!(names(both, &mut jobs), ["registered at 7", "registered at 30"]);
+        let later =
+            |job_indexes| node_rpc::Allocs { allocs_json: vec![node_rpc::to_json(&alloc(1))], job_indexes, ..node_rpc::Allocs::default() };
+        assert_eq!(names(later(vec![7]), &mut jobs), ["registered at 7"], "sent before, in the same session");
+        assert_eq!(names(later(Vec::new()), &mut jobs), ["registered at 30"], "a server that does not say which");
+        assert!(matches!(decode_allocs(later(vec![8]), &mut jobs), Err(Ended::MissingJob { .. })));
+    }
 }

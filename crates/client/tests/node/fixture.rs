@@ -227,6 +227,7 @@ fn message(placed: &[(Allocation, Job)], full: bool) -> Allocs {
         allocs_json: placed.iter().map(|(a, _)| node_rpc::to_json(a)).collect(),
         jobs_json: placed.iter().map(|(_, j)| node_rpc::to_json(j)).collect(),
         removed: Vec::new(),
+        job_indexes: placed.iter().map(|(_, j)| j.job_modify_index).collect(),
     }
 }
 

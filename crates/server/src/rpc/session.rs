@@ -379,6 +379,7 @@ impl Session {
             }
             // Why it was placed there is nothing that its node acts upon.
             message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
+            message.job_indexes.push(alloc.job.as_ref().map_or(0, |job| job.job_modify_index));
             self.sent.insert(alloc.id, alloc.alloc_modify_index);
         }
         if self.sent.len() > present {
