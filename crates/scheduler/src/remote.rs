@@ -24,9 +24,10 @@ pub(crate) fn only_remote(a: &Allocation) -> bool {
 
 /// Have its remote tasks come to their good end under it? That its node says no more than "dead" of a task can mean that it has let go of it.
 pub(crate) fn has_done_all(state: &State, a: &Allocation) -> bool {
-    a.resources.tasks.iter().filter(|(_, t)| t.remote).all(|(task, _)| {
-        // Without a record nothing is known to live: the node's word counts.
-        state.remote_task(&slot_of(a, task)).is_none_or(|r| r.alloc_id == a.id && r.verdict == RemoteVerdict::Complete)
+    a.resources.tasks.iter().filter(|(_, t)| t.remote).all(|(task, _)| match state.remote_task(&slot_of(a, task)) {
+        Some(r) => r.alloc_id == a.id && r.verdict == RemoteVerdict::Complete,
+        // Nothing is known to live. What was never started has not ended: its node was lost before the create was even meant.
+        None => a.task_states.get(task).is_some_and(|t| !t.started_at.is_empty()),
     })
 }
 

@@ -206,6 +206,22 @@ fn a_batch_that_was_let_go_of_is_not_done() {
 }
 
 #[test]
+fn a_batch_whose_node_was_lost_before_its_create_is_not_done() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    let mut job = batch(1);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    let first = w.at(0).id;
+    w.down("n1");
+    w.run();
+    // The node comes back and has nothing of it: dead, and not failed.
+    w.report(first, ClientStatus::Complete, None);
+    w.node("n2 driver=ecs:a:1-1:0:0");
+    w.run();
+    assert_eq!(w.show(), "0:n2:v0");
+}
+
+#[test]
 fn a_slot_that_lives_is_filled_before_others() {
     let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
     w.submit(&remote_job(4));
