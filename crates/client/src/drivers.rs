@@ -146,6 +146,7 @@ impl Drivers {
 }
 
 fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
+    let no_signals = f.capabilities.as_ref().is_some_and(|c| !c.send_signals);
     match &f.remote {
         Some(d) => Some(RemoteProvider {
             provider: d.provider.clone(),
@@ -156,15 +157,21 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             retained_exit_results: d.retained_exit_results,
             seal: d.seal,
             plain_protocol: false,
+            no_files: !d.file_upload,
+            no_signals,
             handle_schema_min: d.handle_schema_min,
             handle_schema_max: d.handle_schema_max,
             pool_cpu: d.pool_cpu_mhz,
             pool_memory_mb: d.pool_memory_mib,
         }),
         // The driver's name stands for the runtime: nothing better is known of a driver without the extension.
-        None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => {
-            Some(RemoteProvider { provider: format!("plain:{}", f.plugin), plain_protocol: true, ..RemoteProvider::default() })
-        }
+        None if f.capabilities.as_ref().is_some_and(|c| c.remote_tasks) => Some(RemoteProvider {
+            provider: format!("plain:{}", f.plugin),
+            plain_protocol: true,
+            no_files: true,
+            no_signals,
+            ..RemoteProvider::default()
+        }),
         None => None,
     }
 }

@@ -192,6 +192,10 @@ pub struct RemoteProvider {
     pub seal: bool,
     /// Only the plain driver protocol is known: weaker guarantee.
     pub plain_protocol: bool,
+    /// No files reach the runtime: neither templates nor a dispatch payload.
+    pub no_files: bool,
+    /// Instances cannot be sent a signal of choice.
+    pub no_signals: bool,
     /// Lowest readable handle schema.
     pub handle_schema_min: u32,
     /// Highest readable handle schema.

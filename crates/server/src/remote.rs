@@ -12,7 +12,7 @@ use std::{
 };
 
 use lifecycle::remote::{
-    Context, Effect, Event, Step, guarantee,
+    Context, Effect, Event, Step, guarantee, parts,
     reconcile::{SlotFacts, events_for, needs_executor, slot_covered},
     transition, wake_at,
 };
@@ -20,6 +20,7 @@ use model::{
     Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport, RemoteReport,
     RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
     remote::{Guarantee, Manager, RemotePolicy, slot_of},
+    task::Task,
 };
 use state::{Batch, Change, Object, State};
 use tokio::sync::{Notify, oneshot};
@@ -102,6 +103,23 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
         }
     }
     lines.into_iter().collect()
+}
+
+/// What the job's tasks ask for that cannot reach the runtimes of their drivers, as far as nodes have told of them. A driver that also runs tasks on
+/// some node, or reaches a runtime that can have it, refuses nothing here.
+pub(crate) fn undeliverable(state: &State, job: &Job) -> Vec<String> {
+    let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
+    let refusals = |task: &Task| {
+        let drivers = state.nodes().filter(|node| node.status == NodeStatus::Ready).filter_map(|node| node.drivers.get(&task.driver));
+        let mut by_runtime = drivers.filter(|driver| driver.healthy).map(|driver| match &driver.remote {
+            Some(provider) => parts::undeliverable(task, provider),
+            None => Vec::new(),
+        });
+        // The runtime that takes the most decides.
+        let first = by_runtime.next().unwrap_or_default();
+        by_runtime.fold(first, |best, other| if other.len() < best.len() { other } else { best })
+    };
+    tasks.flat_map(refusals).collect()
 }
 
 /// The slots of an allocation's remote tasks.

@@ -7,8 +7,11 @@ use driver_host::{
     Bundle, BundleFile, Driver, EnsureRequest, InstanceState, ListedInstance, Observation, Remote, RemoteError, RemoteHandle as WireHandle,
     TaskConfig, proto::build,
 };
-use lifecycle::remote::node::{Answer, Call, Sighting};
-use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, remote::RemoteHandle};
+use lifecycle::remote::{
+    node::{Answer, Call, Sighting},
+    parts,
+};
+use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, node::RemoteProvider, remote::RemoteHandle};
 
 use super::{Interest, plain::Plain};
 use crate::{
@@ -387,23 +390,16 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     if let Some(why) = task_config::refused(spec) {
         return Err(Preparation::Refused(why));
     }
-    if !spec.artifacts.is_empty() {
-        let why =
-            format!("driver {:?} runs tasks where this node has no directory for them: artifacts cannot be delivered there", spec.driver);
-        return Err(Preparation::Refused(format!("{why}; let the workload fetch them")));
-    }
-    if !spec.volume_mounts.is_empty() {
-        let why = format!("driver {:?} runs tasks where the volumes of this node are not", spec.driver);
-        return Err(Preparation::Refused(format!("{why}: volume_mount cannot be honoured; use what the runtime has of its own")));
-    }
     let driver = ctx.drivers.get(&spec.driver, Duration::from_secs(20)).await.map_err(Preparation::Later)?;
     if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
         return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));
     }
     let capabilities = driver.capabilities().unwrap_or_default();
-    if !capabilities.send_signals && !matches!(spec.kill_signal.as_str(), "" | "SIGTERM") {
-        let why = format!("driver {:?} cannot choose the signal that ends a task", spec.driver);
-        return Err(Preparation::Refused(format!("{why}: kill_signal {:?} would have no effect; leave it out", spec.kill_signal)));
+    // Refused at submission already, unless the job came before any node could tell.
+    let provider = ctx.drivers.provider(&spec.driver).unwrap_or_default();
+    let undeliverable = parts::undeliverable(spec, &RemoteProvider { no_signals: !capabilities.send_signals, ..provider });
+    if !undeliverable.is_empty() {
+        return Err(Preparation::Refused(undeliverable.join("; ")));
     }
     let node = ctx.node();
     let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());

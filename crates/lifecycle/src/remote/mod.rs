@@ -3,6 +3,7 @@
 //! - [`transition`]: `(record, event, context) → step`; the servers' side. It holds rules 1–9; each is marked where it is enforced.
 //! - [`reconcile::events_for`]: what a snapshot says about a slot, as events, so that the servers' loop needs no memory.
 //! - [`guarantee()`]: what a provider's abilities promise, with the reasons.
+//! - [`parts::undeliverable`]: what of a task cannot reach a provider's runtime.
 //! - [`node::transition`]: `(slot state, event) → step`; what a manager may do now: look, create, adopt, stop, let go.
 //!
 //! README.md beside this file states the problem, the assumptions and the properties; `tests/` holds a model checker and a simulator that run
@@ -23,6 +24,7 @@
 mod ending;
 mod guarantee;
 pub mod node;
+pub mod parts;
 pub mod reconcile;
 mod reports;
 mod transition;

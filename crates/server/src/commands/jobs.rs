@@ -110,6 +110,14 @@ pub(super) fn check_references(state: &State, job: &Job) -> Result<(), ServerErr
             )));
         }
     }
+    let undeliverable = remote::undeliverable(state, job);
+    if !undeliverable.is_empty() {
+        return Err(ServerError::InvalidArgument(format!(
+            "job {:?} cannot run where its tasks would: {}",
+            job.id,
+            undeliverable.join("; ")
+        )));
+    }
     Ok(())
 }
 

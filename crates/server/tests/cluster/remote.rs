@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use model::{ClientStatus, DesiredRemote, GoDuration, Observed, RemoteTask, RemoteVerdict, SlotKey};
-use server::{ServerConfig, ServerHandle, requests::DeregisterJob};
+use server::{
+    ServerConfig, ServerHandle,
+    requests::{DeregisterJob, RegisterJob},
+};
 use state::State;
 
 use crate::{fake::*, nodes::drain};
@@ -336,4 +339,30 @@ async fn an_operator_restarts_and_forgets() {
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 1, 1));
     assert!(s.declare_remote_gone(slot("far", 0)).await.is_err(), "it is observed alive");
     assert!(s.restart_remote(slot("missing", 0)).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_runtime_of_the_driver_can_be_given_is_refused_at_submission() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let mut job = remote_job("far", 1);
+    job.task_groups[0].tasks[0].kill_signal = "SIGUSR1".into();
+    job.task_groups[0].tasks[0].templates =
+        vec![model::task::Template { data: Some("x".into()), destination: Some("local/x".into()), ..model::task::Template::default() }];
+    let verdict = s.validate_job(job.clone()).await.unwrap();
+    assert_eq!(verdict.error, "", "no node has told what its runtimes take");
+    let mut poor = remote_node(1);
+    let provider = poor.drivers.get_mut("far").unwrap().remote.as_mut().unwrap();
+    (provider.no_files, provider.no_signals) = (true, true);
+    let _poor = FakeNode::join(s, poor, Fate::Runs, &p).await;
+    let refused = |error: &str| error.contains("cannot deliver kill_signal") && error.contains("cannot deliver template");
+    let verdict = s.validate_job(job.clone()).await.unwrap();
+    assert!(refused(&verdict.error), "{}", verdict.error);
+    let request = RegisterJob { job: job.clone(), ..RegisterJob::default() };
+    let error = s.register_job(request).await.expect_err("refused").to_string();
+    assert!(refused(&error), "{error}");
+    // Another node reaches a runtime that takes both.
+    let _rich = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    assert_eq!(s.validate_job(job).await.unwrap().error, "");
 }
