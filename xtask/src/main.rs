@@ -28,6 +28,8 @@ usage: cargo xtask COMMAND
   interop [NAME …]     tests against real peers; installs what they need; fails when CI=true and something could not run
   chaos [--runs N] [--only FAULT]… [--short] [--list]
                        faults on a real node; a table of what was lost, doubled, leaked or told wrongly
+  chaos remote [--minutes N] [--seed S] [--short]
+                       remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed
   leaks [PACKAGE …]    runs tests and names those that leave processes, cgroups, mounts, sockets or files behind
   bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad in the same run
   peer nomad OUT [1.9 | newest]

@@ -8,8 +8,10 @@
 //! argument, and tests of `lifecycle` and of the allocation's machine give them any) and a real loss of power (a disk image is taken instead, at the
 //! block layer, see `state::power_loss`; lies of a disk about what it has stored are not played).
 
+mod artifacts;
 mod cycles;
 mod kills;
+pub(crate) mod remote;
 mod state;
 mod workloads;
 mod world;
@@ -59,7 +61,7 @@ impl Row {
 }
 
 fn faults() -> Vec<&'static Fault> {
-    [kills::FAULTS, state::FAULTS, workloads::FAULTS, cycles::FAULTS].into_iter().flatten().collect()
+    [kills::FAULTS, artifacts::FAULTS, state::FAULTS, workloads::FAULTS, cycles::FAULTS].into_iter().flatten().collect()
 }
 
 /// How often.
@@ -73,8 +75,11 @@ struct Amount {
 const FULL: Amount = Amount { runs: 20, cycles: 100 };
 const SHORT: Amount = Amount { runs: 1, cycles: 5 };
 
-/// `chaos [--runs N] [--only FAULT]… [--short] [--list]`.
+/// `chaos [--runs N] [--only FAULT]… [--short] [--list]`, or `chaos remote …`.
 pub(crate) fn run(args: &[&str]) -> Result<()> {
+    if let ["remote", args @ ..] = args {
+        return remote::run(args);
+    }
     let mut amount = FULL;
     let mut only = Vec::new();
     let mut args = args.iter();

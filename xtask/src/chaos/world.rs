@@ -60,6 +60,8 @@ pub(super) struct Spec {
     pub(super) logs: (u32, u32),
     /// Further configuration of the driver.
     pub(super) config: Value,
+    /// What is fetched before the start.
+    pub(super) artifacts: Value,
     pub(super) batch: bool,
 }
 
@@ -73,6 +75,7 @@ impl Spec {
             kill_timeout: Duration::from_secs(2),
             logs: (2, 1),
             config: json!({}),
+            artifacts: Value::Null,
             batch: false,
         }
     }
@@ -267,7 +270,7 @@ impl World {
                 "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
                 "EphemeralDisk": {"SizeMB": 10 + spec.logs.0 * spec.logs.1 * 2},
                 "Tasks": [{
-                    "Name": "t", "Driver": spec.driver, "Config": config,
+                    "Name": "t", "Driver": spec.driver, "Config": config, "Artifacts": spec.artifacts,
                     "KillTimeout": i64::try_from(spec.kill_timeout.as_nanos()).unwrap_or(i64::MAX),
                     "Resources": {"CPU": 10, "MemoryMB": 64},
                     "LogConfig": {"MaxFiles": spec.logs.0, "MaxFileSizeMB": spec.logs.1}

@@ -22,9 +22,26 @@ pub(crate) struct Agent {
     name: String,
     program: PathBuf,
     dir: PathBuf,
-    port: u16,
-    rpc: u16,
+    place: Place,
     child: Child,
+}
+
+/// Where an agent lives.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// Its network namespace, when that is not everybody's.
+    pub(crate) namespace: Option<String>,
+    /// Where it listens.
+    pub(crate) address: String,
+    /// Ports of its HTTP API and of its node RPC.
+    pub(crate) ports: [u16; 2],
+}
+
+impl Place {
+    /// Beside everybody else, on free ports.
+    fn here() -> Result<Self> {
+        Ok(Self { namespace: None, address: "127.0.0.1".into(), ports: free_ports()? })
+    }
 }
 
 /// What an agent is.
@@ -50,19 +67,27 @@ impl Agent {
 
     /// Starts an agent in a role.
     pub(crate) fn start_as(name: &str, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
+        Self::start_in(name, Place::here()?, role, plugins, more)
+    }
+
+    /// Starts an agent somewhere.
+    pub(crate) fn start_in(name: &str, place: Place, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
         let dir = prepare(name, plugins)?;
-        let [port, rpc] = free_ports()?;
         let parts = match role {
             Role::Both => "server {\n  enabled = true\n}\nclient {\n  enabled = true\n}".to_owned(),
             Role::Server => "server {\n  enabled = true\n}".to_owned(),
-            Role::Node(server) => format!("client {{\n  enabled = true\n  servers = [\"127.0.0.1:{}\"]\n}}", server.rpc),
+            Role::Node(server) => {
+                format!("client {{\n  enabled = true\n  servers = [\"{}:{}\"]\n}}", server.place.address, server.rpc_port())
+            }
         };
+        let [port, rpc] = place.ports;
         let config = format!(
-            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n{more}\n",
+            "name = {name:?}\ndata_dir = {:?}\nplugin_dir = {:?}\nbind_addr = {:?}\nports {{\n  http = {port}\n  rpc = {rpc}\n}}\n{parts}\n{more}\n",
             dir.join("data"),
             dir.join("plugins"),
+            place.address,
         );
-        Self::launch(name, program(), dir, [port, rpc], &config)
+        Self::launch(name, program(), dir, place, &config)
     }
 
     /// Starts a stock Nomad: a client of the server with this RPC port, or server and client in one.
@@ -88,13 +113,14 @@ impl Agent {
             dir.join("data"),
             dir.join("plugins"),
         );
-        Self::launch(name, program.to_owned(), dir, [port, rpc], &config)
+        let place = Place { namespace: None, address: "127.0.0.1".into(), ports: [port, rpc] };
+        Self::launch(name, program.to_owned(), dir, place, &config)
     }
 
-    fn launch(name: &str, program: PathBuf, dir: PathBuf, [port, rpc]: [u16; 2], config: &str) -> Result<Self> {
+    fn launch(name: &str, program: PathBuf, dir: PathBuf, place: Place, config: &str) -> Result<Self> {
         fs::write(dir.join("agent.hcl"), config)?;
-        let child = spawn(&program, &dir)?;
-        Ok(Self { name: name.to_owned(), program, dir, port, rpc, child })
+        let child = spawn(&program, &dir, &place)?;
+        Ok(Self { name: name.to_owned(), program, dir, place, child })
     }
 
     /// Its name, which a node has as well.
@@ -121,7 +147,7 @@ impl Agent {
     }
     /// A new agent on the same directory; the one before has ended.
     pub(crate) fn restart(&mut self) -> Result<()> {
-        self.child = spawn(&self.program, &self.dir)?;
+        self.child = spawn(&self.program, &self.dir, &self.place)?;
         Ok(())
     }
     /// The next start is of this program.
@@ -142,11 +168,11 @@ impl Agent {
     }
     /// The port of its node RPC.
     pub(crate) fn rpc_port(&self) -> u16 {
-        self.rpc
+        self.place.ports[1]
     }
     /// Address of its API.
     pub(crate) fn address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}:{}", self.place.address, self.place.ports[0])
     }
     /// Where an endpoint of its HTTP API is.
     fn url(&self, path: &str) -> String {
@@ -154,7 +180,7 @@ impl Agent {
     }
     /// GET as JSON.
     pub(crate) fn get(&self, path: &str) -> Result<Value> {
-        Ok(ureq::get(self.url(path)).call()?.body_mut().read_json()?)
+        Ok(ureq::get(self.url(path)).call()?.body_mut().with_config().limit(u64::MAX).read_json()?)
     }
     /// GET as text.
     pub(crate) fn text(&self, path: &str) -> Result<String> {
@@ -210,9 +236,17 @@ fn prepare(name: &str, plugins: &[(&str, &Path)]) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn spawn(program: &Path, dir: &Path) -> Result<Child> {
+fn spawn(program: &Path, dir: &Path, place: &Place) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("agent.log"))?;
-    let mut command = Command::new(program);
+    let mut command = match &place.namespace {
+        // Becomes the program, and unlike `ip netns exec` leaves the mounts alone.
+        Some(namespace) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{namespace}")).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
     command.args(["agent", "-config"]).arg(dir.join("agent.hcl"));
     let temporary = dir.join("tmp");
     if temporary.is_dir() {

@@ -29,7 +29,7 @@ pub(crate) fn check() -> Result<Verdict> {
     let [port] = free_ports()?;
     let mut daemon = Daemon::new(8)?;
     let tls = daemon.dir().join("tls");
-    certificates(&tls)?;
+    certificates(&tls, "127.0.0.1")?;
     let file = |name: &str| tls.join(name).display().to_string();
     daemon.listen_also(&[
         format!("--host=tcp://127.0.0.1:{port}"),
@@ -60,8 +60,8 @@ pub(crate) fn check() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// An authority, a certificate for the engine, one for nodes, and one of a stranger.
-fn certificates(dir: &Path) -> Result<()> {
+/// An authority, a certificate for the engine at this address, one for nodes, and one of a stranger.
+pub(crate) fn certificates(dir: &Path, address: &str) -> Result<()> {
     fs::create_dir_all(dir)?;
     let openssl = |args: &str| Run::new("openssl", args.split(' ')).dir(dir).quiet().run();
     let own = |name: &str| {
@@ -71,7 +71,7 @@ fn certificates(dir: &Path) -> Result<()> {
     };
     own("ca")?;
     own("stranger")?;
-    fs::write(dir.join("ext"), "subjectAltName=IP:127.0.0.1\n")?;
+    fs::write(dir.join("ext"), format!("subjectAltName=IP:{address}\n"))?;
     for name in ["server", "client"] {
         openssl(&format!("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"))?;
         openssl(&format!("x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out {name}.pem"))?;

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use super::{dockerd::Daemon, ssh};
-use crate::local;
+use crate::{chaos, local};
 
 /// The check and the process of a directory's name, `drover-interop-CHECK-PID`.
 fn parts(name: &str) -> Option<(&str, u32)> {
@@ -22,6 +22,7 @@ pub(super) fn sweep() {
         eprintln!("interop: removing what a run that was killed has left: {}", entry.path().display());
         match check {
             "ssh" => ssh::sweep(pid),
+            "chaosremote" => chaos::remote::sweep(pid),
             engine => Daemon::sweep(engine, pid),
         }
         local::remove(&entry.path());

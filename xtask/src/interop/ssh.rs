@@ -14,30 +14,27 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::{Verdict, cluster::program};
+use super::{
+    Verdict,
+    cluster::program,
+    sshd::{self, ip},
+};
 use crate::{
     local::{self, free_ports, kill, processes_of, until},
-    packages::{self, Wanted},
+    packages,
     process::Run,
 };
 
 const BOUND: Duration = Duration::from_secs(60);
 /// Hosts that the root namespace has a line to. `d` lies behind `a`.
 const NEAR: [&str; 3] = ["a", "b", "c"];
-const PORT: u16 = 2222;
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
     if !packages::is_root() {
         return Ok(Verdict::Skipped("network namespaces need root".into()));
     }
-    let wanted = [
-        Wanted::new("ip", "iproute2"),
-        Wanted::new("/usr/sbin/sshd", "openssh-server"),
-        Wanted::new("ssh", "openssh-client"),
-        Wanted::new("ssh-keygen", "openssh-client"),
-    ];
-    if let Some(why) = packages::install(&wanted) {
+    if let Some(why) = packages::install(&sshd::PACKAGES) {
         return Ok(Verdict::Skipped(why));
     }
     let mut world = World::new()?;
@@ -65,22 +62,13 @@ impl World {
         let id = std::process::id();
         let dir = std::env::temp_dir().join(format!("drover-interop-ssh-{id}"));
         drop(fs::remove_dir_all(&dir));
-        fs::create_dir_all(dir.join("keys"))?;
+        fs::create_dir_all(&dir)?;
         let [server, n1, n2, rpc] = free_ports()?;
         let ports = BTreeMap::from([("server", server), ("n1", n1), ("n2", n2)]);
         let mut world = World { dir, tag: format!("dv{id}"), daemons: Vec::new(), agents: BTreeMap::new(), ports, rpc };
         world.lay_lines()?;
-        for key in ["client", "stranger", "a", "b", "c", "d", "changed"] {
-            let file = world.dir.join("keys").join(key);
-            Run::new(
-                "ssh-keygen",
-                ["-q".into(), "-t".into(), "ed25519".into(), "-N".into(), "".into(), "-f".into(), file.into_os_string()],
-            )
-            .run()?;
-        }
-        fs::copy(world.dir.join("keys/client.pub"), world.dir.join("keys/authorized"))?;
-        world.know_hosts()?;
-        fs::create_dir_all("/run/sshd")?;
+        sshd::keys(&world.dir, &["client", "stranger", "a", "b", "c", "d", "changed"])?;
+        sshd::know_hosts(&world.dir, &["a", "b", "c", "d"].map(|host| (host, World::address(host))))?;
         for host in ["a", "b", "c", "d"] {
             fs::create_dir_all(world.home(host))?;
         }
@@ -93,13 +81,6 @@ impl World {
         for host in ["a", "b", "c", "d"] {
             world.start_sshd(host, host)?;
         }
-        fs::write(
-            world.dir.join("ssh_config"),
-            format!(
-                "Host *\n  User root\n  Port {PORT}\n  IdentitiesOnly yes\n  IdentityFile {0}/keys/client\n  UserKnownHostsFile {0}/keys/known_hosts\n  StrictHostKeyChecking yes\n",
-                world.dir.display()
-            ),
-        )?;
         Ok(world)
     }
 
@@ -126,7 +107,6 @@ impl World {
     }
 
     fn lay_lines(&self) -> Result<()> {
-        let ip = |args: &str| Run::new("ip", args.split(' ').map(str::to_owned)).run();
         for host in ["a", "b", "c", "d"] {
             let namespace = self.namespace(host);
             ip(&format!("netns add {namespace}"))?;
@@ -150,46 +130,14 @@ impl World {
 
     /// Cuts or mends the line to a host.
     fn set_line(&self, host: &str, state: &str) -> Result<()> {
-        Run::new("ip", ["link", "set", &self.line(host), state].map(str::to_owned)).run()
-    }
-
-    fn know_hosts(&self) -> Result<()> {
-        let mut text = String::new();
-        for host in ["a", "b", "c", "d"] {
-            let key = fs::read_to_string(self.dir.join(format!("keys/{host}.pub")))?;
-            text.push_str(&format!("[{}]:{PORT} {key}", World::address(host)));
-        }
-        Ok(fs::write(self.dir.join("keys/known_hosts"), text)?)
+        ip(&format!("link set {} {state}", self.line(host)))
     }
 
     /// A server of ssh for a host, with one of the keys.
     fn start_sshd(&mut self, host: &str, key: &str) -> Result<()> {
-        let config = self.dir.join(format!("sshd-{host}"));
-        fs::write(
-            &config,
-            format!(
-                "Port {PORT}\nListenAddress {}\nHostKey {1}/keys/{key}\nAuthorizedKeysFile {1}/keys/authorized\nStrictModes no\nUsePAM no\n\
-                 PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile none\nPrintMotd no\n\
-                 Banner {1}/banner\n",
-                World::address(host),
-                self.dir.display()
-            ),
-        )?;
-        fs::write(self.dir.join("banner"), "Authorised use only!\n")?;
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("sshd.log"))?;
-        let child = Command::new("ip")
-            .args(["netns", "exec", &self.namespace(host), "/usr/sbin/sshd", "-D", "-e", "-f"])
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
+        let child = sshd::start(&self.dir, &self.namespace(host), host, key, &World::address(host))?;
         self.daemons.push(child);
-        let namespace = self.namespace(host);
-        until("a listening sshd", BOUND, || {
-            let sockets = Run::new("ip", ["netns", "exec", &namespace, "cat", "/proc/net/tcp"].map(str::to_owned)).output()?;
-            Ok(sockets.lines().any(|l| l.contains(&format!(":{PORT:04X} ")) && l.contains(" 0A ")).then_some(()))
-        })
+        Ok(())
     }
 
     /// Ends the last started server of ssh and the connections that it holds.
@@ -201,11 +149,10 @@ impl World {
             }
         }
         // The connections of a killed listener live on in processes of their own: cutting the line ends them for both sides.
-        let namespace = self.namespace(host);
-        for pid in Run::new("ip", ["netns", "pids", &namespace].map(str::to_owned)).output()?.split_whitespace() {
+        for pid in sshd::inhabitants(&self.namespace(host)) {
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if command.starts_with("sshd") {
-                kill(pid.parse()?)?;
+                kill(pid)?;
             }
         }
         Ok(())
@@ -331,19 +278,10 @@ impl Drop for World {
             drop(child.wait());
         }
         for host in ["a", "b", "c", "d"] {
-            remove_namespace(&self.namespace(host));
+            sshd::remove_namespace(&self.namespace(host));
         }
         local::remove(&self.dir);
     }
-}
-
-/// Ends a network namespace with what lives in it; its lines go with it.
-fn remove_namespace(namespace: &str) {
-    let inside = Run::new("ip", ["netns", "pids", namespace].map(str::to_owned)).output().unwrap_or_default();
-    for pid in inside.split_whitespace().filter_map(|pid| pid.parse().ok()) {
-        drop(kill(pid));
-    }
-    drop(Run::new("ip", ["netns", "del", namespace].map(str::to_owned)).quiet().run());
 }
 
 /// Removes the namespaces of a run that was killed.
@@ -351,7 +289,7 @@ pub(super) fn sweep(pid: u32) {
     for host in ["a", "b", "c", "d"] {
         let namespace = format!("dv{pid}{host}");
         if Path::new("/run/netns").join(&namespace).exists() {
-            remove_namespace(&namespace);
+            sshd::remove_namespace(&namespace);
         }
     }
 }

@@ -1,0 +1,320 @@
+//! What really runs, read from where it runs and never from Drover.
+//!
+//! Three witnesses. Each instance takes a lock that belongs to its slot when it begins, and tells when it did not get it: two that live at once are
+//! seen however short that is. It writes down that it began, so runs of a batch are counted. And a thread looks at the processes of the hosts all the
+//! time: one that has ended must have had a cause.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    super::world::Process,
+    net::{HOSTS, Net},
+};
+use crate::{packages, process::Run};
+
+/// How long an instance sleeps; nothing else on the machine sleeps that long.
+const SLEEP: &str = "98711";
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// How an instance ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// When it is stopped.
+    Never,
+    /// With code 3 after some seconds, again and again.
+    Badly,
+    /// With code 0 after some seconds.
+    Well,
+}
+
+/// Configuration of a task whose instances bear witness in `dir`, as they see it.
+pub(super) fn script(dir: &str, ends: Ends) -> Value {
+    let end = match ends {
+        Ends::Never => format!("exec sleep {SLEEP}"),
+        Ends::Badly => "sleep 5 9>&-; exit 3".to_owned(),
+        Ends::Well => format!("sleep 3 9>&-; echo $slot >>{dir}/ended; exit 0"),
+    };
+    let begin = format!(
+        "slot=$NOMAD_JOB_ID.$NOMAD_ALLOC_INDEX; exec 9>>{dir}/lock-$slot; {dir}/tools/loader --library-path {dir}/tools {dir}/tools/flock -n 9 || echo \"$slot version $CHAOS_VERSION\" >>{dir}/overlaps; \
+         echo \"$slot $CHAOS_VERSION\" >>{dir}/begun"
+    );
+    json!({"command": "/bin/sh", "args": ["-c", format!("{begin}; {end}")]})
+}
+
+/// `flock` with the libraries that it needs: images have no such program, and see this directory.
+fn take_tools(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let flock = packages::find("flock").context("there is no flock")?;
+    fs::copy(&flock, dir.join("flock"))?;
+    let libraries = Run::new("ldd", [flock.as_os_str()]).output()?;
+    // Each line has one absolute path; the loader is the one that is named by nothing else.
+    for (line, path) in libraries.lines().filter_map(|line| Some((line, line.split_whitespace().find(|word| word.starts_with('/'))?))) {
+        let name = if line.contains("=>") { Path::new(path).file_name().context("a library without a name")? } else { "loader".as_ref() };
+        fs::copy(path, dir.join(name))?;
+    }
+    ensure!(dir.join("loader").exists(), "flock's loader is not told by ldd: {libraries}");
+    Ok(())
+}
+
+/// (job, index).
+pub(super) type Slot = (String, u32);
+
+/// An instance that is seen as a process.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) slot: Slot,
+    pub(super) version: u32,
+    /// A host, or `engine`.
+    pub(super) host: &'static str,
+    pub(super) process: Process,
+}
+
+/// What was asked for, from when: version and count, or nothing.
+type Wanted = Vec<(Instant, Option<(u32, u32)>)>;
+
+#[derive(Default)]
+struct Ledger {
+    wanted: BTreeMap<String, Wanted>,
+    /// Processes that were ended by the run itself.
+    excused: BTreeSet<u32>,
+    live: BTreeMap<u32, (Seen, Instant)>,
+    /// Judged already: a look that began before an end may still name it.
+    ended: Vec<Process>,
+    violations: Vec<String>,
+}
+
+/// Looks at the hosts until it is told to stop.
+pub(super) struct Watch {
+    dir: PathBuf,
+    ledger: Arc<Mutex<Ledger>>,
+    looks: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// `world` is what instances of this run have in their environment; `dir` is where they write.
+    pub(super) fn begin(world: &str, dir: &Path, net: &Net) -> Result<Self> {
+        take_tools(&dir.join("tools"))?;
+        let mut hosts = BTreeMap::new();
+        for host in HOSTS {
+            hosts.insert(fs::metadata(net.namespace_file(host))?.ino(), host);
+        }
+        let (ledger, looks, stop): (Arc<Mutex<Ledger>>, Arc<AtomicUsize>, Arc<AtomicBool>) = Default::default();
+        let (mine, counted, ended, world) = (ledger.clone(), looks.clone(), stop.clone(), world.to_owned());
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                let found = look(&world, &hosts);
+                judge(&mut lock(&mine), found);
+                counted.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(PAUSE);
+            }
+        });
+        Ok(Self { dir: dir.to_owned(), ledger, looks, stop, thread: Some(thread) })
+    }
+
+    /// Says that from now on this is wanted of a job. Called before anybody is asked for it.
+    pub(super) fn want(&self, job: &str, wanted: Option<(u32, u32)>) {
+        lock(&self.ledger).wanted.entry(job.to_owned()).or_default().push((Instant::now(), wanted));
+    }
+
+    /// Says that the run itself is about to end this instance.
+    pub(super) fn excuse(&self, pid: u32) {
+        lock(&self.ledger).excused.insert(pid);
+    }
+
+    /// What lives now, as far as it shows as a process.
+    pub(super) fn live(&self) -> Vec<Seen> {
+        lock(&self.ledger).live.values().map(|(seen, _)| seen.clone()).collect()
+    }
+
+    /// Slots and versions that should live and show as processes.
+    pub(super) fn wanted(&self) -> BTreeSet<(Slot, u32)> {
+        let ledger = lock(&self.ledger);
+        let last = ledger.wanted.iter().filter_map(|(job, wanted)| Some((job, wanted.last()?.1?)));
+        last.flat_map(|(job, (version, count))| (0..count).map(move |index| ((job.clone(), index), version))).collect()
+    }
+
+    /// How often it has looked.
+    pub(super) fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// How many instances have begun, by slot.
+    pub(super) fn begun(&self) -> BTreeMap<String, usize> {
+        self.counted("begun")
+    }
+
+    /// How many instances have come to their own good end, by slot.
+    pub(super) fn ended(&self) -> BTreeMap<String, usize> {
+        self.counted("ended")
+    }
+
+    fn counted(&self, file: &str) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for line in fs::read_to_string(self.dir.join(file)).unwrap_or_default().lines() {
+            *counts.entry(line.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Everything that must not have been.
+    pub(super) fn violations(&self) -> Vec<String> {
+        let mut all = lock(&self.ledger).violations.clone();
+        let overlaps = fs::read_to_string(self.dir.join("overlaps")).unwrap_or_default();
+        all.extend(overlaps.lines().map(|line| format!("DUPLICATE: an instance of {line} began while another one of its slot lived")));
+        all
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// A witness that has panicked must not silence the others.
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Instances among the machine's processes.
+fn look(world: &str, hosts: &BTreeMap<u64, &'static str>) -> BTreeMap<u32, Seen> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let wanted = format!("sleep\0{SLEEP}\0");
+    let seen = |pid: u32| -> Option<Seen> {
+        let file = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        if file("cmdline") != wanted.as_bytes() {
+            return None;
+        }
+        let environment = file("environ");
+        let variables: BTreeMap<&str, &str> =
+            environment.split(|b| *b == 0).filter_map(|word| std::str::from_utf8(word).ok()?.split_once('=')).collect();
+        if variables.get("CHAOS_WORLD") != Some(&world) {
+            return None;
+        }
+        let process = Process::of(pid)?;
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?.ino();
+        let slot = ((*variables.get("NOMAD_JOB_ID")?).to_owned(), variables.get("NOMAD_ALLOC_INDEX")?.parse().ok()?);
+        let version = variables.get("CHAOS_VERSION")?.parse().ok()?;
+        // Containers have a namespace each.
+        Some(Seen { slot, version, host: hosts.get(&namespace).copied().unwrap_or("engine"), process })
+    };
+    pids.filter_map(|pid| Some((pid, seen(pid)?))).collect()
+}
+
+/// Compares what is seen with what was seen, and with what was asked for.
+fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
+    let now = Instant::now();
+    let held = std::mem::take(&mut ledger.live);
+    for (pid, (seen, since)) in held {
+        if seen.process.is_alive() {
+            ledger.live.insert(pid, (seen, since));
+            continue;
+        }
+        ledger.ended.push(seen.process);
+        if !ledger.excused.remove(&pid) && !has_cause(&ledger.wanted, &seen, since) {
+            let (job, index) = &seen.slot;
+            ledger.violations.push(format!(
+                "LOST: {job}[{index}] version {} on {} (process {pid}) has ended after {:.1} s, and nobody asked for that",
+                seen.version,
+                seen.host,
+                since.elapsed().as_secs_f64()
+            ));
+        }
+    }
+    for (pid, seen) in found {
+        if !ledger.ended.contains(&seen.process) {
+            ledger.live.entry(pid).or_insert((seen, now));
+        }
+    }
+    let mut slots: BTreeMap<&Slot, Vec<&Seen>> = BTreeMap::new();
+    for (seen, _) in ledger.live.values() {
+        slots.entry(&seen.slot).or_default().push(seen);
+    }
+    let mut double = Vec::new();
+    for ((job, index), all) in slots {
+        // Each was seen alive before: who is alive now has lived beside the others.
+        let alive: Vec<_> = all.iter().filter(|seen| seen.process.is_alive()).map(|s| format!("{} on {}", s.process.pid, s.host)).collect();
+        if alive.len() > 1 {
+            double.push(format!("DUPLICATE: {job}[{index}] lives {} times: {}", alive.len(), alive.join(", ")));
+        }
+    }
+    for violation in double {
+        if !ledger.violations.contains(&violation) {
+            ledger.violations.push(violation);
+        }
+    }
+}
+
+/// Whether something else was wanted of its slot while it lived.
+fn has_cause(wanted: &BTreeMap<String, Wanted>, seen: &Seen, since: Instant) -> bool {
+    let (job, index) = &seen.slot;
+    let Some(wanted) = wanted.get(job) else { return true };
+    // The one in force when it began, and all later ones.
+    let first = wanted.iter().rposition(|(at, _)| *at <= since).unwrap_or(0);
+    wanted[first..].iter().any(|(_, what)| what.is_none_or(|(version, count)| version != seen.version || *index >= count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(version: u32, index: u32) -> Seen {
+        let process = Process::of(std::process::id()).expect("this process");
+        Seen { slot: ("j".into(), index), version, host: "a", process }
+    }
+
+    #[test]
+    fn an_end_needs_a_cause() {
+        let t0 = Instant::now();
+        let at = |ms| t0 + Duration::from_millis(ms);
+        let wanted =
+            |list: &[(u64, Option<(u32, u32)>)]| BTreeMap::from([("j".to_owned(), list.iter().map(|(t, w)| (at(*t), *w)).collect())]);
+        let steady = wanted(&[(0, Some((1, 2)))]);
+        assert!(!has_cause(&steady, &seen(1, 1), at(5)));
+        assert!(has_cause(&steady, &seen(1, 2), at(5)), "beyond the count");
+        assert!(has_cause(&steady, &seen(0, 0), at(5)), "a version that is not wanted");
+        let edited = wanted(&[(0, Some((1, 2))), (10, Some((2, 2))), (20, Some((3, 1)))]);
+        assert!(has_cause(&edited, &seen(1, 0), at(5)));
+        assert!(has_cause(&edited, &seen(2, 0), at(15)));
+        assert!(!has_cause(&edited, &seen(3, 0), at(25)));
+        assert!(has_cause(&wanted(&[(0, Some((1, 2))), (10, None)]), &seen(1, 0), at(5)), "stopped");
+    }
+
+    #[test]
+    fn two_that_live_are_told() {
+        let mut ledger = Ledger::default();
+        let own = std::process::id();
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut second = seen(1, 0);
+        second.process = Process::of(other.id()).expect("it");
+        judge(&mut ledger, BTreeMap::from([(own, seen(1, 0))]));
+        assert!(ledger.violations.is_empty());
+        judge(&mut ledger, BTreeMap::from([(own, seen(1, 0)), (other.id(), second)]));
+        other.kill().expect("kill");
+        other.wait().expect("wait");
+        assert!(ledger.violations.len() == 1 && ledger.violations[0].starts_with("DUPLICATE"), "{:?}", ledger.violations);
+        ledger.wanted.insert("j".into(), vec![(Instant::now() - Duration::from_secs(1), Some((1, 1)))]);
+        judge(&mut ledger, BTreeMap::new());
+        assert!(ledger.violations.iter().any(|v| v.starts_with("LOST")), "{:?}", ledger.violations);
+    }
+}

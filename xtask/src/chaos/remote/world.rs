@@ -1,0 +1,277 @@
+//! A server, three nodes in network namespaces, hosts with ssh servers in theirs, and an engine; and what people ask of the server.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Child,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    net::{HOSTS, NODES, Net},
+    truth::{Ends, Watch, script},
+};
+use crate::{
+    interop::{
+        cluster::{Agent, Place, Role},
+        docker_remote::certificates,
+        dockerd::{Daemon, IMAGE},
+        sshd,
+    },
+    local::{self, kill, processes_of, until},
+};
+
+pub(super) const BOUND: Duration = Duration::from_secs(90);
+/// Port of the engine.
+const ENGINE: u16 = 2376;
+
+/// Everything of a run. What is dropped first is named first.
+pub(super) struct World {
+    pub(super) server: Agent,
+    pub(super) nodes: Vec<Agent>,
+    /// Ends with the hosts: by then nothing may be left to see.
+    pub(super) watch: Watch,
+    sshds: Servers,
+    pub(super) engine: Option<Daemon>,
+    pub(super) net: Net,
+    pub(super) dir: Directory,
+}
+
+/// A directory that goes with this value, and all that lives in it.
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        local::remove(&self.0);
+    }
+}
+
+/// Servers of ssh by host; ended when dropped.
+struct Servers(Vec<(&'static str, Child)>);
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// Instances carry this: other runs on the machine have other ones.
+fn mark() -> String {
+    std::process::id().to_string()
+}
+
+impl World {
+    pub(super) fn start(with_engine: bool) -> Result<Self> {
+        let dir = Directory(std::env::temp_dir().join(format!("drover-interop-chaosremote-{}", std::process::id())));
+        drop(fs::remove_dir_all(dir.path()));
+        fs::create_dir_all(dir.path())?;
+        let net = Net::lay()?;
+        let watch = Watch::begin(&mark(), &dir.path().join("witness"), &net)?;
+        let engine = with_engine.then(|| start_engine(&dir, &net)).transpose()?;
+        let names: Vec<&str> = ["client"].into_iter().chain(HOSTS).collect();
+        sshd::keys(dir.path(), &names)?;
+        sshd::know_hosts(dir.path(), &HOSTS.map(|host| (host, net.provider(host))))?;
+        let mut sshds = Servers(Vec::new());
+        for host in HOSTS {
+            fs::create_dir_all(dir.path().join(format!("host-{host}")))?;
+            sshds.0.push((host, sshd::start(dir.path(), &net.namespace(host), host, host, &net.provider(host))?));
+        }
+        let place = |name: &str, namespace| Place { namespace, address: net.control(name), ports: [4646, 4647] };
+        let settings = "server {\n  heartbeat_grace = \"300ms\"\n  min_heartbeat_ttl = \"2s\"\n  remote_sweep_interval = \"10s\"\n}";
+        let server = Agent::start_in("chaosremote-server", place("server", None), Role::Server, &[], settings)?;
+        let plugins = plugins(&dir, &net, engine.is_some());
+        let mut nodes = Vec::new();
+        for name in NODES {
+            let place = place(name, Some(net.namespace(name)));
+            nodes.push(Agent::start_in(&format!("chaosremote-{name}"), place, Role::Node(&server), &[], &plugins)?);
+        }
+        let world = Self { server, nodes, watch, sshds, engine, net, dir };
+        world.until_nodes().with_context(|| world.tails())?;
+        Ok(world)
+    }
+
+    /// Until the servers have every node ready, with every driver.
+    pub(super) fn until_nodes(&self) -> Result<()> {
+        until("ready nodes that reach every provider", BOUND, || {
+            let nodes = self.server.get("/v1/nodes")?;
+            let healthy = |n: &Value, driver: &str| n["Drivers"][driver]["Healthy"] == true;
+            let ready = nodes.as_array().into_iter().flatten().filter(|n| {
+                let fit = healthy(n, "remote_exec") && (self.engine.is_none() || healthy(n, "docker_remote"));
+                n["Status"] == "ready" && n["SchedulingEligibility"] == "eligible" && fit
+            });
+            Ok((ready.count() == NODES.len()).then_some(()))
+        })
+    }
+
+    pub(super) fn host_dir(&self, host: &str) -> PathBuf {
+        self.dir.path().join(format!("host-{host}"))
+    }
+
+    /// SIGKILL for a host's listener and for the connections that it has.
+    pub(super) fn end_sshd(&mut self, host: &str) -> Result<()> {
+        for (_, child) in self.sshds.0.iter_mut().filter(|(name, _)| *name == host) {
+            child.kill()?;
+            child.wait()?;
+        }
+        self.sshds.0.retain(|(name, _)| *name != host);
+        for pid in sshd::inhabitants(&self.net.namespace(host)) {
+            if fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with("sshd") {
+                kill(pid)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_sshd(&mut self, host: &'static str) -> Result<()> {
+        let child = sshd::start(self.dir.path(), &self.net.namespace(host), host, host, &self.net.provider(host))?;
+        self.sshds.0.push((host, child));
+        Ok(())
+    }
+
+    /// Asks for a job; the witness is told before.
+    pub(super) fn submit(&self, job: &Job<'_>, version: u32, count: u32) -> Result<()> {
+        if job.ends == Ends::Never {
+            self.watch.want(job.id, Some((version, count)));
+        }
+        let body = job.body(&self.dir.path().join("witness"), version, count);
+        let (status, text) = self.server.put_text("/v1/jobs", &body)?;
+        ensure!(status == 200, "the server has refused {}: {status} {text}", job.id);
+        Ok(())
+    }
+
+    pub(super) fn stop(&self, id: &str, purge: bool) -> Result<()> {
+        self.watch.want(id, None);
+        self.server.delete(&format!("/v1/job/{id}?purge={purge}")).map(drop)
+    }
+
+    pub(super) fn drain(&self, node: usize, on: bool) -> Result<()> {
+        let nodes = self.server.get("/v1/nodes")?;
+        let name = self.nodes[node].name();
+        let id = nodes.as_array().into_iter().flatten().find(|n| n["Name"] == name).and_then(|n| n["ID"].as_str()).map(str::to_owned);
+        let id = id.with_context(|| format!("the server knows no node {name}"))?;
+        let spec = if on { json!({"Deadline": 60_000_000_000_i64}) } else { Value::Null };
+        self.server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": !on})).map(drop)
+    }
+
+    pub(super) fn records(&self) -> Result<Vec<Value>> {
+        Ok(self.server.get("/v1/remote/tasks")?.as_array().cloned().unwrap_or_default())
+    }
+
+    /// What must not be there when every job has been stopped.
+    pub(super) fn left(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        for host in HOSTS {
+            // Channels belong to the managers; they end with their connections.
+            let processes = processes_of(&self.host_dir(host)).into_iter().filter(|(_, command)| !command.contains("serve-host"));
+            left.extend(processes.map(|(pid, command)| format!("process {pid} on host {host}: {command}")));
+            let instances = fs::read_dir(self.host_dir(host).join("runtime/instances")).into_iter().flatten().flatten();
+            let there = instances.filter(|entry| entry.path().join("instance.json").exists());
+            left.extend(there.map(|entry| entry.path().display().to_string()));
+        }
+        if let Some(engine) = &self.engine {
+            left.extend(engine.containers(true)?.into_iter().map(|(_, name)| format!("container {name}")));
+        }
+        left.extend(self.watch.live().iter().map(|seen| format!("process {} of {:?} on {}", seen.process.pid, seen.slot, seen.host)));
+        left.extend(self.records()?.iter().map(|record| format!("record {record}")));
+        Ok(left)
+    }
+
+    pub(super) fn tails(&self) -> String {
+        let agents = [&self.server].into_iter().chain(&self.nodes);
+        agents.map(|agent| format!("--- {}\n{}", agent.name(), agent.log_tail())).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Keeps the logs of everybody for a person, and says where.
+    pub(super) fn keep_logs(&self, seed: u64, story: &[String]) -> Result<PathBuf> {
+        let dir = local::target_dir().join("chaos").join(format!("remote-{seed}"));
+        fs::create_dir_all(&dir)?;
+        for agent in [&self.server].into_iter().chain(&self.nodes) {
+            fs::write(dir.join(format!("{}.log", agent.name())), agent.log())?;
+        }
+        fs::write(dir.join("story"), story.join("\n"))?;
+        fs::write(dir.join("violations"), self.watch.violations().join("\n"))?;
+        fs::write(dir.join("records.json"), serde_json::to_vec_pretty(&self.records().unwrap_or_default())?)?;
+        Ok(dir)
+    }
+}
+
+/// An engine that the nodes reach over TLS.
+fn start_engine(dir: &Directory, net: &Net) -> Result<Daemon> {
+    let tls = dir.path().join("tls");
+    let address = net.provider("engine");
+    certificates(&tls, &address)?;
+    let file = |name: &str| tls.join(name).display().to_string();
+    let mut engine = Daemon::new(6)?;
+    engine.listen_also(&[
+        format!("--host=tcp://{address}:{ENGINE}"),
+        "--tlsverify".into(),
+        format!("--tlscacert={}", file("ca.pem")),
+        format!("--tlscert={}", file("server.pem")),
+        format!("--tlskey={}", file("server.key")),
+    ]);
+    engine.up()?;
+    engine.import_image()?;
+    Ok(engine)
+}
+
+/// What every node is told of the providers.
+fn plugins(dir: &Directory, net: &Net, with_engine: bool) -> String {
+    let root = dir.path().display();
+    let host = |host: &str| {
+        format!(
+            "    host {host:?} {{\n      address = {:?}\n      dir = \"{root}/host-{host}/runtime\"\n      capacity {{\n        sessions = 40\n      }}\n    }}\n",
+            net.provider(host)
+        )
+    };
+    let hosts: String = HOSTS.iter().map(|name| host(name)).collect();
+    let ssh = format!(
+        "plugin \"remote_exec\" {{\n  config {{\n    transport = \"ssh\"\n    pool = \"chaos\"\n    ssh_config = \"{root}/ssh_config\"\n    \
+         known_hosts = \"{root}/keys/known_hosts\"\n    keepalive_seconds = 2\n{hosts}  }}\n}}\n"
+    );
+    let engine = format!(
+        "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://{}:{ENGINE}\"\n    volumes {{\n      enabled = true\n    }}\n    tls {{\n      \
+         ca = \"{root}/tls/ca.pem\"\n      cert = \"{root}/tls/client.pem\"\n      key = \"{root}/tls/client.key\"\n    }}\n  }}\n}}\n",
+        net.provider("engine")
+    );
+    format!("{ssh}{}", if with_engine { engine } else { String::new() })
+}
+
+/// A job of one task.
+pub(super) struct Job<'a> {
+    pub(super) id: &'a str,
+    pub(super) driver: &'static str,
+    pub(super) ends: Ends,
+}
+
+impl Job<'_> {
+    fn body(&self, witness: &Path, version: u32, count: u32) -> Value {
+        let engine = self.driver == "docker_remote";
+        let mut config = script(if engine { "/witness" } else { witness.to_str().unwrap_or_default() }, self.ends);
+        if engine {
+            config["image"] = IMAGE.into();
+            config["init"] = true.into();
+            config["volumes"] = json!([format!("{}:/witness", witness.display())]);
+        }
+        let kind = if self.ends == Ends::Well { "batch" } else { "service" };
+        json!({"Job": {
+            "ID": self.id, "Name": self.id, "Type": kind, "Datacenters": ["*"],
+            "TaskGroups": [{ "Name": "g", "Count": count,
+                "RestartPolicy": {"Attempts": 10_000, "Interval": 3_600_000_000_000_i64, "Delay": 250_000_000, "Mode": "delay"},
+                "Tasks": [{ "Name": "t", "Driver": self.driver, "Config": config, "KillTimeout": 1_000_000_000_i64,
+                            "Env": {"CHAOS_WORLD": mark(), "CHAOS_VERSION": version.to_string()},
+                            "Resources": {"CPU": 20, "MemoryMB": 16} }] }]
+        }})
+    }
+}
