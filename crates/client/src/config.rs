@@ -31,6 +31,8 @@ pub struct ClientConfig {
     pub network_interface: String,
     /// Further networks that ports may name with `host_network`.
     pub host_networks: BTreeMap<String, HostNetwork>,
+    /// Networks of groups that are not connected as their host is.
+    pub network: NetworkConfig,
     /// What the node keeps for itself.
     pub reserved: Reserved,
     /// Total MHz instead of what was measured; 0 = measured.
@@ -113,6 +115,33 @@ pub struct HostNetwork {
     pub interface: String,
     /// Ports that are not given out, as ranges.
     pub reserved_ports: String,
+}
+
+/// Networks of groups that are not connected as their host is: CNI plugins, and the bridge that they make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Directories of CNI plugins, the first that has one counts.
+    pub cni_path: Vec<PathBuf>,
+    /// Directory of the operator's networks, for mode `cni/NAME`.
+    pub cni_config_dir: PathBuf,
+    /// The bridge of mode `bridge`; also the name of its network.
+    pub bridge_name: String,
+    /// Addresses of mode `bridge`, IPv4 as `a.b.c.d/n`.
+    pub bridge_subnet: String,
+    /// A namespace reaches itself by the host's ports.
+    pub bridge_hairpin: bool,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self {
+            cni_path: vec!["/opt/cni/bin".into()],
+            cni_config_dir: "/opt/cni/config".into(),
+            bridge_name: "nomad".into(),
+            bridge_subnet: "172.26.64.0/20".into(),
+            bridge_hairpin: false,
+        }
+    }
 }
 
 /// What a node keeps for itself.
@@ -226,6 +255,7 @@ impl ClientConfig {
             http_addr: String::new(),
             network_interface: String::new(),
             host_networks: BTreeMap::new(),
+            network: NetworkConfig::default(),
             reserved: Reserved::default(),
             cpu_total_compute: 0,
             memory_total_mb: 0,
@@ -274,6 +304,12 @@ impl ClientConfig {
     #[must_use]
     pub fn collectors_dir(&self) -> PathBuf {
         self.run_dir().join("c")
+    }
+
+    /// Where the network namespaces of allocations are named.
+    #[must_use]
+    pub fn networks_dir(&self) -> PathBuf {
+        self.state_dir.join("networks")
     }
 
     /// Names of options that this node does not know; the caller refuses them.

@@ -34,6 +34,7 @@ mod ledger;
 mod leftovers;
 mod lock;
 mod metadata;
+mod network;
 mod node;
 mod outbox;
 mod remote;
@@ -44,7 +45,9 @@ mod store;
 mod tokens;
 
 pub use client::{Client, ClientHandle};
-pub use config::{ArtifactConfig, ClientConfig, GcConfig, HostNetwork, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig};
+pub use config::{
+    ArtifactConfig, ClientConfig, GcConfig, HostNetwork, NetworkConfig, Patience, PluginCommand, PluginSettings, Reserved, TemplateConfig,
+};
 pub use discovery::{Discovery, DiscoveryError};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};

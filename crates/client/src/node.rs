@@ -25,6 +25,7 @@ use crate::{
     error::RequestError,
     fingerprint, gc,
     leftovers::{Owner, end_unclaimed},
+    network,
     remote::Command,
     session::{FromServer, Placed},
     store::{CGROUP_PARENT, FORGOTTEN, RestoredAlloc, Write},
@@ -433,6 +434,16 @@ pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, live: &Has
         match crate::alloc::effects::end_collector(&dir).await {
             Ok(()) => released.push(Write::Release { kind: "collector", key }),
             Err(error) => tracing::warn!(key, error, "an unclaimed log collector stays"),
+        }
+        found += 1;
+    }
+    for (id, dir) in network::directories(&ctx.config.networks_dir()) {
+        if known.contains(&id.to_string()) {
+            continue;
+        }
+        // One that a driver holds needs its plugin, which may come up later: not waited for here.
+        if let Err(error) = network::end_without_driver(ctx, &dir).await {
+            tracing::warn!(alloc = %id, error, "an unclaimed network stays until the next sweep");
         }
         found += 1;
     }

@@ -4,7 +4,8 @@
 //! as soon as its stop is decided, before any signal is sent: what `shutdown_delay` waits for.
 //!
 //! ```text
-//! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's · auto → the driver's if it says so, else the node's
+//! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's · alloc → that of the allocation's network ·
+//!           auto → the driver's if it says so, else the node's
 //! port:     a number ─ a label of the driver's map (with the driver's address) ─ a label of the allocation's ports
 //! ```
 //!
@@ -15,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use model::{Allocation, Service, ServiceEntry, TaskGroup, network::DriverNetwork, service::valid_name};
+use model::{Allocation, Service, ServiceEntry, TaskGroup, alloc::NetworkStatus, network::DriverNetwork, service::valid_name};
 
 /// A task as its services see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Input<'a> {
     pub stopping: bool,
     /// Address of the node, for ports that are given as numbers.
     pub node_address: &'a str,
+    /// The allocation's network namespace, if it has one that stands.
+    pub network: Option<&'a NetworkStatus>,
     /// Replaces `${…}` in a text; the first argument names the task whose names are meant, None = the group's.
     pub interpolate: &'a dyn Fn(Option<&str>, &str) -> String,
 }
@@ -147,10 +150,24 @@ pub fn resolve(
     let remote = members.iter().all(|t| t.remote);
     let given = given_port(input.alloc, task, &label);
     let number: Option<i32> = label.parse().ok();
+    if remote && mode == "alloc" {
+        return Err(
+            "address_mode = \"alloc\" is no place of a remote task: it is not in the allocation's network; use \"auto\" or an address"
+                .into(),
+        );
+    }
     if remote && mode == "host" {
         return Err("address_mode = \"host\" is no place of a remote task: it does not run on this node; use \"auto\" or an address".into());
     }
+    // What is inside the allocation's network is reached as what a driver's network holds: at its address, under the ports inside.
+    let own = || {
+        let status = input.network.filter(|n| !n.address.is_empty());
+        let status = status.ok_or("the allocation has no network with an address of its own, which address_mode = \"alloc\" needs")?;
+        Ok::<_, String>(DriverNetwork { address: status.address.clone(), ..DriverNetwork::default() })
+    };
+    let own = if mode == "alloc" { Some(own()?) } else { None };
     let driver = match mode {
+        "alloc" => own.as_ref(),
         "driver" => Some(network.ok_or("its driver reports no address of the task, which address_mode = \"driver\" needs")?),
         "host" => None,
         _ if remote && address.is_empty() => {

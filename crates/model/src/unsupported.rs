@@ -64,14 +64,19 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
         used: |g| g.update.as_ref().is_some_and(|u| u.auto_revert()),
     },
     Refused {
-        feature: "network.mode other than \"host\"",
-        reason: "nodes do not set up network namespaces yet; use mode \"host\"",
-        used: |g| g.networks.iter().any(|n| !matches!(n.mode.as_str(), "" | "host")),
+        feature: "network.hostname with network.mode \"host\"",
+        reason: "the host has its own name; use mode \"bridge\", \"none\" or \"cni/NAME\"",
+        used: |g| g.networks.iter().any(|n| !n.hostname.is_empty() && matches!(n.mode.as_str(), "" | "host")),
     },
     Refused {
-        feature: "network.dns, network.hostname and network.cni",
-        reason: "they need a network namespace, which nodes do not set up yet",
-        used: |g| g.networks.iter().any(|n| n.dns.is_some() || !n.hostname.is_empty() || n.cni.is_some()),
+        feature: "network.cni without network.mode \"cni/NAME\"",
+        reason: "its arguments are for the plugins of the network that the mode names",
+        used: |g| g.networks.iter().any(|n| n.cni.as_ref().is_some_and(|c| !c.args.is_empty()) && !n.mode.starts_with("cni/")),
+    },
+    Refused {
+        feature: "network.port with network.mode \"none\"",
+        reason: "nothing leads into that network; use mode \"bridge\"",
+        used: |g| g.networks.iter().any(|n| n.mode == "none" && !(n.reserved_ports.is_empty() && n.dynamic_ports.is_empty())),
     },
     Refused {
         feature: "volume of type \"csi\"",
@@ -120,11 +125,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "nodes do not reserve whole cores yet; use resources.cpu",
         used: |t| t.resources.cores.is_some_and(|c| c > 0),
     },
-    Refused {
-        feature: "resources.memory_max",
-        reason: "memory oversubscription is not implemented yet; use resources.memory",
-        used: |t| t.resources.memory_max_mb.is_some_and(|m| m > 0),
-    },
     Refused { feature: "resources.device", reason: "devices are not scheduled yet", used: |t| !t.resources.devices.is_empty() },
     Refused {
         feature: "resources.numa",
@@ -150,11 +150,6 @@ pub(crate) const SERVICE: &[Refused<Service>] = &[
         used: |s| s.provider != PROVIDER,
     },
     Refused { feature: "connect", reason: "there is no service mesh", used: |s| s.connect.is_some() },
-    Refused {
-        feature: "address_mode = \"alloc\"",
-        reason: "allocations have no network namespace yet; use \"host\" or \"driver\"",
-        used: |s| s.address_mode == "alloc",
-    },
     Refused { feature: "tagged_addresses", reason: ONLY_CONSUL, used: |s| !s.tagged_addresses.is_empty() },
     Refused { feature: "enable_tag_override", reason: ONLY_CONSUL, used: |s| s.enable_tag_override },
     Refused { feature: "weights", reason: ONLY_CONSUL, used: |s| s.weights.is_some() },
@@ -173,11 +168,6 @@ pub(crate) const CHECK: &[Refused<Check>] = &[
         used: |c| c.protocol == "https" || c.tls_skip_verify || !c.tls_server_name.is_empty(),
     },
     Refused { feature: "expose", reason: "there is no service mesh", used: |c| c.expose },
-    Refused {
-        feature: "address_mode = \"alloc\"",
-        reason: "allocations have no network namespace yet; use \"host\" or \"driver\"",
-        used: |c| c.address_mode == "alloc",
-    },
     Refused { feature: "advertise", reason: ONLY_CONSUL, used: |c| !c.advertise.is_empty() },
 ];
 

@@ -427,6 +427,9 @@ fn check_networks(networks: &[Network], e: &mut ValidationErrors) {
     let mut labels: BTreeMap<&str, ()> = BTreeMap::new();
     let mut statics: BTreeMap<(i32, &str), &str> = BTreeMap::new();
     for n in networks {
+        let known =
+            matches!(n.mode.as_str(), "" | "host" | "bridge" | "none") || n.mode.strip_prefix("cni/").is_some_and(|name| !name.is_empty());
+        e.when(!known, || format!("Invalid network mode {:?} (must be \"host\", \"bridge\", \"none\" or \"cni/NAME\")", n.mode));
         for port in n.reserved_ports.iter().chain(&n.dynamic_ports) {
             e.when(port.label.is_empty(), || "Port label must not be empty".to_owned());
             e.when(labels.insert(&port.label, ()).is_some(), || format!("Port label {} already in use by network", port.label));

@@ -95,7 +95,7 @@ impl GroupRules {
             drivers,
             volumes: group.volumes.values().filter(|v| v.kind != "csi").map(|v| (v.source.clone(), v.read_only)).collect(),
             csi: group.volumes.values().any(|v| v.kind == "csi"),
-            modes: networks().map(|n| n.mode.clone()).filter(|m| m == "bridge" || m.starts_with("cni/")).collect(),
+            modes: networks().map(|n| n.mode.clone()).filter(|m| !matches!(m.as_str(), "" | "host")).collect(),
             host_networks,
             devices: tasks().flat_map(|t| &t.resources.devices).map(|d| d.name.clone()).collect(),
             affinity_total: affinities.iter().map(|(_, w)| w.abs()).sum(),
@@ -104,9 +104,7 @@ impl GroupRules {
             rules,
             unique,
             distinct,
-            oversubscribed: pool_config
-                .and_then(|c| c.memory_oversubscription_enabled)
-                .unwrap_or(state.scheduler_config().memory_oversubscription_enabled),
+            oversubscribed: state.memory_oversubscribed(&job.node_pool),
             binpack: algorithm.unwrap_or(&state.scheduler_config().scheduler_algorithm) != "spread",
         }
     }

@@ -50,5 +50,8 @@ pub fn computed_class(node: &Node) -> String {
     for a in node.resources.node_networks.iter().flat_map(|n| &n.addresses) {
         h.text(&a.alias);
     }
+    for mode in node.resources.node_networks.iter().map(|n| n.mode.as_str()).filter(|m| *m != "host") {
+        h.text(mode);
+    }
     format!("v1:{}", h.0)
 }

@@ -373,6 +373,12 @@ impl State {
     pub fn node_pools(&self) -> impl DoubleEndedIterator<Item = &Arc<NodePool>> {
         self.pools.values()
     }
+    /// Whether tasks of jobs in a pool may use more memory than is reserved for them (`memory_max`): as the pool says, else as the cluster does.
+    #[must_use]
+    pub fn memory_oversubscribed(&self, pool: &str) -> bool {
+        let own = self.node_pool(pool).and_then(|p| p.scheduler_configuration.as_ref()?.memory_oversubscription_enabled);
+        own.unwrap_or(self.scheduler_config.memory_oversubscription_enabled)
+    }
     /// The scheduler settings.
     #[must_use]
     pub fn scheduler_config(&self) -> &Arc<SchedulerConfig> {

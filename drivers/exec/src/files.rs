@@ -14,9 +14,10 @@ pub(crate) fn own_files(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
     let dns = task.dns.as_ref().map(|dns| ("resolv.conf", resolv_conf(dns)));
     let hosts = task.network_isolation_spec.as_ref().and_then(|spec| spec.hosts_config.as_ref());
     let hosts = hosts.filter(|hosts| !hosts.hostname.is_empty()).map(|config| ("hosts", hosts_file(config)));
+    let name = hostname(task).map(|name| ("hostname", format!("{name}\n")));
     let private = task_dir(task).join("private");
     let mut binds = Vec::new();
-    for (name, text) in dns.into_iter().chain(hosts) {
+    for (name, text) in dns.into_iter().chain(hosts).chain(name) {
         let file = private.join(name);
         write(&private, &file, &text).map_err(|e| Error::recoverable(format!("write {}: {e}", file.display())))?;
         binds.push(Bind {
@@ -27,6 +28,12 @@ pub(crate) fn own_files(task: &TaskConfig) -> Result<Vec<Bind>, Error> {
         });
     }
     Ok(binds)
+}
+
+/// The name that the task's host has for it.
+pub(crate) fn hostname(task: &TaskConfig) -> Option<&str> {
+    let hosts = task.network_isolation_spec.as_ref()?.hosts_config.as_ref()?;
+    Some(hosts.hostname.as_str()).filter(|name| !name.is_empty())
 }
 
 fn write(private: &Path, file: &Path, text: &str) -> io::Result<()> {

@@ -11,7 +11,7 @@ use executor_client::{Bind, CgroupHost, Isolation, LaunchSpec, Propagation, isol
 use process_driver::{Kind, cgroup_policy, environment, log_policy, task_dir, user};
 
 use crate::config::{PluginConfig, Rights, Scope, TaskOptions};
-use crate::files::own_files;
+use crate::files::{hostname, own_files};
 
 /// Whom tasks run as when their job does not say.
 const DEFAULT_USER: &str = "nobody";
@@ -104,6 +104,7 @@ fn isolation(task: &TaskConfig, options: &TaskOptions, plugin: &PluginConfig, ri
         private_pids: options.pid_scope(plugin)? == Scope::Private,
         private_ipc: options.ipc_scope(plugin)? == Scope::Private,
         network: network(task)?,
+        hostname: hostname(task).unwrap_or_default().to_owned(),
         capabilities: rights.capabilities,
         ambient: rights.ambient,
         no_new_privs: options.no_new_privs,

@@ -68,6 +68,9 @@ fn refuse_what_needs_isolation(task: &TaskConfig) -> Result<(), Error> {
     {
         return refuse("a network of the group's own; use network mode \"host\"");
     }
+    if task.dns.is_some() {
+        return refuse("name resolution of the task's own (network.dns)");
+    }
     if !task.mounts.is_empty() {
         return refuse("volume mounts");
     }

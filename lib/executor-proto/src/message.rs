@@ -83,6 +83,9 @@ pub struct Isolation {
     /// System call filter: the kernel's `sock_filter` array as it lies in memory; empty = none.
     #[prost(bytes = "vec", tag = "11")]
     pub seccomp: Vec<u8>,
+    /// Name of the host as the workload sees it; empty = the host's.
+    #[prost(string, tag = "12")]
+    pub hostname: String,
 }
 
 /// A directory, file or device of the host that appears inside.

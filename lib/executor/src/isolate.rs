@@ -63,7 +63,8 @@ impl Holder {
         let cgroup = cgroup::open_unified(paths).map_err(failed)?;
         let enter = cgroup::entries(paths).map_err(failed)?;
         let parent = if isolation.private_pids { 0 } else { std::process::id() as i32 };
-        let new = NewNamespaces { pids: isolation.private_pids, ipc: isolation.private_ipc };
+        let hostname = !isolation.hostname.is_empty();
+        let new = NewNamespaces { pids: isolation.private_pids, ipc: isolation.private_ipc, hostname };
         let Some((pid, pidfd)) = sys::holder(new, cgroup.as_ref()).map_err(failed)? else {
             drop(ours);
             become_holder(isolation, theirs, enter, parent);
@@ -84,6 +85,7 @@ impl Holder {
         let mut namespaces = ThreadNameSpaceType::MOUNT;
         namespaces.set(ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION, isolation.private_ipc);
         namespaces.set(ThreadNameSpaceType::NETWORK, !isolation.network.is_empty());
+        namespaces.set(ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME, hostname);
         Ok(Holder {
             pid,
             pidfd,
@@ -189,6 +191,10 @@ enum Planned {
 }
 
 fn isolate(isolation: &Isolation) -> Result<(), Failed> {
+    if !isolation.hostname.is_empty() {
+        rustix::system::sethostname(isolation.hostname.as_bytes())
+            .map_err(at(format!("set the host's name to {:?}", isolation.hostname)))?;
+    }
     if !isolation.network.is_empty() {
         let path = path(&isolation.network);
         let doing = || format!("join the network namespace {}", path.display());

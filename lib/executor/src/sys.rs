@@ -289,13 +289,15 @@ pub struct NewNamespaces {
     pub pids: bool,
     /// System V ipc and message queues.
     pub ipc: bool,
+    /// Name of the host.
+    pub hostname: bool,
 }
 
 /// Creates a process in new namespaces: `None` in it, its pid and pidfd here. Must only be called while this process has one
 /// thread.
 pub fn holder(new: NewNamespaces, cgroup: Option<&File>) -> io::Result<Option<(i32, OwnedFd)>> {
     let mut namespaces = libc::CLONE_NEWNS as u64;
-    for (wanted, flag) in [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC)] {
+    for (wanted, flag) in [(new.pids, libc::CLONE_NEWPID), (new.ipc, libc::CLONE_NEWIPC), (new.hostname, libc::CLONE_NEWUTS)] {
         namespaces |= if wanted { flag as u64 } else { 0 };
     }
     let mut pidfd = -1;

@@ -87,10 +87,14 @@ impl Agent {
 
     /// Until the node is ready and its raw_exec driver healthy.
     pub(crate) fn wait_for_node(&self) -> Result<()> {
-        until("a ready node with raw_exec", Duration::from_secs(60), || {
+        self.wait_for_driver("raw_exec")
+    }
+
+    /// Until the node is ready and one of its drivers healthy.
+    pub(crate) fn wait_for_driver(&self, driver: &str) -> Result<()> {
+        until(&format!("a ready node with {driver}"), Duration::from_secs(60), || {
             let nodes = self.get("/v1/nodes")?;
-            let ready =
-                nodes.as_array().into_iter().flatten().any(|n| n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true);
+            let ready = nodes.as_array().into_iter().flatten().any(|n| n["Status"] == "ready" && n["Drivers"][driver]["Healthy"] == true);
             Ok(ready.then_some(()))
         })
     }

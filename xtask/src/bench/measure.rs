@@ -18,6 +18,8 @@ use super::{
 use crate::{local::until, process::Run, workspace};
 
 const BOUND: Duration = Duration::from_secs(120);
+const RAW_EXEC: &str = "raw_exec";
+const EXEC: &str = "exec";
 
 fn now_ns() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos())
@@ -38,6 +40,10 @@ pub(crate) fn stamp(file: &str) -> Result<()> {
 }
 
 fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
+    job_of(RAW_EXEC, id, kind, count, command, args)
+}
+
+fn job_of(driver: &str, id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
     // Update blocks are for services; 0 means no deployment, which would otherwise wait for health.
     let update = if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null };
     json!({"Job": {
@@ -48,7 +54,7 @@ fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value 
             "EphemeralDisk": {"SizeMB": 10},
             "Update": update,
             "Tasks": [{
-                "Name": "t", "Driver": "raw_exec",
+                "Name": "t", "Driver": driver,
                 "Config": {"command": command, "args": args},
                 "Resources": {"CPU": 1, "MemoryMB": 10},
                 "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1}
@@ -167,13 +173,29 @@ pub(crate) fn latency(kind: Kind) -> Result<Vec<Row>> {
 
 /// 200 tasks of one job: time until all run, helpers per task.
 pub(crate) fn tasks(kind: Kind) -> Result<Vec<Row>> {
+    tasks_of(kind, RAW_EXEC)
+}
+
+/// The same with full isolation.
+pub(crate) fn exec_tasks(kind: Kind) -> Result<Vec<Row>> {
+    tasks_of(kind, EXEC)
+}
+
+/// Before the name of a figure: the driver, where it is not the usual one.
+fn named(driver: &str) -> String {
+    if driver == RAW_EXEC { String::new() } else { format!("{driver}: ") }
+}
+
+fn tasks_of(kind: Kind, driver: &str) -> Result<Vec<Row>> {
     const COUNT: u32 = 200;
     let agent = Agent::start(kind)?;
+    agent.wait_for_driver(driver)?;
+    let of = named(driver);
     std::thread::sleep(Duration::from_secs(3));
     let before: u64 = agent.processes().keys().map(|p| pss_kib(*p)).sum();
     let processes_before = agent.processes().len();
     let asked = Instant::now();
-    agent.put("/v1/jobs", &job("many", "service", COUNT, "/bin/sleep", &["3600"]))?;
+    agent.put("/v1/jobs", &job_of(driver, "many", "service", COUNT, "/bin/sleep", &["3600"]))?;
     until("200 running", BOUND, || Ok((counts(&agent, "many")?.get("running") == Some(&u64::from(COUNT))).then_some(())))?;
     let took = asked.elapsed();
     std::thread::sleep(Duration::from_secs(3));
@@ -184,21 +206,32 @@ pub(crate) fn tasks(kind: Kind) -> Result<Vec<Row>> {
     let executors: Vec<u64> = now.iter().filter(|(_, c)| c.contains("executor") && !is_workload(c)).map(|(p, _)| pss_kib(*p)).collect();
     let count = f64::from(COUNT);
     Ok(vec![
-        Row::new("200 tasks running", agent.name(), "s", vec![took.as_secs_f64()]),
-        Row::new("per task: executor PSS", agent.name(), "KiB", executors.iter().map(|k| f(*k)).collect()),
-        Row::new("per task: PSS of all that is not workload", agent.name(), "KiB", vec![(f(after) - f(before)) / count]),
-        Row::new("per task: helper processes", agent.name(), "", vec![f((helpers.len() - processes_before) as u64) / count]),
+        Row::new(format!("{of}200 tasks running"), agent.name(), "s", vec![took.as_secs_f64()]),
+        Row::new(format!("{of}per task: executor PSS"), agent.name(), "KiB", executors.iter().map(|k| f(*k)).collect()),
+        Row::new(format!("{of}per task: PSS of all that is not workload"), agent.name(), "KiB", vec![(f(after) - f(before)) / count]),
+        Row::new(format!("{of}per task: helper processes"), agent.name(), "", vec![f((helpers.len() - processes_before) as u64) / count]),
     ])
 }
 
 /// 500 tasks that end at once: time until all are complete, CPU of the whole machine per task.
 pub(crate) fn batch(kind: Kind) -> Result<Vec<Row>> {
+    batch_of(kind, RAW_EXEC)
+}
+
+/// The same with full isolation.
+pub(crate) fn exec_batch(kind: Kind) -> Result<Vec<Row>> {
+    batch_of(kind, EXEC)
+}
+
+fn batch_of(kind: Kind, driver: &str) -> Result<Vec<Row>> {
     const COUNT: u32 = 500;
     let agent = Agent::start(kind)?;
+    agent.wait_for_driver(driver)?;
+    let of = named(driver);
     std::thread::sleep(Duration::from_secs(3));
     let busy = busy_ticks();
     let asked = Instant::now();
-    agent.put("/v1/jobs", &job("trues", "batch", COUNT, "/bin/true", &[]))?;
+    agent.put("/v1/jobs", &job_of(driver, "trues", "batch", COUNT, "/bin/true", &[]))?;
     until("500 complete", BOUND, || {
         let counts = counts(&agent, "trues")?;
         anyhow::ensure!(!counts.contains_key("failed"), "some failed: {counts:?}");
@@ -208,8 +241,8 @@ pub(crate) fn batch(kind: Kind) -> Result<Vec<Row>> {
     let took = asked.elapsed();
     let cpu = f(busy_ticks() - busy) * 10.0 / f64::from(COUNT);
     Ok(vec![
-        Row::new("500 x true complete", agent.name(), "s", vec![took.as_secs_f64()]),
-        Row::new("500 x true: CPU of the machine per task", agent.name(), "ms", vec![cpu]),
+        Row::new(format!("{of}500 x true complete"), agent.name(), "s", vec![took.as_secs_f64()]),
+        Row::new(format!("{of}500 x true: CPU of the machine per task"), agent.name(), "ms", vec![cpu]),
     ])
 }
 

@@ -20,6 +20,8 @@ const BENCHES: &[Bench] = &[
     ("latency", measure::latency),
     ("tasks", measure::tasks),
     ("batch", measure::batch),
+    ("exec-tasks", measure::exec_tasks),
+    ("exec-batch", measure::exec_batch),
     ("logs", measure::logs),
     ("reattach", measure::reattach),
     ("drivers", drivers::drivers),

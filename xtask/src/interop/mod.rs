@@ -2,6 +2,7 @@
 
 mod artifacts;
 pub(crate) mod cluster;
+mod cni;
 mod disk_full;
 mod docker;
 mod docker_conformance;
@@ -51,6 +52,11 @@ const CHECKS: &[Check] = &[
         "artifacts",
         "tasks get what git and an S3 that checks signatures have, at the ref and with the keys that the job names",
         artifacts::check,
+    ),
+    (
+        "cni",
+        "network mode bridge with real CNI plugins: ports of the host lead inside, the agent is killed in the middle, nothing is left",
+        cni::check,
     ),
     ("docker", "a real engine runs a job: logs, exec, stats, out of memory; plugin, agent and engine are killed in turn", docker::check),
     (

@@ -136,6 +136,16 @@ pub(crate) struct Client {
     pub(crate) reserved: Reserved,
     /// Interface whose address the node has.
     pub(crate) network_interface: Option<String>,
+    /// Directories of CNI plugins, with colons between them.
+    pub(crate) cni_path: Option<String>,
+    /// Directory of the networks that jobs may name as `cni/NAME`.
+    pub(crate) cni_config_dir: Option<String>,
+    /// The bridge of network mode `bridge`.
+    pub(crate) bridge_network_name: Option<String>,
+    /// Its addresses.
+    pub(crate) bridge_network_subnet: Option<String>,
+    /// A namespace reaches itself by the host's ports.
+    pub(crate) bridge_network_hairpin_mode: Option<bool>,
     /// MHz, instead of what was found.
     pub(crate) cpu_total_compute: Option<u64>,
     /// MiB, instead of what was found.
@@ -332,9 +342,6 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("client.template.consul_retry", "there is no Consul integration"),
     ("client.template.vault_retry", "there is no secrets integration yet"),
     ("client.template.nomad_retry", "what is missing is waited for without an end"),
-    ("client.cni_path", "bridge and CNI networks are not part of this release"),
-    ("client.cni_config_dir", "bridge and CNI networks are not part of this release"),
-    ("client.bridge_network_name", "bridge and CNI networks are not part of this release"),
     ("client.reserved.cores", "reserved cores are not part of this release"),
 ];
 

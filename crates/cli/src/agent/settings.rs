@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use client::{ArtifactConfig, ClientConfig, HostNetwork, PluginCommand, PluginSettings, TemplateConfig};
+use client::{ArtifactConfig, ClientConfig, HostNetwork, NetworkConfig, PluginCommand, PluginSettings, TemplateConfig};
 use model::GoDuration;
 use serde_json::Value;
 use server::ServerConfig;
@@ -317,6 +317,7 @@ fn client_config(
             (n.clone(), HostNetwork { cidr: h.cidr.clone(), interface: h.interface.clone(), reserved_ports: h.reserved_ports.clone() })
         })
         .collect();
+    config.network = network_config(r, c);
     config.reserved = client::Reserved {
         cpu: c.reserved.cpu.unwrap_or(0),
         memory_mb: c.reserved.memory.unwrap_or(0),
@@ -391,6 +392,40 @@ fn client_config(
     config.stop_tasks_on_stop = dev;
     config.templates = template_config(r, &c.template);
     config.artifacts = artifact_config(r, &c.artifact);
+    config
+}
+
+fn network_config(r: &mut Reader, c: &super::config::Client) -> NetworkConfig {
+    let mut config = NetworkConfig::default();
+    if let Some(path) = &c.cni_path {
+        config.cni_path = std::env::split_paths(path).collect();
+    }
+    if let Some(dir) = &c.cni_config_dir {
+        config.cni_config_dir = dir.into();
+    }
+    let named = [("cni_path", config.cni_path.as_slice()), ("cni_config_dir", std::slice::from_ref(&config.cni_config_dir))];
+    for (name, dir) in named.into_iter().flat_map(|(name, dirs)| dirs.iter().map(move |dir| (name, dir))) {
+        if !dir.is_absolute() {
+            r.wrong(format!("client.{name} must be an absolute path, it is {:?}", dir.display().to_string()));
+        }
+    }
+    config.bridge_name = c.bridge_network_name.clone().unwrap_or(config.bridge_name);
+    // The kernel's limit for names of interfaces.
+    if config.bridge_name.is_empty() || config.bridge_name.len() > 15 || config.bridge_name.contains(['/', ' ', ':']) {
+        r.wrong(format!(
+            "client.bridge_network_name must be the name of an interface, at most 15 characters, it is {:?}",
+            config.bridge_name
+        ));
+    }
+    config.bridge_subnet = c.bridge_network_subnet.clone().unwrap_or(config.bridge_subnet);
+    let parts = config.bridge_subnet.split_once('/').map(|(ip, bits)| (ip.parse::<Ipv4Addr>(), bits.parse::<u8>()));
+    if !matches!(parts, Some((Ok(_), Ok(1..=30)))) {
+        r.wrong(format!(
+            "client.bridge_network_subnet must be a range of IPv4 addresses such as 172.26.64.0/20, it is {:?}",
+            config.bridge_subnet
+        ));
+    }
+    config.bridge_hairpin = c.bridge_network_hairpin_mode.unwrap_or(false);
     config
 }
 
@@ -517,6 +552,34 @@ mod tests {
         let s = check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a", "b:5"]}})).expect("fine");
         assert_eq!(s.client.expect("client").servers, ["a:4647", "b:5"]);
         assert!(s.server.is_none());
+    }
+
+    #[test]
+    fn networks_have_the_names_that_files_are_written_for() {
+        let with = |client: serde_json::Value| {
+            let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+            tree["client"].as_object_mut().expect("object").extend(client.as_object().expect("object").clone());
+            check(tree).map(|s| s.client.expect("client").network)
+        };
+        assert_eq!(with(json!({})).expect("defaults"), super::NetworkConfig::default());
+        let full = with(json!({
+            "cni_path": "/usr/lib/cni:/opt/cni/bin", "cni_config_dir": "/etc/cni", "bridge_network_name": "br7",
+            "bridge_network_subnet": "10.9.0.0/16", "bridge_network_hairpin_mode": true
+        }));
+        let full = full.expect("fine");
+        assert_eq!(full.cni_path, ["/usr/lib/cni", "/opt/cni/bin"].map(std::path::PathBuf::from));
+        assert_eq!((full.bridge_name.as_str(), full.bridge_subnet.as_str(), full.bridge_hairpin), ("br7", "10.9.0.0/16", true));
+        for (name, wrong) in [
+            ("cni_path", json!("bin")),
+            ("cni_config_dir", json!("./config")),
+            ("bridge_network_name", json!("a-name-that-is-too-long")),
+            ("bridge_network_subnet", json!("10.9.0.0")),
+            ("bridge_network_subnet", json!("fd00::/64")),
+            ("bridge_network_subnet", json!("10.9.0.0/31")),
+        ] {
+            let error = with(json!({name: wrong.clone()})).expect_err("a mistake");
+            assert!(error.contains(&format!("client.{name} must be")), "{name} = {wrong}: {error}");
+        }
     }
 
     #[test]

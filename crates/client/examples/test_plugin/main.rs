@@ -7,6 +7,7 @@ mod go_like;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("mock") => driver_sdk::block_on(mock::serve()),
+        Some("exec") => driver_sdk::block_on(exec::serve()),
         Some("raw_exec") => driver_sdk::block_on(raw_exec::serve()),
         Some("mock_remote") => driver_sdk::block_on(mock::serve_remote()),
         Some("mock_remote_plain") => driver_sdk::block_on(mock::serve_remote_as_plain()),

@@ -19,6 +19,7 @@ use crate::{
     cgroup::{self, TaskCgroup},
     context::NodeContext,
     dirs::{AllocDirs, find_user},
+    network::{AllocNetwork, SharedNetwork},
     store::Write,
 };
 
@@ -37,6 +38,8 @@ pub(crate) struct Subject {
     pub(crate) task: Arc<str>,
     /// To the allocation's loop: what people should read among the task's events.
     pub(crate) notes: mpsc::UnboundedSender<AllocCommand>,
+    /// Of the allocation.
+    pub(crate) network: SharedNetwork,
 }
 
 impl Subject {
@@ -52,7 +55,12 @@ impl Subject {
 
     /// The driver, when its plugin takes calls now or within the patience that this node has; else why it does not.
     pub(super) async fn driver_in_time(&self) -> Result<Driver, String> {
-        let driver = self.ctx.drivers.get(&self.driver_name(), self.patience()).await?;
+        self.ready_driver(&self.driver_name()).await
+    }
+
+    /// As [`Subject::driver_in_time`], for any driver.
+    pub(crate) async fn ready_driver(&self, name: &str) -> Result<Driver, String> {
+        let driver = self.ctx.drivers.get(name, self.patience()).await?;
         self.ready(&driver, 0).await.map(|()| driver)
     }
 
@@ -126,6 +134,8 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     sticky::take_over(subject, group, interrupted).await?;
     let owner = owner_of(task, &capabilities);
     prepare(subject, task, owner, cgroup.clone()).await?;
+    // What was begun is ended with the allocation, or by the next agent.
+    let network = interrupted.run_until_cancelled(subject.network.ensure(subject, group)).await.ok_or(StartFailure::Interrupted)??;
     artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
     let view = task_config::path_view(&capabilities);
     let mut template_env = identities::issue(subject, task, view, owner, interrupted).await?;
@@ -149,6 +159,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
         capabilities: &capabilities,
         cgroup: cgroup.as_ref(),
         template_env: &template_env,
+        network: &network,
     })?;
     if !capabilities.disable_log_collection && !task_config::logs_disabled(task) {
         collect(subject, task).await.map_err(|why| StartFailure::Setup { why, recoverable: true })?;
@@ -573,10 +584,19 @@ pub(crate) async fn end_collector(state_dir: &Path) -> Result<(), String> {
     executor_client::destroy(state_dir).await.map_err(|e| e.to_string())
 }
 
+/// Nothing of the allocation runs: its network goes.
+pub(crate) async fn network_over(ctx: &NodeContext, network: &AllocNetwork) {
+    if let Err(error) = network.end(ctx).await {
+        tracing::warn!(error, "the network of an allocation stays, the next sweep tries again");
+    }
+}
+
 /// Directories of the allocation go.
 pub(crate) async fn destroy(subject: &Subject) {
     let dirs = subject.dirs();
     crate::leftovers::end_alloc(&subject.ctx.places, subject.alloc.id).await;
+    subject.network.release();
+    network_over(&subject.ctx, &subject.network).await;
     match tokio::task::spawn_blocking(move || dirs.destroy()).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => {

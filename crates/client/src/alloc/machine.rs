@@ -420,6 +420,12 @@ impl Machine {
         self.slots.values().filter(|s| !s.remote).all(|s| s.phase == Phase::Idle && s.record.run.is_none())
     }
 
+    /// Every task that may run on this node has ended for good.
+    pub(crate) fn local_dead(&self) -> bool {
+        let ended = |s: &Slot| s.phase == Phase::Idle && s.record.run.is_none() && s.record.state.state == TaskRunState::Dead;
+        self.slots.values().filter(|s| !s.remote).all(ended)
+    }
+
     fn stopping(&self) -> bool {
         self.record.removed || self.stop_local || self.record.alloc.server_terminal()
     }

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     context::{NodeContext, now_ns},
     error::RequestError,
+    network::{AllocNetwork, SharedNetwork},
     session::Placed,
     store::{StoredJob, Write},
 };
@@ -70,6 +71,8 @@ pub(crate) struct AllocView {
     pub(crate) runs: BTreeMap<Arc<str>, String>,
     /// What the local tasks claim, for the node's books.
     pub(crate) claims: BTreeMap<Arc<str>, Holds>,
+    /// Its network namespace, if it has one.
+    pub(crate) network: SharedNetwork,
     /// Tasks that live in a remote runtime.
     pub(crate) remote: Vec<Arc<str>>,
     /// Results of the checks of its services.
@@ -119,6 +122,7 @@ pub(crate) struct AllocLoop {
     /// Services that people were told about.
     problems: BTreeMap<String, String>,
     checks: HashMap<String, checks::Running>,
+    network: SharedNetwork,
     destroyed: bool,
 }
 
@@ -139,7 +143,8 @@ impl AllocLoop {
         let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
         let machine = Machine::new(record, job, tasks, max_kill);
         let (to_loop, commands) = mpsc::unbounded_channel();
-        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new())));
+        let network = Arc::new(AllocNetwork::open(&ctx, machine.id()));
+        let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
         let handle = AllocHandle { commands: to_loop, view: seen };
         let this = Self {
             ctx,
@@ -159,6 +164,7 @@ impl AllocLoop {
             published: None,
             problems: BTreeMap::new(),
             checks: HashMap::new(),
+            network,
             destroyed: false,
         };
         (this, handle)
@@ -304,6 +310,13 @@ impl AllocLoop {
         for effect in std::mem::take(&mut self.held) {
             self.perform(effect).await;
         }
+        if self.machine.local_dead() && self.network.release() {
+            let (ctx, network) = (self.ctx.clone(), self.network.clone());
+            self.cleanups.spawn(async move {
+                effects::network_over(&ctx, &network).await;
+                Arc::from("")
+            });
+        }
     }
 
     fn changes(&self) -> Vec<Write> {
@@ -326,12 +339,13 @@ impl AllocLoop {
             Effect::TaskOver { task } => Some(task.clone()),
             _ => None,
         }));
-        let mut view = view_of(&self.machine, &self.cleaning);
-        let mut standing = services::standing(&self.ctx, &self.machine);
+        let mut view = view_of(&self.machine, &self.cleaning, &self.network);
+        let mut standing = services::standing(&self.ctx, &self.machine, view.alloc.network_status.as_ref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
         self.reconcile_checks(std::mem::take(&mut standing.probes));
         standing.put_into(&mut update);
+        update.network_status.clone_from(&view.alloc.network_status);
         let update = Arc::new(update);
         view.update = update.clone();
         let shown = &self.view;
@@ -382,7 +396,8 @@ impl AllocLoop {
     fn subject(&self, task: &Arc<str>) -> Subject {
         let view = self.view.borrow();
         let notes = self.handle.commands.clone();
-        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes }
+        let network = self.network.clone();
+        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes, network }
     }
 
     /// Cancelled when the end of the run is known.
@@ -577,12 +592,14 @@ fn holds(record: &TaskRecord, cleaning: bool) -> Holds {
     Holds { alive, runs }
 }
 
-fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>) -> AllocView {
+fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>, network: &SharedNetwork) -> AllocView {
     let update = machine.update();
     let mut alloc = machine.alloc().clone();
     alloc.client_status = update.client_status;
     alloc.task_states.clone_from(&update.task_states);
+    alloc.network_status = network.status().or(alloc.network_status);
     AllocView {
+        network: network.clone(),
         alloc: Arc::new(alloc),
         job: machine.job().clone(),
         update: Arc::new(update),

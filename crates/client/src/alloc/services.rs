@@ -11,7 +11,7 @@ use lifecycle::{
     checks::CheckSpec,
     services::{self, Input, Report, Standing, TaskView, members, resolve},
 };
-use model::{AllocClientUpdate, Map, RemoteServices, ServiceEntry, Task, remote::slot_of};
+use model::{AllocClientUpdate, Map, RemoteServices, ServiceEntry, Task, alloc::NetworkStatus, remote::slot_of};
 
 use super::{
     checks::{Ask, Probe, Within},
@@ -43,7 +43,7 @@ impl StandingServices {
 }
 
 /// What stands now.
-pub(crate) fn standing(ctx: &NodeContext, machine: &Machine) -> StandingServices {
+pub(crate) fn standing(ctx: &NodeContext, machine: &Machine, network: Option<&NetworkStatus>) -> StandingServices {
     let Some(group) = machine.group() else { return StandingServices::default() };
     let tasks = machine.task_views();
     let names = Names { ctx, machine, vars: RefCell::default() };
@@ -55,6 +55,7 @@ pub(crate) fn standing(ctx: &NodeContext, machine: &Machine) -> StandingServices
         tasks: &tasks,
         stopping: machine.is_stopping(),
         node_address: &node_address,
+        network,
         interpolate: &interpolate,
     };
     let standing = services::standing(&input);

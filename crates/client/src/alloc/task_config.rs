@@ -16,6 +16,7 @@ use crate::{
     dirs::AllocDirs,
     env::{EnvInput, PathView},
     fingerprint::Cpu,
+    network::TaskNetwork,
 };
 
 /// Everything that the message is made from.
@@ -35,6 +36,8 @@ pub(crate) struct Input<'a> {
     pub(crate) cgroup: Option<&'a TaskCgroup>,
     /// Variables that templates have given.
     pub(crate) template_env: &'a BTreeMap<String, String>,
+    /// Where the task is connected.
+    pub(crate) network: &'a TaskNetwork,
 }
 
 /// How a driver lets its tasks see the directories.
@@ -103,11 +106,6 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
     let (max_files, max_file_bytes) = rotation(task.logs.as_ref());
     let disabled = logs_disabled(task);
     let (stdout, stderr) = if disabled { ("/dev/null".into(), "/dev/null".into()) } else { fifos(&dirs, &task.name) };
-    if let Some(network) = group.networks.first()
-        && !matches!(network.mode.as_str(), "" | "host")
-    {
-        return Err(setup(format!("this release cannot set up the network mode {:?} of the group; use \"host\"", network.mode)));
-    }
     let task_config = TaskConfig {
         id: input.run.to_owned(),
         name: task.name.to_string(),
@@ -124,8 +122,8 @@ pub(crate) fn build(input: &Input<'_>) -> Result<(TaskConfig, Vars), StartFailur
         task_group_name: group.name.to_string(),
         job_name: job.name.clone(),
         alloc_id: alloc.id.to_string(),
-        network_isolation_spec: None,
-        dns: None,
+        network_isolation_spec: input.network.isolation.clone(),
+        dns: input.network.dns.clone(),
         job_id: job.id.to_string(),
         namespace: job.namespace.to_string(),
         node_name: node.name.to_string(),

@@ -29,6 +29,10 @@ pub(crate) fn computed_class(node: &Node) -> String {
             part("provider", &remote.provider);
         }
     }
+    let networks = &node.resources.node_networks;
+    for mode in networks.iter().map(|n| n.mode.as_str()).filter(|m| *m != "host") {
+        part("network", mode);
+    }
     let digest = hash.finalize();
     let mut first = [0_u8; 8];
     first.copy_from_slice(&digest[..8]);
@@ -51,12 +55,13 @@ mod tests {
         b.meta.insert("unique.rack".into(), "2".into());
         assert_eq!(computed_class(&a), computed_class(&b));
         type Change = fn(&mut Node);
-        let changes: [(&str, Change); 5] = [
+        let changes: [(&str, Change); 6] = [
             ("attribute", |n| drop(n.attributes.insert("kernel.name".into(), "plan9".into()))),
             ("meta", |n| drop(n.meta.insert("rack".into(), "1".into()))),
             ("class", |n| n.class = "big".into()),
             ("pool", |n| n.pool = "gpu".into()),
             ("driver", |n| drop(n.drivers.insert("mock".into(), Default::default()))),
+            ("network", |n| n.resources.node_networks.push(model::resources::NodeNetwork { mode: "bridge".into(), ..Default::default() })),
         ];
         for (what, change) in changes {
             let mut c = a.clone();

@@ -3,6 +3,7 @@
 //! Each file looks at one thing and fills in a [`Facts`]; nothing here fails the start of a node: what cannot be read stays unset.
 
 mod class;
+mod cni;
 mod cpu;
 mod host;
 mod netlink;
@@ -48,8 +49,15 @@ type Look = fn(&ClientConfig, &mut Facts);
 pub fn look(config: &ClientConfig) -> Facts {
     let mut facts = Facts::default();
     let denied = |name: &str| config.options.get("fingerprint.denylist").is_some_and(|list| list.split(',').any(|n| n.trim() == name));
-    let looks: [(&str, Look); 5] =
-        [("host", host::look), ("cpu", cpu::look), ("memory", host::memory), ("storage", storage::look), ("network", network::look)];
+    let looks: [(&str, Look); 6] = [
+        ("host", host::look),
+        ("cpu", cpu::look),
+        ("memory", host::memory),
+        ("storage", storage::look),
+        ("network", network::look),
+        // After the network, whose list it adds to.
+        ("cni", cni::look),
+    ];
     for (name, look) in looks {
         if !denied(name) {
             look(config, &mut facts);
@@ -66,6 +74,7 @@ pub fn look(config: &ClientConfig) -> Facts {
 }
 
 pub(crate) use host::meminfo;
+pub(crate) use netlink::bring_up;
 pub(crate) use storage::look as storage;
 
 /// Whether a text is the name of a signal that tasks may be sent.

@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
 };
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
+const RTM_NEWLINK: u16 = 16;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWADDR: u16 = 20;
 const NLMSG_DONE: u16 = 3;
@@ -14,11 +16,44 @@ const NLMSG_ERROR: u16 = 2;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
-/// Addresses by interface index.
-pub(super) fn addresses() -> std::io::Result<BTreeMap<u32, Vec<(IpAddr, u8)>>> {
+fn open() -> std::io::Result<OwnedFd> {
     // No protocol means number 0, which is the routing family.
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(std::time::Duration::from_secs(2)))?;
+    Ok(socket)
+}
+
+/// Switches an interface of the calling thread's network namespace on.
+pub(crate) fn bring_up(index: u32) -> std::io::Result<()> {
+    const UP: u32 = 1;
+    let socket = open()?;
+    // nlmsghdr {len, type, flags = REQUEST|ACK, seq, pid} and ifinfomsg {family u8, pad u8, type u16, index, flags, which flags}.
+    let mut request = Vec::with_capacity(32);
+    request.extend_from_slice(&32_u32.to_ne_bytes());
+    request.extend_from_slice(&RTM_NEWLINK.to_ne_bytes());
+    request.extend_from_slice(&0x5_u16.to_ne_bytes());
+    request.extend_from_slice(&1_u32.to_ne_bytes());
+    request.extend_from_slice(&[0; 8]);
+    for word in [index, UP, UP] {
+        request.extend_from_slice(&word.to_ne_bytes());
+    }
+    rustix::net::sendto(&socket, &request, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, 0))?;
+    let mut buffer = [0_u8; 1024];
+    let (read, _) = rustix::net::recv(&socket, buffer.as_mut_slice(), RecvFlags::empty())?;
+    // The answer is always of the kind "error": 0, or a number below it.
+    match next_message(&buffer[..read]) {
+        Some((NLMSG_ERROR, body, _)) => match u32_at(body, 0).map(u32::cast_signed) {
+            Some(0) => Ok(()),
+            Some(code) => Err(std::io::Error::from_raw_os_error(-code)),
+            None => Err(std::io::ErrorKind::InvalidData.into()),
+        },
+        _ => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Addresses by interface index.
+pub(super) fn addresses() -> std::io::Result<BTreeMap<u32, Vec<(IpAddr, u8)>>> {
+    let socket = open()?;
     // nlmsghdr {len, type, flags = REQUEST|DUMP, seq, pid} and an ifaddrmsg of zeroes (any family, any interface).
     let mut request = Vec::with_capacity(24);
     request.extend_from_slice(&24_u32.to_ne_bytes());

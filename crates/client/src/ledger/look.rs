@@ -19,6 +19,7 @@ use crate::{
     context::NodeContext,
     dirs,
     leftovers::{self, Owner, Places, Seen},
+    network,
 };
 
 /// Where network namespaces have names.
@@ -37,6 +38,8 @@ pub(super) async fn look(ctx: &Arc<NodeContext>, known: HashSet<AllocId>) -> Vec
         things.extend(cgroups(&known));
         things.extend(mounts(&ctx.places, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
         things.extend(namespaces(Path::new(NETNS), &known));
+        let networks = network::directories(&ctx.config.networks_dir());
+        things.extend(networks.into_iter().filter_map(|(id, dir)| at_path(Kind::Netns, dir, Belongs::Network(id))));
         things.extend(plugin_files(&ctx));
         things.extend(directories(&ctx));
         things

@@ -55,6 +55,8 @@ pub(crate) enum Belongs {
     Plugin { name: String, known: bool },
     /// Everything of an allocation.
     Alloc(AllocId),
+    /// Its network, which goes with its last task.
+    Network(AllocId),
     /// One start of a task; its name where that is told.
     Run { owner: Owner, run: Option<String>, role: Role },
     /// What a task has from its first start to its end.
@@ -88,6 +90,8 @@ pub(crate) struct Claims {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AllocClaim {
     pub(crate) tasks: BTreeMap<Arc<str>, TaskClaim>,
+    /// It may have a network namespace.
+    pub(crate) network: bool,
 }
 
 /// What one task claims.
@@ -137,6 +141,11 @@ fn claimed(belongs: &Belongs, claims: &Claims) -> Result<String, String> {
             true => Ok(format!("the record of allocation {id}")),
             false => Err(format!("no record of allocation {id}")),
         },
+        Belongs::Network(id) => match claims.allocs.get(id) {
+            Some(alloc) if alloc.network => Ok(format!("the tasks of allocation {id}")),
+            Some(_) => Err(format!("no task of allocation {id} needs it")),
+            None => Err(format!("no record of allocation {id}")),
+        },
         Belongs::Run { owner, run, .. } => {
             let task = task(owner)?;
             match run {
@@ -167,7 +176,7 @@ fn claimed(belongs: &Belongs, claims: &Claims) -> Result<String, String> {
 
 fn owner_of(belongs: &Belongs, claims: &Claims) -> Option<(AllocId, String)> {
     match belongs {
-        Belongs::Alloc(id) => Some((*id, String::new())),
+        Belongs::Alloc(id) | Belongs::Network(id) => Some((*id, String::new())),
         Belongs::Run { owner, .. } | Belongs::Fixture(owner) => Some((owner.alloc, owner.task.clone())),
         Belongs::Collector(name) => claims.allocs.iter().find_map(|(id, alloc)| {
             let (task, _) = alloc.tasks.iter().find(|(_, task)| task.collector == *name)?;
@@ -279,7 +288,7 @@ mod tests {
             running: running.map(str::to_owned),
             collector: collector.into(),
         };
-        let alloc = |claim| AllocClaim { tasks: [(Arc::from("t"), claim)].into() };
+        let alloc = |claim: TaskClaim| AllocClaim { network: claim.alive, tasks: [(Arc::from("t"), claim)].into() };
         Claims {
             allocs: [
                 (id(1), alloc(task(true, Some("a"), "c1"))),
@@ -299,6 +308,9 @@ mod tests {
             ("stray plugin", Belongs::Plugin { name: "p".into(), known: false }, Err("has ended")),
             ("directory", Belongs::Alloc(id(3)), Ok("record of allocation")),
             ("directory of nobody", Belongs::Alloc(id(4)), Err("no record of allocation")),
+            ("network", Belongs::Network(id(1)), Ok("tasks of allocation")),
+            ("network of dead tasks", Belongs::Network(id(3)), Err("no task of allocation")),
+            ("network of nobody", Belongs::Network(id(4)), Err("no record of allocation")),
             ("executor", run(1, "a", Role::Executor), Ok("start a")),
             ("a second executor", run(1, "b", Role::Executor), Err("start b is not the recorded one (a)")),
             ("some process of a run", any(1), Ok("its task's start")),

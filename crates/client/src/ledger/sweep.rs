@@ -15,7 +15,7 @@ use crate::{
     alloc::{AllocView, effects},
     context::{NodeContext, now_ns},
     dirs::AllocDirs,
-    leftovers,
+    leftovers, network,
     node::{self, Allocs},
     store::{FORGOTTEN, Write},
 };
@@ -145,7 +145,7 @@ impl Ledger {
             };
             (task.clone(), claim)
         });
-        AllocClaim { tasks: tasks.collect() }
+        AllocClaim { tasks: tasks.collect(), network: view.network.claimed() }
     }
 
     /// Collected allocations of which nothing is left are no longer remembered.
@@ -211,6 +211,11 @@ impl Ledger {
                 let dirs = AllocDirs::new(&self.ctx.config.alloc_dir, *id);
                 blocking(move || dirs.destroy().map_err(|e| e.to_string())).await
             }
+            // By whom it could be made again at this moment, or by nobody.
+            (super::Belongs::Network(id), _) => match self.ctx.alloc(*id).map(|handle| handle.view.borrow().network.clone()) {
+                Some(network) => network.end(&self.ctx).await,
+                None => network::end(&self.ctx, path).await,
+            },
             (_, Kind::Cgroup) => {
                 let path = path.clone();
                 blocking(move || crate::cgroup::destroy_dir(&path).map(drop).map_err(|e| e.to_string())).await

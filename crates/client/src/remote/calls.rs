@@ -19,6 +19,7 @@ use crate::{
     context::{NodeContext, now_ns},
     dirs::AllocDirs,
     env::EnvInput,
+    network::TaskNetwork,
 };
 
 /// How long a call waits for a driver whose plugin is coming up.
@@ -390,6 +391,18 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     if let Some(why) = task_config::refused(spec) {
         return Err(Preparation::Refused(why));
     }
+    if let Some(network) = group.networks.first() {
+        let refuse = |what: &str| {
+            let why = format!("driver {:?} runs tasks that are not in the network of their group", spec.driver);
+            Err(Preparation::Refused(format!("{why}: {what} cannot be honoured; use mode \"host\" and what the runtime has of its own")))
+        };
+        if !matches!(network.mode.as_str(), "" | "host") {
+            return refuse(&format!("network mode {:?}", network.mode));
+        }
+        if network.dns.is_some() {
+            return refuse("network.dns");
+        }
+    }
     let driver = ctx.drivers.get(&spec.driver, Duration::from_secs(20)).await.map_err(Preparation::Later)?;
     if tokio::time::timeout(Duration::from_secs(20), driver.wait_ready(0)).await.is_err() {
         return Err(Preparation::Later(format!("driver {:?} has not become ready", spec.driver)));
@@ -444,6 +457,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         capabilities: &capabilities,
         cgroup: None,
         template_env: &template_env,
+        network: &TaskNetwork::default(),
     })
     .map_err(|failure| match failure {
         StartFailure::Validation(why)

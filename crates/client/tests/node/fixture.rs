@@ -351,8 +351,13 @@ impl Rig {
 
     /// A node that is ready to start tasks.
     pub(crate) async fn node(&self) -> Client {
+        self.node_with(self.config()).await
+    }
+
+    /// As [`Rig::node`], with another configuration.
+    pub(crate) async fn node_with(&self, config: ClientConfig) -> Client {
         let sessions = self.server.now().sessions;
-        let client = Client::start(self.config()).await.expect("start");
+        let client = Client::start(config).await.expect("start");
         self.server.heard("a session", |h| (h.sessions > sessions).then_some(())).await;
         client
     }

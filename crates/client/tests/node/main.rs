@@ -7,6 +7,7 @@ mod http;
 mod identities;
 mod leaks;
 mod ledger;
+mod networks;
 mod order;
 mod plain;
 mod processes;

@@ -38,12 +38,35 @@ fn plain(_: Option<&str>, text: &str) -> String {
 }
 
 fn place(mode: &str, label: &str, address: &str, view: TaskView) -> Result<(String, i32), String> {
+    place_in(Some("172.26.64.9"), mode, label, address, view)
+}
+
+fn place_in(own: Option<&str>, mode: &str, label: &str, address: &str, view: TaskView) -> Result<(String, i32), String> {
+    let status = own.map(|a| NetworkStatus { address: a.into(), ..NetworkStatus::default() });
     let group = TaskGroup { services: vec![service("s", label, mode, address)], ..TaskGroup::default() };
     let alloc = alloc(&[("http", 20_001, 8080), ("raw", 20_002, 0)]);
-    let input = Input { alloc: &alloc, group: &group, tasks: &[view], stopping: false, node_address: "192.168.1.1", interpolate: &plain };
+    let input = Input {
+        alloc: &alloc,
+        group: &group,
+        tasks: &[view],
+        stopping: false,
+        node_address: "192.168.1.1",
+        network: status.as_ref(),
+        interpolate: &plain,
+    };
     let standing = standing(&input);
     let entry = standing.first().expect("it stands").entry.clone()?;
     Ok((entry.address, entry.port))
+}
+
+#[test]
+fn a_network_without_an_address_is_no_place() {
+    for own in [None, Some("")] {
+        let why = place_in(own, "alloc", "http", "", task("t", true)).expect_err("no place");
+        assert!(why.contains("address_mode = \"alloc\""), "{why}");
+    }
+    let far = TaskView { remote: true, ..task("t", true) };
+    assert!(place("alloc", "http", "", far).expect_err("elsewhere").contains("remote task"));
 }
 
 #[test]
@@ -63,6 +86,9 @@ fn addresses_and_ports_by_mode() {
         ("host", "http", "", local(Some(network(true))), at("10.0.0.1", 20_001)),
         ("driver", "http", "", local(Some(network(false))), at("172.17.0.2", 80)),
         ("driver", "9000", "", local(Some(network(false))), at("172.17.0.2", 9000)),
+        ("alloc", "http", "", local(None), at("172.26.64.9", 8080)),
+        ("alloc", "raw", "", local(Some(network(true))), at("172.26.64.9", 20_002)),
+        ("alloc", "9000", "", local(None), at("172.26.64.9", 9000)),
         ("auto", "http", "", remote(Some(network(false))), at("172.17.0.2", 80)),
         ("auto", "raw", "", remote(Some(network(false))), at("172.17.0.2", 20_002)),
         ("auto", "9000", "far.example", remote(None), at("far.example", 9000)),
@@ -110,7 +136,8 @@ fn what_is_reported_is_sorted_by_who_keeps_it() {
     let far_view = TaskView { remote: true, network: Some(network(false)), ..task("far", true) };
     let tasks = [task("web", true), far_view];
     let alloc = alloc(&[("http", 20_001, 0)]);
-    let input = Input { alloc: &alloc, group: &group, tasks: &tasks, stopping: false, node_address: "n", interpolate: &plain };
+    let input =
+        Input { alloc: &alloc, group: &group, tasks: &tasks, stopping: false, node_address: "n", network: None, interpolate: &plain };
     let r = report(&input, &standing(&input));
     let suffixes: Vec<&str> = r.local.iter().map(|e| &*e.suffix).collect();
     assert_eq!(suffixes, ["group-g-both-http", "web-w-X-http"]);
@@ -129,7 +156,7 @@ fn who_lets_go_of_a_remote_task_says_nothing_of_its_services() {
     let group = TaskGroup { services: vec![service("s", "9000", "auto", "far.example")], ..TaskGroup::default() };
     let alloc = alloc(&[]);
     let said = |tasks: &[TaskView], stopping| {
-        let input = Input { alloc: &alloc, group: &group, tasks, stopping, node_address: "n", interpolate: &plain };
+        let input = Input { alloc: &alloc, group: &group, tasks, stopping, node_address: "n", network: None, interpolate: &plain };
         report(&input, &standing(&input)).remote
     };
     assert_eq!(said(&[remote("a", true)], false)["a"].len(), 1);

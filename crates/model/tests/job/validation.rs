@@ -180,7 +180,8 @@ fn refused_features_are_refused_by_name() {
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
         small(json!({"ConsulToken": "x", "VaultToken": "y"}), none(), none()),
         small(none(), json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}), none()),
-        small(none(), json!({"Networks": [{"Mode": "bridge", "Hostname": "h", "DNS": {"Servers": ["1.1.1.1"]}}]}), none()),
+        small(none(), json!({"Networks": [{"Hostname": "h", "CNI": {"Args": {"a": "b"}}}]}), none()),
+        small(none(), json!({"Networks": [{"Mode": "none", "DynamicPorts": [{"Label": "x"}]}]}), none()),
         small(
             none(),
             json!({"Volumes": {"a": {"Type": "csi", "Source": "a"}, "b": {"Source": "b", "PerAlloc": true}, "c": {"Source": "c", "AccessMode": "x"}}}),
@@ -201,16 +202,16 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({"Resources": {
-                "Cores": 1, "MemoryMaxMB": 400, "Devices": [{"Name": "gpu"}], "NUMA": {"Affinity": "require"}, "SecretsMB": 5,
+                "Cores": 1, "Devices": [{"Name": "gpu"}], "NUMA": {"Affinity": "require"}, "SecretsMB": 5,
                 "Networks": [{"DynamicPorts": [{"Label": "x"}]}]
             }}),
         ),
     ];
     let consul = json!({
-        "Name": "c", "Connect": {"Native": true}, "AddressMode": "alloc", "TaggedAddresses": {"a": "b"}, "EnableTagOverride": true,
+        "Name": "c", "Connect": {"Native": true}, "TaggedAddresses": {"a": "b"}, "EnableTagOverride": true,
         "Weights": {"Passing": 1}, "Identity": {"Name": "x"}
     });
-    let check = json!({"Type": "grpc", "Protocol": "https", "Expose": true, "AddressMode": "alloc", "Advertise": "a"});
+    let check = json!({"Type": "grpc", "Protocol": "https", "Expose": true, "Advertise": "a"});
     let mut jobs = jobs;
     jobs.push(small(none(), json!({"Services": [consul]}), none()));
     jobs.push(small(none(), none(), json!({"Services": [{"Name": "s", "Provider": "nomad", "Checks": [check]}]})));
@@ -279,6 +280,21 @@ fn services_and_checks() {
     let twice = json!({"Services": [{"Name": "s", "Provider": "nomad"}]});
     let found = errors(&small(json!({}), twice.clone(), twice));
     assert!(found.iter().any(|e| e.ends_with("Service s with port \"\" is declared twice, by the group and by web")), "{found:?}");
+}
+
+#[test]
+fn networks() {
+    let of = |network: serde_json::Value| errors(&small(json!({}), json!({"Networks": [network]}), json!({})));
+    let port = json!([{"Label": "http", "To": 80}]);
+    for mode in ["host", "bridge", "none", "cni/mine"] {
+        assert_eq!(of(json!({"Mode": mode, "DNS": {"Servers": ["1.1.1.1"]}})), Vec::<String>::new(), "{mode}");
+    }
+    let full = json!({"Mode": "cni/mine", "Hostname": "h", "CNI": {"Args": {"a": "b"}}, "DynamicPorts": port});
+    assert_eq!(of(full), Vec::<String>::new());
+    for mode in ["cni/", "macvlan"] {
+        let found = of(json!({"Mode": mode}));
+        assert!(found.len() == 1 && found[0].contains("Invalid network mode"), "{mode}: {found:?}");
+    }
 }
 
 #[test]

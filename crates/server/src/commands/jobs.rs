@@ -85,6 +85,23 @@ fn add_implied_constraints(job: &mut Job) {
     }
 }
 
+/// What a person should know of the job in this cluster, although it is accepted.
+pub(super) fn cluster_warnings(state: &State, job: &Job) -> Vec<String> {
+    let mut lines = remote::warnings(state, job);
+    if !state.memory_oversubscribed(&job.node_pool) {
+        let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
+        let more: Vec<&str> = tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m > 0)).map(|t| &*t.name).collect();
+        if !more.is_empty() {
+            lines.push(format!(
+                "memory_max of {} has no effect: memory oversubscription is off in this cluster (MemoryOversubscriptionEnabled of \
+                 /v1/operator/scheduler/configuration, or of the node pool), so the limit is memory",
+                more.join(", ")
+            ));
+        }
+    }
+    lines
+}
+
 /// Checks what a job refers to in the cluster.
 pub(super) fn check_references(state: &State, job: &Job) -> Result<(), ServerError> {
     if state.namespace(&job.namespace).is_none() {
@@ -176,7 +193,7 @@ impl ServerHandle {
         let RegisterJob { job, enforce_index, preserve_counts, eval_priority, submission } = request;
         let config = self.config();
         let Admitted { job, mut warnings } = admit(job, config)?;
-        warnings.extend(remote::warnings(&self.snapshot(), &job));
+        warnings.extend(cluster_warnings(&self.snapshot(), &job));
         if let Some(priority) = eval_priority
             && !(1..=config.job_max_priority).contains(&priority)
         {
@@ -227,7 +244,7 @@ impl ServerHandle {
         match admit(job, self.config()).and_then(|admitted| check_references(&self.snapshot(), &admitted.job).map(|()| admitted)) {
             Ok(Admitted { job, warnings }) => {
                 verdict.warnings = warnings;
-                verdict.warnings.extend(remote::warnings(&self.snapshot(), &job));
+                verdict.warnings.extend(cluster_warnings(&self.snapshot(), &job));
                 verdict.job = job;
             }
             Err(ServerError::InvalidJob(errors)) => {

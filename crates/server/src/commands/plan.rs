@@ -12,7 +12,6 @@ use crate::{
     commit::Stamp,
     error::ServerError,
     handle::ServerHandle,
-    remote,
     requests::{PlanJob, PlanPreview},
 };
 
@@ -24,7 +23,7 @@ impl ServerHandle {
     pub async fn plan_job(&self, request: PlanJob) -> Result<PlanPreview, ServerError> {
         let Admitted { job, mut warnings } = admit(request.job, self.config())?;
         let state = self.snapshot();
-        warnings.extend(remote::warnings(&state, &job));
+        warnings.extend(super::jobs::cluster_warnings(&state, &job));
         check_references(&state, &job)?;
         let diff = request.diff;
         // Scoring every node takes a while on large clusters.

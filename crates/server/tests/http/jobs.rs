@@ -206,3 +206,28 @@ async fn lists_are_filtered_and_paged_and_ids_may_hold_anything() {
     assert_eq!(raw["Matches"]["tasks"].as_array().map(Vec::len), Some(6));
     c.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_beyond_the_reservation_is_the_operators_to_allow() {
+    let c = Cluster::start().await;
+    let _n = FakeNode::join(&c, node("one")).await;
+    let more = |id: &str| {
+        let mut job = job(id, 1);
+        job.task_groups[0].tasks[0].resources.memory_max_mb = Some(900);
+        json!({"Job": job})
+    };
+    let given = async |id: &str| {
+        let allocs = c.until(&format!("/v1/job/{id}/allocations"), "an allocation", |l| l.as_array().is_some_and(|l| !l.is_empty())).await;
+        let id = allocs[0]["ID"].as_str().expect("an id").to_owned();
+        let alloc = c.get(&format!("/v1/allocation/{id}")).await.json();
+        alloc["AllocatedResources"]["Tasks"].as_object().and_then(|t| t.values().next()).map(|t| t["Memory"]["MemoryMaxMB"].clone())
+    };
+    let made = c.put("/v1/jobs", &more("off")).await.json();
+    assert!(made["Warnings"].as_str().is_some_and(|w| w.contains("memory_max of") && w.contains("no effect")), "{made}");
+    assert_eq!(given("off").await, Some(json!(0)));
+    let on = json!({"SchedulerAlgorithm": "binpack", "MemoryOversubscriptionEnabled": true});
+    assert_eq!(c.put("/v1/operator/scheduler/configuration", &on).await.status, StatusCode::OK);
+    let made = c.put("/v1/jobs", &more("on")).await.json();
+    assert_eq!(made["Warnings"], "");
+    assert_eq!(given("on").await, Some(json!(900)));
+}

@@ -1,0 +1,420 @@
+//! The network namespace of an allocation: made before its first task starts, gone after its last one has ended.
+//!
+//! ```text
+//! <state_dir>/networks/<alloc id>/record.json   all that an end needs, durable before anything is made
+//!                                 ns            the namespace, unless a driver holds it
+//!                                 plugins.log   what CNI plugins say; locked while one of them runs
+//! ```
+//!
+//! The directory is the claim: whoever finds one, this agent or the next, ends what it names, however far its making had come. Every end may be
+//! repeated. Until a plugin that a killed agent has left behind has ended, nobody else is asked about the same namespace.
+//!
+//! Begin reading at [`AllocNetwork`]; `plan` decides, `cni` asks plugins, `netns` makes namespaces.
+
+pub(crate) mod cni;
+pub(crate) mod netns;
+pub(crate) mod plan;
+mod record;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use driver_host::{Driver, proto::driver as wire};
+use hcl_lang::interpolate;
+use model::{AllocId, Allocation, Job, Task, TaskGroup, alloc::NetworkStatus, network::Dns};
+use wire::network_isolation_spec::NetworkIsolationMode;
+
+use self::{
+    cni::{NetworkList, Runner},
+    plan::{Mode, Wanted},
+    record::Record,
+};
+use crate::{
+    alloc::{effects::Subject, machine::StartFailure, machine::is_remote},
+    context::NodeContext,
+    dirs::AllocDirs,
+    env::{EnvInput, PathView, build},
+};
+
+/// How often a network is tried before the start fails: rules of the firewall may be changed by others at the same moment.
+const ATTEMPTS: u32 = 3;
+/// How the host resolves names, and how its own resolver does.
+const HOST_RESOLVER: &str = "/etc/resolv.conf";
+const UPSTREAM_RESOLVER: &str = "/run/systemd/resolve/resolv.conf";
+
+/// What a task is told of its network.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TaskNetwork {
+    /// Absent for the host's network.
+    pub(crate) isolation: Option<wire::NetworkIsolationSpec>,
+    /// Absent where the host's resolver serves.
+    pub(crate) dns: Option<wire::DnsConfig>,
+}
+
+#[derive(Debug, Default)]
+struct Standing {
+    /// Tasks need it: nothing may end it.
+    wanted: bool,
+    /// It is being ended.
+    ending: bool,
+    /// What was found out when it was made; stays for whoever asks how the allocation was reached.
+    status: Option<NetworkStatus>,
+}
+
+/// The network of one allocation on this node.
+#[derive(Debug)]
+pub(crate) struct AllocNetwork {
+    dir: PathBuf,
+    /// Whoever makes or ends it holds this.
+    changing: tokio::sync::Mutex<()>,
+    standing: Mutex<Standing>,
+}
+
+impl AllocNetwork {
+    /// The network as a former agent has left it, or none yet.
+    pub(crate) fn open(ctx: &NodeContext, alloc: AllocId) -> Self {
+        let dir = ctx.config.networks_dir().join(alloc.to_string());
+        let status = Record::read(&dir).ok().flatten().and_then(|r| r.up.then_some(r.status));
+        let standing = Standing { wanted: dir.exists(), ending: false, status };
+        Self { dir, changing: tokio::sync::Mutex::default(), standing: Mutex::new(standing) }
+    }
+
+    fn standing(&self) -> std::sync::MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where it is reached, once it stands.
+    pub(crate) fn status(&self) -> Option<NetworkStatus> {
+        self.standing().status.clone()
+    }
+
+    /// For the node's books: it may exist.
+    pub(crate) fn claimed(&self) -> bool {
+        let standing = self.standing();
+        standing.wanted || standing.ending
+    }
+
+    /// No task needs it any more. True when the caller has to end it.
+    pub(crate) fn release(&self) -> bool {
+        let mut standing = self.standing();
+        let due = standing.wanted;
+        standing.wanted = false;
+        standing.ending |= due;
+        due
+    }
+
+    /// Makes the network that the group wants, or finds it. Tasks of an allocation may ask at the same time.
+    pub(crate) async fn ensure(&self, subject: &Subject, group: &TaskGroup) -> Result<TaskNetwork, StartFailure> {
+        let job_dns = group.networks.first().and_then(|n| n.dns.as_ref());
+        let validation = StartFailure::Validation;
+        let ctx = &subject.ctx;
+        let text = |text: &str| group_text(ctx, &subject.alloc, &subject.job, group, text);
+        let Some(wanted) = plan::wanted(group, &subject.alloc, text).map_err(validation)? else {
+            return Ok(TaskNetwork { isolation: None, dns: job_dns.map(to_wire) });
+        };
+        let holder = holder(subject, group, &wanted).await?;
+        self.standing().wanted = true;
+        let _changing = self.changing.lock().await;
+        let record = match self.found(ctx, holder.as_ref(), &subject.alloc.id, &wanted).await? {
+            Some(record) => record,
+            None => self.make(ctx, holder.as_ref(), subject.alloc.id, &wanted).await?,
+        };
+        self.standing().status = Some(record.status.clone());
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        // Containers share the files of the one that holds their network.
+        let upstream = if record.driver.is_empty() { read(UPSTREAM_RESOLVER) } else { String::new() };
+        let dns = plan::resolver(job_dns, record.status.dns.as_ref(), &read(HOST_RESOLVER), &upstream);
+        Ok(TaskNetwork { isolation: Some(isolation(&record)), dns: dns.as_ref().map(to_wire) })
+    }
+
+    /// The network that stands already, if it does. What a former agent did not finish, and what a restart of the machine has left, is ended.
+    async fn found(
+        &self,
+        ctx: &NodeContext,
+        holder: Option<&Driver>,
+        alloc: &AllocId,
+        wanted: &Wanted,
+    ) -> Result<Option<Record>, StartFailure> {
+        if !self.dir.exists() {
+            return Ok(None);
+        }
+        if let Ok(Some(mut record)) = Record::read(&self.dir)
+            && record.up
+        {
+            let stands = match holder {
+                None => netns::is_namespace(Path::new(&record.path)),
+                // Asked again for the same allocation, it tells the same.
+                Some(driver) => {
+                    let (spec, created) = create_at(driver, *alloc, &wanted.hostname).await?;
+                    let same = !created && spec.path == record.path;
+                    record.labels = spec.labels.into_iter().collect();
+                    same
+                }
+            };
+            if stands {
+                return Ok(Some(record));
+            }
+        }
+        end(ctx, &self.dir).await.map_err(|why| setup(format!("end what is left of an earlier network of the allocation: {why}")))?;
+        Ok(None)
+    }
+
+    async fn make(&self, ctx: &NodeContext, holder: Option<&Driver>, alloc: AllocId, wanted: &Wanted) -> Result<Record, StartFailure> {
+        let list = chain(ctx, &wanted.mode).map_err(setup)?;
+        let mut attempt = 1;
+        loop {
+            match self.attempt(ctx, holder, alloc, wanted, list.as_ref()).await {
+                Ok(record) => return Ok(record),
+                Err(why) => {
+                    tracing::warn!(%alloc, ?why, attempt, "the network of an allocation could not be made");
+                    let ended = end(ctx, &self.dir).await;
+                    if attempt == ATTEMPTS || ended.is_err() {
+                        if let Err(error) = ended {
+                            tracing::warn!(%alloc, error, "what there is of it stays until the next sweep");
+                        }
+                        return Err(why);
+                    }
+                    attempt += 1;
+                    tokio::time::sleep(Duration::from_millis(u64::from(attempt) * 100)).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        ctx: &NodeContext,
+        holder: Option<&Driver>,
+        alloc: AllocId,
+        wanted: &Wanted,
+        list: Option<&NetworkList>,
+    ) -> Result<Record, StartFailure> {
+        let own = self.dir.join("ns");
+        let mut record = Record {
+            driver: holder.map(|d| d.name().to_owned()).unwrap_or_default(),
+            path: if holder.is_none() { own.display().to_string() } else { String::new() },
+            hostname: wanted.hostname.clone(),
+            args: wanted.args.clone(),
+            ports: if list.is_some() { wanted.ports.clone() } else { Vec::new() },
+            list: list.cloned(),
+            ..Record::default()
+        };
+        self.write(&record).await?;
+        match holder {
+            Some(driver) => {
+                let (spec, _) = create_at(driver, alloc, &wanted.hostname).await?;
+                record.path = spec.path;
+                record.labels = spec.labels.into_iter().collect();
+                self.write(&record).await?;
+            }
+            None => {
+                let made = tokio::task::spawn_blocking(move || netns::create(&own)).await;
+                let made = made.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+                made.map_err(|e| setup(format!("make a network namespace: {e}; it needs root and a kernel with network namespaces")))?;
+            }
+        }
+        if let Some(list) = list {
+            let log = record::lock(&self.dir).await.map_err(setup)?;
+            let container = alloc.to_string();
+            let runner = Runner {
+                dirs: &ctx.config.network.cni_path,
+                container: &container,
+                netns: Some(Path::new(&record.path)),
+                args: &record.args,
+                ports: &record.ports,
+                log: &log,
+            };
+            let result = runner.add(list).await.map_err(|e| setup(format!("join the network {:?}: {e}", list.name)))?;
+            record.status = cni::status(&result);
+            record.result = Some(result);
+        }
+        record.up = true;
+        self.write(&record).await?;
+        Ok(record)
+    }
+
+    async fn write(&self, record: &Record) -> Result<(), StartFailure> {
+        let (record, dir) = (record.clone(), self.dir.clone());
+        let written = tokio::task::spawn_blocking(move || record.write(&dir)).await;
+        let written = written.unwrap_or_else(|e| Err(std::io::Error::other(e)));
+        written.map_err(|e| setup(format!("write the record of the network in {}: {e}", self.dir.display())))
+    }
+
+    /// Ends it, unless a task wants it again. Idempotent.
+    pub(crate) async fn end(&self, ctx: &NodeContext) -> Result<(), String> {
+        let _changing = self.changing.lock().await;
+        let done = if self.standing().wanted { Ok(()) } else { end(ctx, &self.dir).await };
+        self.standing().ending = false;
+        done
+    }
+}
+
+fn setup(why: String) -> StartFailure {
+    StartFailure::Setup { why, recoverable: true }
+}
+
+fn to_wire(dns: &Dns) -> wire::DnsConfig {
+    wire::DnsConfig { servers: dns.servers.clone(), searches: dns.searches.clone(), options: dns.options.clone() }
+}
+
+fn isolation(record: &Record) -> wire::NetworkIsolationSpec {
+    let hosts = wire::HostsConfig { hostname: record.hostname.clone(), address: record.status.address.clone() };
+    wire::NetworkIsolationSpec {
+        mode: NetworkIsolationMode::Group.into(),
+        path: record.path.clone(),
+        labels: record.labels.clone().into_iter().collect(),
+        hosts_config: (hosts != wire::HostsConfig::default()).then_some(hosts),
+    }
+}
+
+/// Replaces `${…}` by the names that a group knows.
+fn group_text(ctx: &NodeContext, alloc: &Allocation, job: &Job, group: &TaskGroup, text: &str) -> String {
+    if !text.contains("${") {
+        return text.to_owned();
+    }
+    let task = Task::default();
+    let mut vars = build(&EnvInput {
+        alloc,
+        job,
+        group,
+        task: &task,
+        node: &ctx.node(),
+        region: &ctx.config.region,
+        dirs: &AllocDirs::new(&ctx.config.alloc_dir, alloc.id).task(""),
+        view: PathView::Image,
+        inherited: &BTreeMap::new(),
+    });
+    for name in ["NOMAD_TASK_NAME", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"] {
+        vars.env.remove(name);
+    }
+    interpolate(text, &vars)
+}
+
+/// The driver that holds the namespaces of its groups itself, if one of the group's does. Refuses drivers whose tasks could not join.
+async fn holder(subject: &Subject, group: &TaskGroup, wanted: &Wanted) -> Result<Option<Driver>, StartFailure> {
+    let mut holder: Option<Driver> = None;
+    for task in group.tasks.iter().filter(|t| !is_remote(&subject.alloc, &t.name)) {
+        let driver = subject.ready_driver(&task.driver).await.map_err(|why| StartFailure::Driver { why, recoverable: true })?;
+        let offered = driver.capabilities().unwrap_or_default();
+        if !offered.network_modes.contains(&driver_host::NetworkMode::Group) {
+            return Err(StartFailure::Validation(format!(
+                "the network of group {:?} has a namespace of its own ({:?}), which driver {:?} of task {:?} cannot join; use network mode \
+                 \"host\", or another driver",
+                &*group.name, wanted.mode, task.driver, &*task.name
+            )));
+        }
+        match &holder {
+            _ if !offered.must_create_network => {}
+            Some(other) if other.name() != driver.name() => {
+                return Err(StartFailure::Validation(format!(
+                    "drivers {:?} and {:?} both make the network of their group themselves; tasks of both cannot share a group with a network \
+                     of its own",
+                    other.name(),
+                    driver.name()
+                )));
+            }
+            _ => holder = Some(driver),
+        }
+    }
+    Ok(holder)
+}
+
+/// The namespace that a driver holds; true when it is new.
+async fn create_at(driver: &Driver, alloc: AllocId, hostname: &str) -> Result<(wire::NetworkIsolationSpec, bool), StartFailure> {
+    let failed = |why: String, recoverable| StartFailure::Driver { why, recoverable };
+    let (spec, created) = driver
+        .create_network(&alloc.to_string(), hostname)
+        .await
+        .map_err(|e| failed(format!("driver {:?} makes no network for the group: {e}", driver.name()), e.recoverable()))?;
+    let spec = spec.filter(|s| !s.path.is_empty());
+    spec.map(|s| (s, created)).ok_or_else(|| failed(format!("driver {:?} has made a network without a namespace", driver.name()), false))
+}
+
+/// The plugins that the mode needs; None = no plugin at all.
+fn chain(ctx: &NodeContext, mode: &Mode) -> Result<Option<NetworkList>, String> {
+    let config = &ctx.config.network;
+    match mode {
+        Mode::None => Ok(None),
+        Mode::Bridge => Ok(Some(plan::bridge(config, |plugin| cni::find(&config.cni_path, plugin).is_some()))),
+        Mode::Cni(name) => {
+            let dir = &config.cni_config_dir;
+            let (mut known, wrong) = cni::networks(dir);
+            let wrong = if wrong.is_empty() { String::new() } else { format!("; not readable: {}", wrong.join(", ")) };
+            known.remove(name).map(Some).ok_or_else(|| format!("there is no CNI network {name:?} in {}{wrong}", dir.display()))
+        }
+    }
+}
+
+/// Ends what a directory names, then removes it. Idempotent; what fails stays named.
+pub(crate) async fn end(ctx: &NodeContext, dir: &Path) -> Result<(), String> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    let alloc = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    // A plugin of an agent that was killed may still be at it.
+    let log = record::lock(dir).await?;
+    let record = Record::read(dir).map_err(|e| format!("the record in {} is damaged: {e}", dir.display()))?.unwrap_or_default();
+    let mut spec = wire::NetworkIsolationSpec {
+        mode: NetworkIsolationMode::Group.into(),
+        path: record.path.clone(),
+        labels: record.labels.clone().into_iter().collect(),
+        hosts_config: None,
+    };
+    let mut driver = None;
+    if !record.driver.is_empty() {
+        let patience = ctx.config.patience.driver;
+        let held = ctx.drivers.get(&record.driver, patience).await?;
+        let ready = tokio::time::timeout(patience, held.wait_ready(0)).await;
+        ready.map_err(|_| format!("driver {:?}, which holds the namespace, is not available", record.driver))?;
+        if spec.path.is_empty() {
+            // Killed before the answer was written down: asked again, it tells what there is.
+            let (found, _) = held.create_network(&alloc, &record.hostname).await.map_err(|e| e.to_string())?;
+            spec = found.unwrap_or(spec);
+        }
+        driver = Some(held);
+    }
+    if let Some(list) = &record.list {
+        let path = Path::new(&spec.path);
+        let runner = Runner {
+            dirs: &ctx.config.network.cni_path,
+            container: &alloc,
+            netns: netns::is_namespace(path).then_some(path),
+            args: &record.args,
+            ports: &record.ports,
+            log: &log,
+        };
+        runner.del(list, record.result.as_ref()).await.map_err(|e| format!("leave the network {:?}: {e}", list.name))?;
+    }
+    if let Some(driver) = driver {
+        driver.destroy_network(&alloc, Some(spec)).await.map_err(|e| e.to_string())?;
+    }
+    drop(log);
+    let dir = dir.to_owned();
+    let removed = tokio::task::spawn_blocking(move || {
+        netns::remove(&dir.join("ns"))?;
+        record::remove(&dir)
+    });
+    removed.await.map_err(|e| e.to_string())?.map_err(|e| format!("remove the network namespace: {e}"))
+}
+
+/// As [`end`], at a moment at which no driver is waited for: what a driver holds is left for later.
+pub(crate) async fn end_without_driver(ctx: &NodeContext, dir: &Path) -> Result<(), String> {
+    match Record::read(dir) {
+        Ok(Some(record)) if !record.driver.is_empty() => Err(format!("driver {:?} holds it", record.driver)),
+        _ => end(ctx, dir).await,
+    }
+}
+
+/// Directories of networks, with the allocations that they belong to.
+pub(crate) fn directories(parent: &Path) -> Vec<(AllocId, PathBuf)> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, e.path()))).collect()
+}
+
+/// Of an allocation's loop and of everybody who looks at it.
+pub(crate) type SharedNetwork = Arc<AllocNetwork>;

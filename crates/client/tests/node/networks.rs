@@ -1,0 +1,196 @@
+//! Groups with a network namespace of their own: tasks that share it, plugins that connect it, and nothing left of it afterwards.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use api::shapes::{AuditKind as Kind, AuditStatus as Status};
+use client::{Client, ClientConfig, PluginCommand};
+use model::{
+    Allocation, ClientStatus, Job, Network, Service,
+    network::{AllocatedPort, Dns},
+    resources::{AllocatedResources, AllocatedShared},
+};
+use serde_json::json;
+
+use crate::fixture::{Rig, alloc, end, eventually, plugin, task};
+
+/// With driver exec and CNI plugins of the test's own; None where nothing can be isolated.
+fn config(rig: &Rig) -> Option<ClientConfig> {
+    if let Err(why) = executor_client::isolation_supported() {
+        eprintln!("nothing can be isolated here: {why}");
+        return None;
+    }
+    let cgroups = executor_client::CgroupHost::detect();
+    if let Some(missing) = ["memory", "cpu", "pids"].into_iter().find(|controller| !cgroups.enforces(controller)) {
+        eprintln!("driver exec needs the cgroup controller {missing}");
+        return None;
+    }
+    let mut config = rig.config();
+    config.builtin_drivers.push(PluginCommand { name: "exec".into(), program: plugin(), args: vec!["exec".into()] });
+    config.network.cni_path = vec![rig.dir.path().join("cni")];
+    config.network.cni_config_dir = rig.dir.path().join("cni");
+    Some(config)
+}
+
+/// A plugin that notes what it is asked and answers with an address, and the network `mine` that it makes.
+fn install(rig: &Rig) -> PathBuf {
+    let dir = rig.dir.path().join("cni");
+    fs::create_dir_all(&dir).expect("directory");
+    let calls = dir.join("calls");
+    let result = r#"{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"version":"4","interface":0,"address":"10.77.0.9/24"}]}"#;
+    let script = format!(
+        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncat > {}.stdin\n\
+         echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS\" >> {}\necho '{result}'\n",
+        calls.display(),
+        calls.display()
+    );
+    // Copied by a process of its own: what a fork of this one holds open for writing cannot be executed.
+    let text = dir.join("fake.txt");
+    fs::write(&text, script).expect("script");
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).expect("mode");
+    assert!(std::process::Command::new("cp").arg(&text).arg(dir.join("fake")).status().expect("cp").success());
+    fs::remove_file(&text).expect("remove");
+    let list = json!({"cniVersion": "0.4.0", "name": "mine", "plugins": [{"type": "fake", "capabilities": {"portMappings": true}}]});
+    fs::write(dir.join("mine.conflist"), list.to_string()).expect("list");
+    calls
+}
+
+fn calls(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn connected(mode: &str, script: &str, tasks: &[&str]) -> (Allocation, Job) {
+    let tasks = tasks.iter().map(|name| task(name, "exec", json!({"command": "/bin/sh", "args": ["-c", script]}))).collect();
+    let (alloc, mut job) = alloc("service", tasks);
+    job.task_groups[0].networks = vec![Network { mode: mode.into(), ..Network::default() }];
+    (alloc, job)
+}
+
+async fn ready(rig: &Rig, config: &ClientConfig) -> Client {
+    let node = rig.node_with(config.clone()).await;
+    rig.driver_ready("exec").await;
+    node
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_a_group_share_a_network_of_their_own() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let node = ready(&rig, &config).await;
+    let script = "f=/alloc/data/$NOMAD_TASK_NAME; readlink /proc/self/ns/net > $f.ns; cat /proc/net/dev > $f.dev; hostname > $f.name; \
+                  cat /etc/hosts /etc/hostname /etc/resolv.conf > $f.files; touch $f.done; exec sleep 600";
+    let (a, mut job) = connected("none", script, &["one", "two"]);
+    job.task_groups[0].networks[0].hostname = "box-${NOMAD_ALLOC_INDEX}".into();
+    job.task_groups[0].networks[0].dns = Some(Dns { servers: vec!["10.9.8.7".into()], ..Dns::default() });
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let data = rig.alloc_dir(a.id).join("alloc/data");
+    let read = |name: &str| fs::read_to_string(data.join(name)).unwrap_or_default();
+    eventually("what both tasks see", || ["one.done", "two.done"].iter().all(|f| data.join(f).exists())).await;
+    let own = fs::read_link("/proc/self/ns/net").expect("namespace").display().to_string();
+    assert_eq!(read("one.ns"), read("two.ns"));
+    assert!(read("one.ns").starts_with("net:") && read("one.ns").trim() != own);
+    let interfaces: Vec<String> = read("one.dev").lines().filter_map(|l| Some(l.split_once(':')?.0.trim().to_owned())).collect();
+    assert!(interfaces.contains(&"lo".to_owned()) && !interfaces.iter().any(|i| i.starts_with("eth")), "{interfaces:?}");
+    assert_eq!(read("one.name"), "box-0\n");
+    let files = read("two.files");
+    assert!(files.contains("127.0.1.1 box-0\n") && files.contains("\nbox-0\n") && files.contains("nameserver 10.9.8.7\n"), "{files}");
+
+    let dir = config.networks_dir().join(a.id.to_string());
+    let audit = node.handle().audit(false).await;
+    let of = |f: &&api::shapes::AuditFinding| f.kind == Kind::Netns && f.alloc_id == a.id;
+    assert!(audit.findings.iter().filter(of).all(|f| f.status == Status::Claimed), "{:#?}", audit.findings);
+    assert_eq!(audit.findings.iter().filter(of).count(), 1);
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("the namespace to go with its last task", || !dir.exists()).await;
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_is_joined_once_and_left_once() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    let node = ready(&rig, &config).await;
+    let told = rig.server.now().node.expect("a node");
+    assert_eq!(told.attributes.get("plugins.cni.version.fake").map(|v| &**v), Some("1.2.3"));
+    let modes: Vec<&str> = told.resources.node_networks.iter().map(|n| n.mode.as_str()).filter(|m| *m != "host").collect();
+    assert_eq!(modes, ["none", "cni/mine"], "no bridge without its plugins");
+
+    let (mut a, mut job) = connected("cni/mine", "exec sleep 600", &["one", "two"]);
+    job.task_groups[0].services = vec![Service {
+        name: "inside".into(),
+        provider: "nomad".into(),
+        port_label: "http".into(),
+        address_mode: "alloc".into(),
+        ..Service::default()
+    }];
+    let port = AllocatedPort { label: "http".into(), value: 23_456, to: 80, host_ip: "127.0.0.1".into(), ..AllocatedPort::default() };
+    let shared = AllocatedShared { ports: vec![port], ..AllocatedShared::default() };
+    a.resources = std::sync::Arc::new(AllocatedResources { shared, ..AllocatedResources::clone(&a.resources) });
+    rig.server.place(&a, &job);
+    let running = rig.server.alloc(a.id, "a service of the network", |u| u.services.as_ref().is_some_and(|s| !s.is_empty())).await;
+    let status = running.network_status.expect("where it is reached");
+    assert_eq!((status.interface_name.as_str(), status.address.as_str()), ("eth0", "10.77.0.9"));
+    let service = &running.services.expect("services")[0];
+    assert_eq!((service.address.as_str(), service.port), ("10.77.0.9", 80));
+    let told = fs::read_to_string(format!("{}.stdin", asked.display())).expect("what the plugin was told");
+    assert!(told.contains(r#""hostPort":23456"#) && told.contains(r#""containerPort":80"#), "{told}");
+    let id = a.id;
+    assert_eq!(calls(&asked), [format!("ADD {id} IgnoreUnknown=1")], "once for both tasks");
+
+    // The next agent finds it as it is.
+    node.stop().await;
+    let node = ready(&rig, &config).await;
+    rig.server.status(a.id, ClientStatus::Running).await;
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("the network to be left", || !config.networks_dir().join(id.to_string()).exists()).await;
+    assert_eq!(calls(&asked), [format!("ADD {id} IgnoreUnknown=1"), format!("DEL {id} IgnoreUnknown=1")]);
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_agent_has_left_unfinished_is_ended_by_the_next() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    let id = uuid::Uuid::new_v4();
+    let dir = config.networks_dir().join(id.to_string());
+    fs::create_dir_all(&dir).expect("directory");
+    // As an agent leaves it that is killed while it waits for the plugin; whose namespace has gone with the machine.
+    let list = json!({"cniVersion": "0.4.0", "name": "mine", "plugins": [{"type": "fake"}]});
+    let record = json!({"path": dir.join("ns"), "list": list, "args": "K=V"});
+    fs::write(dir.join("record.json"), record.to_string()).expect("record");
+    fs::write(dir.join("ns"), "").expect("file");
+    let node = ready(&rig, &config).await;
+    eventually("what is left to be ended", || !dir.exists()).await;
+    assert_eq!(calls(&asked), [format!("DEL {id} K=V")]);
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_connected_is_refused_by_name() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let node = ready(&rig, &config).await;
+    rig.driver_ready("raw_exec").await;
+    let (unknown, job) = connected("cni/other", "true", &["t"]);
+    rig.server.place(&unknown, &job);
+    let (mut plain, mut job) = connected("none", "true", &["t"]);
+    job.task_groups[0].tasks[0].driver = "raw_exec".into();
+    plain.job_id = "plain".into();
+    job.id = "plain".into();
+    rig.server.place(&plain, &job);
+    for (id, expected) in [(unknown.id, "no CNI network \"other\""), (plain.id, "driver \"raw_exec\" of task \"t\" cannot join")] {
+        let failed = rig.server.status(id, ClientStatus::Failed).await;
+        let said: Vec<&str> = failed.task_states["t"].events.iter().map(|e| e.display_message.as_str()).collect();
+        assert!(said.iter().any(|m| m.contains(expected)), "{expected}: {said:#?}");
+        assert!(!config.networks_dir().join(id.to_string()).exists());
+    }
+    end(&rig, node).await;
+}
