@@ -157,16 +157,6 @@ pub(crate) const SERVICE: &[Refused<Service>] = &[
 ];
 
 pub(crate) const CHECK: &[Refused<Check>] = &[
-    Refused {
-        feature: "type = \"grpc\"",
-        reason: "nodes speak no gRPC health protocol; use http, tcp, or a script that asks",
-        used: |c| c.kind == "grpc" || !c.grpc_service.is_empty() || c.grpc_use_tls,
-    },
-    Refused {
-        feature: "protocol = \"https\"",
-        reason: "nodes ask without TLS; use tcp, or a script that asks",
-        used: |c| c.protocol == "https" || c.tls_skip_verify || !c.tls_server_name.is_empty(),
-    },
     Refused { feature: "expose", reason: "there is no service mesh", used: |c| c.expose },
     Refused { feature: "advertise", reason: ONLY_CONSUL, used: |c| !c.advertise.is_empty() },
 ];

@@ -41,19 +41,21 @@ async fn connect(host: String, port: u16, at: &str, tls: Option<Tls>) -> Result<
         }
         format!("connect to {at}: {cause}")
     };
-    let open = async move |host: String| TcpStream::connect((host.as_str(), port)).await;
     match tls {
         None => {
             let connector = service_fn(move |_| {
-                let stream = open(host.clone());
-                async move { stream.await.map(TokioIo::new) }
+                let host = host.clone();
+                async move { TcpStream::connect((host.as_str(), port)).await.map(TokioIo::new) }
             });
             endpoint.connect_with_connector(connector).await.map_err(failed)
         }
         Some(tls) => {
             let connector = service_fn(move |_| {
-                let (stream, tls, host) = (open(host.clone()), tls.clone(), host.clone());
-                async move { tls.connect(stream.await?, &host, b"h2").await.map(TokioIo::new).map_err(io::Error::other) }
+                let (tls, host) = (tls.clone(), host.clone());
+                async move {
+                    let stream = TcpStream::connect((host.as_str(), port)).await?;
+                    tls.connect(stream, &host, b"h2").await.map(TokioIo::new).map_err(io::Error::other)
+                }
             });
             endpoint.connect_with_connector(connector).await.map_err(failed)
         }
@@ -66,11 +68,14 @@ mod tests {
         HealthCheckResponse,
         health_server::{Health, HealthServer},
     };
+    use hyper::server::conn::http2;
+    use hyper_util::{rt::TokioExecutor, service::TowerToHyperService};
     use tokio::net::TcpListener;
     use tokio_stream::{Empty, wrappers::TcpListenerStream};
     use tonic::{Request, Response, Status};
 
     use super::*;
+    use crate::alloc::check_tls;
 
     struct Fake;
 
@@ -96,7 +101,8 @@ mod tests {
     async fn the_health_service_says_what_a_service_does() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("address").port();
-        let serving = tonic::transport::Server::builder().add_service(HealthServer::new(Fake)).serve_with_incoming(TcpListenerStream::new(listener));
+        let serving =
+            tonic::transport::Server::builder().add_service(HealthServer::new(Fake)).serve_with_incoming(TcpListenerStream::new(listener));
         let server = tokio::spawn(serving);
         for (service, outcome, said) in [
             ("", Outcome::Pass, "grpc: SERVING"),
@@ -111,5 +117,26 @@ mod tests {
         let _ = server.await;
         let found = ask("127.0.0.1", port, "", None).await;
         assert!(found.0 == Outcome::Fail && found.1.contains(&format!("connect to 127.0.0.1:{port}")), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn the_health_service_is_asked_over_tls() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("address").port();
+        let server = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(stream) = check_tls::tests::acceptor(b"h2").accept(stream).await else { continue };
+                let service = TowerToHyperService::new(HealthServer::new(Fake));
+                // Ends with its client.
+                let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            }
+        });
+        let tls = |skip_verify| Tls { server_name: "web.test".into(), skip_verify };
+        assert_eq!(ask("127.0.0.1", port, "good", Some(&tls(true))).await, (Outcome::Pass, "grpc: SERVING".to_owned()));
+        let (outcome, said) = ask("127.0.0.1", port, "good", Some(&tls(false))).await;
+        assert!(outcome == Outcome::Fail && said.contains(&format!("connect to 127.0.0.1:{port}: ")), "nobody vouches for it: {said}");
+        let (outcome, said) = ask("127.0.0.1", port, "good", None).await;
+        assert!(outcome == Outcome::Fail, "it speaks TLS only: {said}");
+        server.abort();
     }
 }

@@ -71,7 +71,8 @@ impl Tls {
 
     async fn speak(&self, config: ClientConfig, stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, String> {
         let name = if self.server_name.is_empty() { host } else { &self.server_name };
-        let of = ServerName::try_from(name.to_owned()).map_err(|_| format!("{name:?} is no name that a certificate could have; set tls_server_name"))?;
+        let of = ServerName::try_from(name.to_owned())
+            .map_err(|_| format!("{name:?} is no name that a certificate could have; set tls_server_name"))?;
         TlsConnector::from(Arc::new(config)).connect(of, stream).await.map_err(|e| format!("TLS with {name}: {e}"))
     }
 }
@@ -120,52 +121,80 @@ impl ServerCertVerifier for Anybody {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::SocketAddr;
 
-    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::pki_types::{PrivateKeyDer, pem::PemObject};
     use tokio::{io::AsyncWriteExt, net::TcpListener};
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
-    /// A server with a certificate for `web.test` that signs itself; answers with its address and the certificate.
-    async fn server() -> (SocketAddr, CertificateDer<'static>) {
-        let made = rcgen::generate_simple_self_signed(vec!["web.test".to_owned()]).expect("a certificate");
-        let certificate = made.cert.der().clone();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    /// Names itself `web.test`, until 2120; made for these tests, and trusted by nobody.
+    const WEB: &str = "-----BEGIN CERTIFICATE-----
+MIIBOzCB4qADAgECAgEHMAoGCCqGSM49BAMCMBMxETAPBgNVBAMMCHdlYi50ZXN0
+MCAXDTIwMDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjATMREwDwYDVQQDDAh3
+ZWIudGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABBCD5abP1GjhbvvWyZIn
+eIPTwiNuoCBW8d+5EQBm+/cPBZi0fbFpfufow3fXf94zvG8/7INhNsapQ30pa+KI
+cByjJTAjMBMGA1UdEQQMMAqCCHdlYi50ZXN0MAwGA1UdEwEB/wQCMAAwCgYIKoZI
+zj0EAwIDSAAwRQIhAJ05tXridSkPpNHcahWnEZDEteq8xaue4x9xzqgwleshAiAg
+LFIz2m70bBuq6C37oVMxFPARkjatfgesw3ReM0SdJQ==
+-----END CERTIFICATE-----";
+    const WEB_KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgafnJ5eh/F8GLpPLL
+Oz8fWJNaXLRjHFialzJrb9UzEZShRANCAAQQg+Wmz9Ro4W771smSJ3iD08IjbqAg
+VvHfuREAZvv3DwWYtH2xaX7n6MN313/eM7xvP+yDYTbGqUN9KWviiHAc
+-----END PRIVATE KEY-----";
+    /// The same of `other.test`.
+    const OTHER: &str = "-----BEGIN CERTIFICATE-----
+MIIBQTCB6KADAgECAgEHMAoGCCqGSM49BAMCMBUxEzARBgNVBAMMCm90aGVyLnRl
+c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBUxEzARBgNVBAMM
+Cm90aGVyLnRlc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQfbbY1INC/GTac
+y++i/x0nq9oHwI35DbwjcYu5tzzo4bE7OAezQffcahBE0RxBQUE9ZVC8ygP0G7fJ
+OeFMJivxoycwJTAVBgNVHREEDjAMggpvdGhlci50ZXN0MAwGA1UdEwEB/wQCMAAw
+CgYIKoZIzj0EAwIDSAAwRQIgfTgSt2zRR/1u96YrXVtUy7HrcYbH1KR4XpDnMFRz
+vi0CIQDzD9wxQ5VmSRZy5iXJouq2DfS0WFaZRA6QCFEtnkynkg==
+-----END CERTIFICATE-----";
+
+    fn certificate(pem: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")
+    }
+
+    fn root(pem: &str) -> Arc<RootCertStore> {
+        let mut store = RootCertStore::empty();
+        store.add(certificate(pem)).expect("a root");
+        Arc::new(store)
+    }
+
+    /// Shows the certificate of `web.test`.
+    pub(in crate::alloc) fn acceptor(alpn: &[u8]) -> TlsAcceptor {
+        let key = PrivateKeyDer::from_pem_slice(WEB_KEY.as_bytes()).expect("a key");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], key)
-            .expect("a server's configuration");
+        let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("versions");
+        let config = builder.with_no_client_auth().with_single_cert(vec![certificate(WEB)], key);
+        let mut config = config.expect("a server's configuration");
+        config.alpn_protocols = vec![alpn.to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    async fn server() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("address");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 // Who does not believe the certificate goes at once.
-                if let Ok(mut stream) = acceptor.accept(stream).await {
+                if let Ok(mut stream) = acceptor(b"http/1.1").accept(stream).await {
                     let _ = stream.shutdown().await;
                 }
             }
         });
-        (address, certificate)
+        address
     }
 
     #[tokio::test]
     async fn certificates_are_verified_by_name_and_root_unless_the_job_says_otherwise() {
-        let (address, certificate) = server().await;
-        let mut trusted = RootCertStore::empty();
-        trusted.add(certificate).expect("a root");
-        let trusted = Arc::new(trusted);
-        let other = {
-            let made = rcgen::generate_simple_self_signed(vec!["other.test".to_owned()]).expect("a certificate");
-            let mut store = RootCertStore::empty();
-            store.add(made.cert.der().clone()).expect("a root");
-            Arc::new(store)
-        };
+        let address = server().await;
+        let (trusted, other) = (root(WEB), root(OTHER));
         for (name, skip_verify, roots, fine) in [
             ("web.test", false, &trusted, true),
             ("", false, &trusted, false),

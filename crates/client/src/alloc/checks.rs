@@ -15,7 +15,7 @@ use model::SlotKey;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{machine::Event, record::CheckRun, run::AllocCommand};
+use super::{check_grpc, check_tls::Tls, machine::Event, record::CheckRun, run::AllocCommand};
 use crate::{
     context::{NodeContext, now_ns},
     remote,
@@ -35,9 +35,30 @@ pub(crate) struct Probe {
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    Http { host: String, port: u16, method: String, path: String, headers: Vec<(String, String)>, body: String },
-    Tcp { host: String, port: u16 },
-    Script { within: Within, command: Vec<String> },
+    Http {
+        host: String,
+        port: u16,
+        method: String,
+        path: String,
+        headers: Vec<(String, String)>,
+        body: String,
+        tls: Option<Tls>,
+    },
+    /// By the standard health service; an empty service is the whole server.
+    Grpc {
+        host: String,
+        port: u16,
+        service: String,
+        tls: Option<Tls>,
+    },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Script {
+        within: Within,
+        command: Vec<String>,
+    },
 }
 
 /// Where a script runs.
@@ -90,17 +111,23 @@ async fn run(ctx: &NodeContext, probe: &Probe) -> Found {
                 Err(e) => (Some(Outcome::Fail), 0, format!("connect to {}: {e}", authority(host, *port))),
             },
             Ask::Http { .. } => http(&probe.ask).await,
+            Ask::Grpc { host, port, service, tls } => {
+                let (outcome, said) = check_grpc::ask(host, *port, service, tls.as_ref()).await;
+                (Some(outcome), 0, said)
+            }
             Ask::Script { within, command } => script(ctx, within, command.clone(), limit).await,
         }
     };
     match &probe.ask {
         // The driver keeps the time of a script, and must be heard about its end.
         Ask::Script { .. } => asked.await,
-        Ask::Http { .. } | Ask::Tcp { .. } => tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| (Some(Outcome::Fail), 0, late())),
+        Ask::Http { .. } | Ask::Grpc { .. } | Ask::Tcp { .. } => {
+            tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| (Some(Outcome::Fail), 0, late()))
+        }
     }
 }
 
-fn authority(host: &str, port: u16) -> String {
+pub(super) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
@@ -114,7 +141,7 @@ fn of_status(status: u16) -> Outcome {
 }
 
 async fn http(ask: &Ask) -> Found {
-    let Ask::Http { host, port, method, path, headers, body } = ask else { return (None, 0, String::new()) };
+    let Ask::Http { host, port, method, path, headers, body, tls } = ask else { return (None, 0, String::new()) };
     let failed = |why: String| (Some(Outcome::Fail), 0, why);
     let at = authority(host, *port);
     let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap_or_default()).uri(path);
@@ -132,15 +159,17 @@ async fn http(ask: &Ask) -> Found {
         Ok(stream) => stream,
         Err(e) => return failed(format!("connect to {at}: {e}")),
     };
-    let (mut sender, connection) = match http1::handshake(TokioIo::new(stream)).await {
-        Ok(pair) => pair,
-        Err(e) => return failed(format!("{method} http://{at}{path}: {e}")),
+    let sent = match tls {
+        None => send(TokioIo::new(stream), request).await.map_err(|e| format!("{method} http://{at}{path}: {e}")),
+        Some(tls) => match tls.connect(stream, host, b"http/1.1").await {
+            Ok(stream) => send(TokioIo::new(stream), request).await.map_err(|e| format!("{method} https://{at}{path}: {e}")),
+            Err(why) => Err(why),
+        },
     };
-    // Ends with the answer, or with this future.
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-    let response = match sender.send_request(request).await {
-        Ok(response) => response,
-        Err(e) => return failed(format!("{method} http://{at}{path}: {e}")),
+    // The connection ends with this future.
+    let (response, _connection) = match sent {
+        Ok(sent) => sent,
+        Err(why) => return failed(why),
     };
     let status = response.status().as_u16();
     if status == 200 {
@@ -154,6 +183,16 @@ async fn http(ask: &Ask) -> Found {
         said.extend_from_slice(frame.data_ref().map_or(&[][..], |d| d));
     }
     (Some(of_status(status)), status.into(), shortened(&said))
+}
+
+/// Sends a request; the answer comes with its connection, which must live while the body is read.
+async fn send<S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+) -> Result<(hyper::Response<hyper::body::Incoming>, AbortOnDropHandle<hyper::Result<()>>), hyper::Error> {
+    let (mut sender, connection) = http1::handshake(stream).await?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    Ok((sender.send_request(request).await?, connection))
 }
 
 /// Exit code 0 passes, 1 warns, anything else fails.
@@ -276,6 +315,7 @@ mod tests {
             path: "/health?x=1".into(),
             headers: vec![("X-A".into(), "b".into())],
             body: "hello".into(),
+            tls: None,
         }
     }
 
@@ -292,6 +332,15 @@ mod tests {
         let (port, _asked) = server("nonsense\r\n\r\n").await;
         let (outcome, code, said) = http(&ask(port)).await;
         assert_eq!((outcome, code), (Some(Outcome::Fail), 0), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_server_without_tls_fails_a_check_over_https() {
+        let (port, _asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        let Ask::Http { host, method, path, headers, body, .. } = ask(port) else { panic!("not over HTTP") };
+        let tls = Some(Tls { server_name: String::new(), skip_verify: true });
+        let (outcome, code, said) = http(&Ask::Http { host, port, method, path, headers, body, tls }).await;
+        assert!(outcome == Some(Outcome::Fail) && code == 0 && said.contains("TLS with 127.0.0.1"), "{said}");
     }
 
     #[tokio::test]

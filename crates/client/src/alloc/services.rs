@@ -14,6 +14,7 @@ use lifecycle::{
 use model::{AllocClientUpdate, Map, RemoteServices, ServiceEntry, Task, alloc::NetworkStatus, remote::slot_of};
 
 use super::{
+    check_tls::Tls,
     checks::{Ask, Probe, Within},
     machine::Machine,
 };
@@ -101,10 +102,15 @@ fn probe(
         let port = u16::try_from(place.port).map_err(|_| format!("{} is no port", place.port))?;
         Ok::<_, String>((place.address, port))
     };
+    let tls = || Tls { server_name: text(&check.tls_server_name), skip_verify: check.tls_skip_verify };
     let ask = match check.kind.as_str() {
         "tcp" => {
             let (host, port) = place()?;
             Ask::Tcp { host, port }
+        }
+        "grpc" => {
+            let (host, port) = place()?;
+            Ask::Grpc { host, port, service: text(&check.grpc_service), tls: check.grpc_use_tls.then(tls) }
         }
         "script" => {
             let Some(task) = of.first() else { return Err("it names no task to run in".to_owned()) };
@@ -121,7 +127,8 @@ fn probe(
         _ => {
             let (host, port) = place()?;
             let headers = check.header.iter().flat_map(|(name, values)| values.iter().map(|v| (name.clone(), text(v)))).collect();
-            Ask::Http { host, port, method: check.method.to_uppercase(), path: text(&check.path), headers, body: text(&check.body) }
+            let tls = (check.protocol == "https").then(tls);
+            Ask::Http { host, port, method: check.method.to_uppercase(), path: text(&check.path), headers, body: text(&check.body), tls }
         }
     };
     Ok(Some(Probe { ask, interval: check.interval.to_std(), timeout: check.timeout.to_std() }))

@@ -110,21 +110,28 @@ fn check_check(g: &TaskGroup, own: Option<&Task>, s: &Service, c: &Check, e: &mu
             e.when(!c.path.is_empty() && !c.path.starts_with('/') && !c.path.contains("${"), || {
                 format!("The path {:?} must begin with a slash", c.path)
             });
-            e.when(!matches!(c.protocol.as_str(), "" | "http"), || format!("Invalid protocol {:?}", c.protocol));
+            e.when(!matches!(c.protocol.as_str(), "" | "http" | "https"), || format!("Invalid protocol {:?}", c.protocol));
             let letters = c.method.bytes().all(|b| b.is_ascii_alphabetic());
             e.when(c.method.is_empty() || !letters, || format!("Invalid method {:?}", c.method));
         }
-        "tcp" => {}
+        "tcp" | "grpc" => {}
         "script" => {
             e.when(c.command.is_empty(), || "A check of type script needs a command".to_owned());
             e.when(own.is_none() && c.task.is_empty() && s.task.is_empty(), || {
                 "A script check of a group's service needs a task to run in: name it in the check or in the service".to_owned()
             });
         }
-        "" => e.text("A check needs a type: http, tcp or script"),
-        other => e.text(format!("Invalid check type {other:?}: must be http, tcp or script")),
+        "" => e.text("A check needs a type: http, tcp, grpc or script"),
+        other => e.text(format!("Invalid check type {other:?}: must be http, tcp, grpc or script")),
     }
-    e.when(matches!(c.kind.as_str(), "http" | "tcp") && c.port_label.is_empty() && s.port_label.is_empty(), || {
+    e.when(c.kind != "grpc" && (!c.grpc_service.is_empty() || c.grpc_use_tls), || {
+        "grpc_service and grpc_use_tls are for checks of type grpc".to_owned()
+    });
+    let over_tls = c.kind == "http" && c.protocol == "https" || c.kind == "grpc" && c.grpc_use_tls;
+    e.when(!over_tls && (c.tls_skip_verify || !c.tls_server_name.is_empty()), || {
+        "tls_server_name and tls_skip_verify are for checks over TLS: protocol = \"https\", or type = \"grpc\" with grpc_use_tls".to_owned()
+    });
+    e.when(matches!(c.kind.as_str(), "http" | "tcp" | "grpc") && c.port_label.is_empty() && s.port_label.is_empty(), || {
         "The check needs a port, and neither it nor its service names one".to_owned()
     });
     let mode = if c.address_mode.is_empty() { &s.address_mode } else { &c.address_mode };

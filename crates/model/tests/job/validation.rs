@@ -258,7 +258,16 @@ fn services_and_checks() {
     }
     assert_eq!(checked(json!({"Type": "http", "Path": "/x"})), Vec::<String>::new());
     assert_eq!(checked(json!({"Type": "script", "Command": "x", "TaskName": "web", "PortLabel": ""})), Vec::<String>::new());
+    assert_eq!(
+        checked(json!({"Type": "http", "Path": "/", "Protocol": "https", "TLSServerName": "web", "TLSSkipVerify": true})),
+        Vec::<String>::new()
+    );
+    assert_eq!(checked(json!({"Type": "grpc", "GRPCService": "s", "GRPCUseTLS": true, "TLSServerName": "web"})), Vec::<String>::new());
     for (check, expected) in [
+        (json!({"Type": "tcp", "GRPCUseTLS": true}), "are for checks of type grpc"),
+        (json!({"Type": "grpc", "TLSSkipVerify": true}), "are for checks over TLS"),
+        (json!({"Type": "http", "Path": "/", "TLSServerName": "web"}), "are for checks over TLS"),
+        (json!({"Type": "http", "Path": "/", "Protocol": "ftp"}), "Invalid protocol"),
         (json!({"Type": ""}), "A check needs a type"),
         (json!({"Type": "ttl"}), "Invalid check type \"ttl\""),
         (json!({"Type": "http"}), "needs a path"),
