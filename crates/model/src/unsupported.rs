@@ -20,7 +20,6 @@ pub(crate) struct Refused<T> {
     pub(crate) used: fn(&T) -> bool,
 }
 
-const NO_CANARIES: &str = "canaries and their promotion or reversal are not run yet; use max_parallel to roll out step by step";
 const NO_VAULT: &str = "there is no secrets integration yet";
 const NO_CONSUL: &str = "there is no Consul integration";
 const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
@@ -56,13 +55,6 @@ pub(crate) const JOB: &[Refused<Job>] = &[
 ];
 
 pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
-    Refused { feature: "update.canary", reason: NO_CANARIES, used: |g| g.update.as_ref().is_some_and(|u| u.canary() > 0) },
-    Refused { feature: "update.auto_promote", reason: NO_CANARIES, used: |g| g.update.as_ref().is_some_and(|u| u.auto_promote()) },
-    Refused {
-        feature: "update.auto_revert",
-        reason: "a failed deployment stays as it is until somebody acts; revert to a version by hand",
-        used: |g| g.update.as_ref().is_some_and(|u| u.auto_revert()),
-    },
     Refused {
         feature: "network.hostname with network.mode \"host\"",
         reason: "the host has its own name; use mode \"bridge\", \"none\" or \"cni/NAME\"",

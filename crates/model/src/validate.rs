@@ -261,6 +261,12 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         }
     }
     if let Some(u) = &g.update {
+        e.when(job.kind != job_type::SERVICE && (u.canary() > 0 || u.auto_revert()), || {
+            format!("Job type \"{}\" does not allow update.canary and update.auto_revert", job.kind)
+        });
+        e.when(u.max_parallel() == 0 && (u.canary() > 0 || u.auto_revert()), || {
+            "update.canary and update.auto_revert need a deployment: max_parallel must not be 0".to_owned()
+        });
         if job.kind == job_type::SERVICE || job.kind == job_type::SYSTEM {
             let mut inner = ValidationErrors::default();
             check_update(u, &mut inner);

@@ -8,6 +8,7 @@
 //!
 //! Begin reading at [`schedule`].
 
+mod canary;
 mod cores;
 mod disconnect;
 mod feasible;
@@ -26,6 +27,7 @@ mod target;
 mod verify;
 mod version;
 
+pub use canary::Coverage;
 pub use disconnect::node_patience;
 use model::{
     eval::{EvalStatus, Evaluation},
@@ -48,14 +50,6 @@ pub enum SchedulerError {
         /// Its kind.
         kind: String,
     },
-    /// The group asks for canaries.
-    #[error("cannot schedule job {job}: group {group:?} asks for canaries, which are not supported yet")]
-    Canaries {
-        /// Job.
-        job: JobKey,
-        /// Its group.
-        group: String,
-    },
 }
 
 /// Decides what is to be done for an evaluation. Nothing outside the arguments has an influence; `seed` breaks ties and makes new ids.
@@ -68,9 +62,6 @@ pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -
     if let Some(job) = job.as_ref().filter(|j| !j.stop) {
         if ![job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str()) {
             return Err(SchedulerError::UnsupportedKind { job: key, kind: job.kind.clone() });
-        }
-        if let Some(g) = job.task_groups.iter().find(|g| g.update.as_ref().is_some_and(|u| u.canary() > 0)) {
-            return Err(SchedulerError::Canaries { job: key, group: g.name.to_string() });
         }
     }
     let mut ids = ids::Ids::new(seed, eval.id.0);

@@ -80,6 +80,7 @@ pub(crate) fn place(
     let mut blocked = Blocked::default();
     let mut paired: Vec<PlannedStop> = Vec::new();
     for g in &groups {
+        let cx = Context { job: g.job.as_ref().unwrap_or(job), ..cx };
         place_group(cx, g, &mut progress, &mut blocked, &mut paired, ids, decision);
     }
     if decision.plan.all_at_once && !decision.failed_groups.is_empty() {
@@ -133,7 +134,7 @@ fn place_group<'a>(
         }
     }
     if failed > 0 {
-        decision.queued.insert(group.name.clone(), failed);
+        *decision.queued.entry(group.name.clone()).or_default() += failed;
         decision.failed_groups.insert(group.name.clone(), placer.failure(failed));
         placer.eligibility(blocked);
     }

@@ -171,6 +171,13 @@ impl Supervision {
                         some |= dirty.jobs.insert(key);
                     }
                 }
+                // Whether a canary is still tried.
+                Object::Deployment(d) => {
+                    let key = d.job_key();
+                    if commit.state.remote_tasks_by_job(&key).next().is_some() {
+                        some |= dirty.jobs.insert(key);
+                    }
+                }
                 Object::Eval(eval) if eval.status == EvalStatus::Blocked => {
                     let key = eval.job_key();
                     if commit.state.remote_tasks_by_job(&key).next().is_some() {
@@ -381,6 +388,14 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey], sweep
         .filter(|eval| eval.status == EvalStatus::Blocked)
         .flat_map(|eval| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(group, _)| group))
         .collect();
+    let coverage = job.filter(|job| !job.stopped()).map(|job| scheduler::Coverage::of(state, job));
+    let covered = |slot: &SlotKey| match (slot_covered(job.map(|job| &**job), slot), &coverage) {
+        // A job that has the task may want it in another slot than the index says.
+        (by_index, Some(coverage)) if job.is_some_and(|j| j.group(&slot.group).is_some_and(|g| g.task(&slot.task).is_some())) => {
+            coverage.covers(slot).unwrap_or(by_index)
+        }
+        (by_index, _) => by_index,
+    };
     let mut hashes = SpecHashes::new();
     let leased = |node: NodeId| state.node(node).is_some_and(|node| node.status == NodeStatus::Ready);
     let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
@@ -404,13 +419,7 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey], sweep
             let forced = drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now;
             Some(forced || (!has_place && no_room.contains(&slot.group)))
         };
-        let facts = SlotFacts {
-            wanted,
-            covered: slot_covered(job.map(|job| &**job), slot),
-            leased: &leased,
-            draining: &draining,
-            alloc_live: &alloc_live,
-        };
+        let facts = SlotFacts { wanted, covered: covered(slot), leased: &leased, draining: &draining, alloc_live: &alloc_live };
         for event in events_for(feeder.record(slot), &facts, now) {
             feeder.feed(slot, &event);
         }

@@ -179,6 +179,8 @@ causes! {
     DeploymentStatusUpdate,
     /// Health in a deployment has changed.
     DeploymentAllocHealth,
+    /// Canaries of a deployment were promoted.
+    DeploymentPromotion,
     /// A remote task has changed.
     RemoteTaskUpdated,
     /// A service has another place, or one has changed.

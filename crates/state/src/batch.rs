@@ -205,6 +205,13 @@ pub enum Change {
         /// These are not.
         unhealthy: Vec<AllocId>,
     },
+    /// Canaries of a deployment are taken for good: they count like all others from now on.
+    DeploymentPromotion {
+        /// Deployment.
+        id: DeploymentId,
+        /// Of these groups; None = of all.
+        groups: Option<Vec<Arc<str>>>,
+    },
     /// When progress is due, by group, for example after a pause has ended.
     DeploymentProgress {
         /// Deployment.

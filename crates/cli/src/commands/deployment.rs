@@ -1,8 +1,9 @@
-//! `drover deployment list|status`.
+//! `drover deployment list|status|promote|fail`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use api::shapes::{DeploymentPromoteRequest, DeploymentUpdateResponse};
 use model::Deployment;
 
 use super::{ApiArgs, Shape, eval::lower, find_by_prefix};
@@ -33,6 +34,33 @@ pub(crate) enum Command {
         /// The deployment; without one, all are listed
         id: Option<String>,
     },
+    /// Roll the version out whose canaries are healthy
+    Promote {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Only these groups; may be given several times
+        #[arg(long, value_name = "GROUP")]
+        group: Vec<String>,
+        /// Do not follow what comes of it
+        #[arg(long)]
+        detach: bool,
+        /// The deployment
+        id: String,
+    },
+    /// Give a deployment up; its job returns to its last stable version if it says so
+    Fail {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Do not follow what comes of it
+        #[arg(long)]
+        detach: bool,
+        /// The deployment
+        id: String,
+    },
 }
 
 /// Runs a verb.
@@ -52,7 +80,37 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             show(&conn.get::<Deployment>(&path).await?, &shape);
             Ok(ExitCode::SUCCESS)
         }
+        Command::Promote { api, shape, group, detach, id } => {
+            let conn = api.conn()?;
+            let id = find(&conn, &id).await?.id;
+            let request = DeploymentPromoteRequest { deployment_id: id.to_string(), all: group.is_empty(), groups: group };
+            let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/promote/{id}"), &request).await?;
+            followed(&conn, &answer, detach, &shape).await
+        }
+        Command::Fail { api, shape, detach, id } => {
+            let conn = api.conn()?;
+            let id = find(&conn, &id).await?.id;
+            let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/fail/{id}"), &serde_json::json!({})).await?;
+            output::line(&format!("Deployment {} is failed", shape.id(id)));
+            if let Some(version) = answer.reverted_job_version {
+                output::line(&format!("Its job returns to version {version}"));
+            }
+            // That it ends as failed is what was asked for.
+            followed(&conn, &answer, detach, &shape).await?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
+}
+
+async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, detach: bool, shape: &Shape) -> Result<ExitCode> {
+    if answer.eval_id.is_nil() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if detach {
+        output::line(&format!("Evaluation ID: {}", answer.eval_id));
+        return Ok(ExitCode::SUCCESS);
+    }
+    super::monitor::follow(conn, answer.eval_id, shape).await
 }
 
 /// The deployment that begins with a prefix.
@@ -102,11 +160,13 @@ pub(crate) fn show(d: &Deployment, shape: &Shape) {
         ("Description", d.status_description.clone()),
     ]);
     output::heading("Deployed");
-    let mut table = Table::new(["Task Group", "Desired", "Placed", "Healthy", "Unhealthy", "Progress Deadline"]);
+    let mut table = Table::new(["Task Group", "Promoted", "Desired", "Canaries", "Placed", "Healthy", "Unhealthy", "Progress Deadline"]);
     for (name, g) in &d.groups {
         table.row([
             name.to_string(),
+            if g.desired_canaries > 0 { g.promoted.to_string() } else { "N/A".to_owned() },
             g.desired_total.to_string(),
+            g.desired_canaries.to_string(),
             g.placed_allocs.to_string(),
             g.healthy_allocs.to_string(),
             g.unhealthy_allocs.to_string(),

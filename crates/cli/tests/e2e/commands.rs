@@ -95,8 +95,8 @@ fn errors_of_job_files_show_the_place() {
             "periodic",
         ),
         (
-            "job \"x\" { group \"g\" { update { canary = 1 }\n task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
-            "canar",
+            "job \"x\" { group \"g\" { ephemeral_disk { migrate = true }\n task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
+            "ephemeral_disk.migrate",
         ),
     ] {
         fs::write(&file, text).expect("the file");

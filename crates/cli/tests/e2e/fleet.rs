@@ -306,6 +306,47 @@ fn a20_a_manager_is_lost_in_the_middle_of_a_roll_out_and_the_health_window_goes_
 }
 
 #[test]
+fn a20_a_canary_is_adopted_and_its_health_window_goes_on_until_it_is_promoted() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    let update = json!({"MaxParallel": 1, "Canary": 1, "HealthCheck": "task_states", "MinHealthyTime": 2_000_000_000_i64,
+        "HealthyDeadline": 60_000_000_000_i64, "ProgressDeadline": 120_000_000_000_i64});
+    let version =
+        |text: &str| job("tried", 1, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms", "stdout_string": text}), &update);
+    fleet.server.put("/v1/jobs", &version("one"));
+    let old = fleet.managed("default/tried.g[0]/t", &[]);
+    let deployed = |version: u64, status: &str| {
+        until(&format!("version {version} to be {status}"), || {
+            fleet.server.get("/v1/job/tried/deployment").filter(|d| d["JobVersion"] == version && d["Status"] == status)
+        })
+    };
+    deployed(0, "successful");
+    fleet.server.put("/v1/jobs", &version("two"));
+    let slot = "default/tried.g[1]/t";
+    let canary = fleet.managed(slot, &[]);
+    let id = text(&deployed(1, "running")["ID"]);
+    let manager = text(&canary["ManagerName"]);
+    fleet.nodes.get_mut(&manager).expect("a node").kill();
+    let adopted = fleet.managed(slot, &[&manager]);
+    assert_eq!(adopted["IncarnationID"], canary["IncarnationID"], "adopted in the middle of the window");
+    let both = fleet.managed("default/tried.g[0]/t", &[&manager]);
+    assert_eq!(both["IncarnationID"], old["IncarnationID"], "what it is compared with as well");
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (2, 0));
+    until("the canary to be healthy", || fleet.server.cli(&["deployment", "promote", "-detach", &id]).status.success().then_some(()));
+    let done = until("the version to be rolled out", || {
+        let d = fleet.server.get("/v1/job/tried/deployment")?;
+        assert_ne!(d["Status"], "failed", "{d}");
+        (d["Status"] == "successful").then_some(d)
+    });
+    assert_eq!((&done["ID"], &done["TaskGroups"]["g"]["Promoted"]), (&json!(id), &json!(true)));
+    until("the old instance to be gone", || fleet.record("default/tried.g[0]/t").is_none().then_some(()));
+    let left = fleet.managed(slot, &[]);
+    assert_eq!(left["IncarnationID"], canary["IncarnationID"]);
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (2, 1));
+    assert!(fleet.server.cli_ok(&["deployment", "status", &id]).contains("Canaries"));
+    fleet.at_most_one();
+}
+
+#[test]
 fn a11_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
     let mut fleet = Fleet::start(&["a", "b"]);
     fleet.server.put("/v1/jobs", &mock_job("far", 3));

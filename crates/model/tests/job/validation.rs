@@ -179,7 +179,6 @@ fn refused_features_are_refused_by_name() {
         small(json!({"ParameterizedJob": {}}), none(), none()),
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
         small(json!({"ConsulToken": "x", "VaultToken": "y"}), none(), none()),
-        small(none(), json!({"Update": {"Canary": 1, "AutoPromote": true, "AutoRevert": true}}), none()),
         small(none(), json!({"Networks": [{"Hostname": "h", "CNI": {"Args": {"a": "b"}}}]}), none()),
         small(none(), json!({"Networks": [{"Mode": "none", "DynamicPorts": [{"Label": "x"}]}]}), none()),
         small(

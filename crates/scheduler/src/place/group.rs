@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{
     Map,
-    alloc::{Allocation, ClientStatus, DesiredStatus, alloc_name},
+    alloc::{AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, alloc_name},
     ids::AllocId,
     job::TaskGroup,
     metrics::{AllocMetric, NodeScore},
@@ -527,6 +527,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             desired_status: DesiredStatus::Run,
             client_status: ClientStatus::Pending,
             deployment_id: self.wanted.deployment,
+            deployment_status: r.canary.then(|| AllocDeploymentStatus { canary: true, ..AllocDeploymentStatus::default() }),
             previous_allocation: r.previous.as_ref().map_or(AllocId::NIL, |p| p.id),
             reschedule_tracker: r.tracker.clone(),
             remote: carried,

@@ -18,7 +18,7 @@ use std::{
 
 use model::{
     alloc::{Allocation, ClientStatus, RescheduleEvent, RescheduleTracker},
-    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    deployment::{Deployment, DeploymentStatus},
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, TimestampNs},
     job::{Job, TaskGroup, job_type},
@@ -29,8 +29,10 @@ use model::{
 use state::State;
 
 mod away;
+mod rollout;
 
 use crate::{
+    canary::{self, is_canary},
     disconnect::{self, Contact},
     feasible,
     ids::Ids,
@@ -44,6 +46,8 @@ pub mod why {
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
     /// Its node is draining.
     pub const MIGRATING: &str = "alloc is being migrated";
+    /// It was a canary of a version that was given up.
+    pub const CANARY: &str = "canary is not needed any more";
     /// A newer version replaces it.
     pub const UPDATED: &str = "alloc is being updated due to job update";
     /// Its node is down or gone.
@@ -78,11 +82,13 @@ pub(crate) struct Request {
     pub(crate) tracker: Option<RescheduleTracker>,
     /// The slot's remote instance lives, without a manager.
     pub(crate) living: bool,
+    /// It is placed to try the new version.
+    pub(crate) canary: bool,
 }
 
 impl Request {
     fn new(index: u32) -> Self {
-        Self { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None, living: false }
+        Self { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None, living: false, canary: false }
     }
 
     fn replacing(previous: Arc<Allocation>) -> Self {
@@ -98,6 +104,8 @@ pub(crate) struct GroupRequests {
     pub(crate) requests: Vec<Request>,
     /// New allocations belong to this deployment.
     pub(crate) deployment: DeploymentId,
+    /// They are of this version of the job; None = of the newest.
+    pub(crate) job: Option<Arc<Job>>,
 }
 
 /// The outcome for a whole job.
@@ -137,6 +145,10 @@ struct Sorted {
     stopping: BTreeSet<u32>,
     /// All of the group by index, when some of it was cut off once.
     names: HashMap<u32, Vec<Arc<Allocation>>>,
+    /// Canaries that were lost and are not replaced.
+    lost_canaries: Vec<Arc<Allocation>>,
+    /// Indexes that canaries have for themselves.
+    reserved: BTreeSet<u32>,
     migrate: Vec<Arc<Allocation>>,
     now: Vec<(Arc<Allocation>, RescheduleTracker)>,
     /// Among the kept.
@@ -148,8 +160,9 @@ struct Sorted {
 impl Sorted {
     /// What was placed for the same name later.
     fn successors(&self, a: &Allocation) -> impl Iterator<Item = &Arc<Allocation>> {
-        let (id, created) = (a.id, a.create_index);
-        self.names.get(&a.index()).into_iter().flatten().filter(move |r| r.id != id && r.create_index > created)
+        let (id, created, canary) = (a.id, a.create_index, is_canary(a));
+        let later = move |r: &&Arc<Allocation>| r.id != id && r.create_index > created && (canary || !is_canary(r));
+        self.names.get(&a.index()).into_iter().flatten().filter(later)
     }
 
     fn forget(&mut self, id: AllocId) {
@@ -261,53 +274,6 @@ fn stop_job(state: &State, key: &JobKey, allocs: &[Arc<Allocation>]) -> Wanted {
 }
 
 impl Reconciler<'_> {
-    fn find_deployment(&mut self, key: &JobKey) {
-        let job = self.job;
-        for d in self.state.deployments_by_job(key) {
-            let current = d.job_create_index == job.create_index && d.job_version == job.version;
-            if current {
-                let ended_well = matches!(d.status, DeploymentStatus::Successful | DeploymentStatus::Cancelled);
-                if !ended_well && self.deployment.as_ref().is_none_or(|o| o.create_index < d.create_index) {
-                    self.deployment = Some(d.clone());
-                }
-            } else if d.status.active() {
-                self.out.deployment_updates.push(DeploymentUpdate {
-                    id: d.id,
-                    status: DeploymentStatus::Cancelled,
-                    description: "Cancelled due to newer version of job".into(),
-                });
-            }
-        }
-    }
-
-    /// Success when everything is in place and healthy; the deployment's totals follow the job.
-    fn finish_deployment(&mut self, complete: bool) {
-        if let Some(d) = self.new_deployment.take() {
-            for g in &mut self.out.groups {
-                if d.groups.contains_key(&g.group) {
-                    g.deployment = d.id;
-                }
-            }
-            for a in &mut self.out.in_place {
-                if d.groups.contains_key(&a.task_group) {
-                    a.deployment_id = d.id;
-                    a.deployment_status = None;
-                }
-            }
-            self.out.deployment = Some(d);
-        } else if let Some(d) = self.deployment.as_ref().filter(|d| complete && d.status == DeploymentStatus::Running) {
-            self.out.deployment_updates.push(DeploymentUpdate {
-                id: d.id,
-                status: DeploymentStatus::Successful,
-                description: "Deployment completed successfully".into(),
-            });
-        }
-    }
-
-    fn active_deployment(&self, group: &str) -> Option<&Arc<Deployment>> {
-        self.deployment.as_ref().filter(|d| d.status.active() && d.groups.contains_key(group))
-    }
-
     fn fate(&self, group: &TaskGroup, a: &Allocation) -> Fate {
         let older = a.job.as_ref().is_none_or(|j| j.create_index < self.job.create_index || j.version < self.job.version);
         if self.batch && older && a.terminal() {
@@ -405,10 +371,14 @@ impl Reconciler<'_> {
                     }
                     let of_this_job = a.job.as_ref().is_some_and(|j| j.create_index == self.job.create_index);
                     if of_this_job && a.client_status == ClientStatus::Lost && a.next_allocation.is_nil() {
-                        if self.is_stopping(&a) {
-                            s.stopping.insert(a.index());
+                        if is_canary(&a) {
+                            s.lost_canaries.push(a);
+                        } else {
+                            if self.is_stopping(&a) {
+                                s.stopping.insert(a.index());
+                            }
+                            s.unreplaced.insert(a.index(), a);
                         }
-                        s.unreplaced.insert(a.index(), a);
                     }
                 }
                 Fate::Keep => s.keep.push(a),
@@ -439,6 +409,7 @@ impl Reconciler<'_> {
         }
         s.stopping.retain(|i| *i < group.count() && !taken.contains(i));
         taken.extend(&s.stopping);
+        taken.extend(&s.reserved);
         let count = count.saturating_sub(s.stopping.len());
         let away: BTreeSet<AllocId> = s.away.iter().map(|a| a.id).collect();
         s.lost.append(&mut s.away);
@@ -473,6 +444,7 @@ impl Reconciler<'_> {
         let had_running = allocs.iter().any(|a| a.job.as_ref().is_some_and(current));
         let mut s = self.sort(group, allocs, &mut counts, ids);
         self.settle_returned(group, &mut s, &mut counts);
+        let canaries = self.take_canaries(group, &mut s, &mut counts);
         self.drop_ended_surplus(count, &mut s);
         self.stop_surplus(group, &mut s.keep, &mut s.migrate, &mut counts);
         let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { s.keep.iter().map(|a| a.id).collect() };
@@ -481,7 +453,8 @@ impl Reconciler<'_> {
 
         let place = self.missing(group, &mut s, &mut counts);
         let (destructive, in_place) = self.updates(group, &s.keep, &mut counts);
-        self.make_deployment(group, !destructive.is_empty() || !in_place.is_empty(), had_running, ids);
+        self.make_deployment(group, !destructive.is_empty(), !in_place.is_empty(), had_running, ids);
+        let tries = self.canaries_wanted(group);
         let left = place.len() + destructive.len() + s.migrate.len() + in_place.len();
         let mut limit = self.limit(group, &s.keep, destructive.len());
         let mut requests = place;
@@ -497,29 +470,38 @@ impl Reconciler<'_> {
             requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| r.stop.is_none() || p.deployment_id != id));
             limit = 0;
         }
+        if tries.is_some() {
+            // Until they are promoted there is no more of the new version than the canaries.
+            requests.retain(|r| r.living || r.previous.is_some());
+            limit = 0;
+        }
         counts.place += (requests.len() as u64).saturating_sub(counts.reschedule_now);
         counts.ignore += destructive.len().saturating_sub(limit) as u64;
-        for a in destructive.into_iter().take(limit) {
+        for a in destructive.iter().take(limit).cloned() {
             counts.destructive_update += 1;
             let stop = Some(stop(&a, why::UPDATED, None));
             // A new version begins with a clean record of failures.
             requests.push(Request { stop, tracker: None, ..Request::replacing(a) });
         }
-        for a in s.migrate {
+        for a in std::mem::take(&mut s.migrate) {
             counts.migrate += 1;
             let stop = Some(stop(&a, why::MIGRATING, None));
             requests.push(Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a) });
         }
+        let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
+        if let Some(wanted) = tries {
+            self.place_as_they_were(group, requests);
+            requests = self.canary_requests(group, &s, &destructive, canaries, wanted, &mut counts);
+        }
         self.out.in_place.extend(in_place);
         self.out.annotations.insert(group.name.clone(), counts);
-        let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         if !requests.is_empty() {
-            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment });
+            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment, job: None });
         }
         // The deployment's counters also know those that were healthy once and have gone since: it is what is there now that counts.
         let healthy = |a: &Allocation| a.deployment_id == deployment && a.healthy() == Some(true) && !a.client_terminal();
         let settled = deployment.is_nil() || s.keep.iter().filter(|a| healthy(a)).count() >= count;
-        left == 0 && counts.reschedule_later == 0 && settled
+        tries.is_none() && left == 0 && counts.reschedule_later == 0 && settled
     }
 
     /// An evaluation that looks again at that time. What becomes due at nearly the same time for the same reason shares it.
@@ -610,15 +592,19 @@ impl Reconciler<'_> {
             return;
         }
         let mut seen = BTreeSet::new();
+        // Promoted canaries take the place of what they were tried for.
+        let promoted = self.active_deployment(&group.name).is_some_and(|d| d.groups[&group.name].promoted);
+        let older = |a: &Allocation| a.job_version < self.job.version;
         let moving = migrate.iter().map(|a| (a.clone(), true));
-        let mut order: Vec<_> = keep
-            .iter()
-            .filter(|a| !a.terminal())
-            .map(|a| (a.clone(), false))
-            .chain(moving)
+        let mut all: Vec<_> = keep.iter().filter(|a| !a.terminal()).map(|a| (a.clone(), false)).chain(moving).collect();
+        if promoted {
+            all.sort_by_key(|(a, _)| older(a));
+        }
+        let mut order: Vec<_> = all
+            .into_iter()
             .map(|(a, moving)| {
                 let twice = !seen.insert(a.index());
-                (std::cmp::Reverse((moving && a.index() as usize >= count, twice, a.index(), moving)), a)
+                (std::cmp::Reverse((moving && a.index() as usize >= count, promoted && older(&a), twice, a.index(), moving)), a)
             })
             .collect();
         order.sort_by(|(x, a), (y, b)| x.cmp(y).then(a.id.cmp(&b.id)));
@@ -638,9 +624,7 @@ impl Reconciler<'_> {
 
     /// Slots of remote tasks whose instance lives, or may.
     fn living_slots(&self, group: &TaskGroup) -> BTreeSet<u32> {
-        let records = self.state.remote_tasks_by_job(&self.job.key());
-        let live = |r: &&Arc<model::RemoteTask>| r.slot.group == group.name && !r.observed.ended() && r.slot.index < group.count();
-        records.filter(live).map(|r| r.slot.index).collect()
+        canary::living(self.state, self.job, group)
     }
 
     /// Which of the kept ones the newest version replaces, and which it changes in place.
@@ -686,62 +670,6 @@ impl Reconciler<'_> {
         }
         destructive.sort_by_key(|a| (a.index(), a.id));
         (destructive, in_place)
-    }
-
-    fn rolling(&self, group: &TaskGroup) -> Option<model::policy::Update> {
-        let update = group.update.as_ref().or(self.job.update.as_ref())?;
-        (self.job.kind == job_type::SERVICE && update.max_parallel() > 0).then(|| update.clone())
-    }
-
-    fn make_deployment(&mut self, group: &TaskGroup, updating: bool, had_running: bool, ids: &mut Ids) {
-        let Some(update) = self.rolling(group) else { return };
-        if self.deployment.is_some() || group.count() == 0 || (had_running && !updating) {
-            return;
-        }
-        let job = self.job;
-        let d = self.new_deployment.get_or_insert_with(|| Deployment {
-            id: DeploymentId(ids.uuid()),
-            namespace: job.namespace.clone(),
-            job_id: job.id.clone(),
-            job_version: job.version,
-            job_modify_index: job.modify_index,
-            job_spec_modify_index: job.job_modify_index,
-            job_create_index: job.create_index,
-            status: DeploymentStatus::Running,
-            status_description: "Deployment is running".into(),
-            eval_priority: self.eval.priority,
-            ..Deployment::default()
-        });
-        d.groups.insert(
-            group.name.clone(),
-            DeploymentGroup {
-                auto_revert: update.auto_revert(),
-                auto_promote: update.auto_promote(),
-                progress_deadline: update.progress_deadline(),
-                desired_total: i32::try_from(group.count()).unwrap_or(i32::MAX),
-                ..DeploymentGroup::default()
-            },
-        );
-    }
-
-    /// How many allocations may be replaced now.
-    fn limit(&self, group: &TaskGroup, keep: &[Arc<Allocation>], destructive: usize) -> usize {
-        let Some(update) = self.rolling(group) else { return destructive };
-        let max = usize::try_from(update.max_parallel()).unwrap_or(1);
-        let Some(d) = &self.deployment else { return max };
-        if d.status != DeploymentStatus::Running {
-            return 0;
-        }
-        let mut open = max;
-        for a in keep.iter().filter(|a| a.deployment_id == d.id) {
-            match a.healthy() {
-                // Something is wrong with the new version: no more of it.
-                Some(false) => return 0,
-                Some(true) => {}
-                None => open = open.saturating_sub(1),
-            }
-        }
-        open
     }
 }
 

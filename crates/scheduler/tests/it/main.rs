@@ -1,5 +1,6 @@
 //! The scheduler through its public functions: clusters and plans as short text.
 
+mod canaries;
 mod disconnect;
 mod feasibility;
 mod properties;

@@ -342,11 +342,6 @@ fn what_is_not_supported_is_refused_by_name() {
     let eval = w.eval();
     let e = scheduler::schedule(&w.state, &eval, 0, 0).expect_err("not yet");
     assert!(e.to_string().contains("\"system\""), "{e}");
-    let mut job = rolling(service(1), 1);
-    job.task_groups[0].update.as_mut().expect("set").canary = Some(1);
-    w.register(&job);
-    let e = scheduler::schedule(&w.state, &eval, 0, 0).expect_err("not yet");
-    assert!(e.to_string().contains("canaries"), "{e}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Commands on deployments: hold, fail, set health by hand.
+//! Commands on deployments: hold, promote, fail, set health by hand.
 
 use model::{AllocId, DeploymentId, DeploymentStatus, plan::DeploymentUpdate};
 use state::{Batch, Change, State};
 
 use crate::{
     commit::{Decided, Stamp},
-    deployments::eval,
+    deployments::{eval, fail, not_ready},
     error::{Kind, ServerError},
     handle::ServerHandle,
     requests::{DeploymentChanged, SetHealth},
@@ -53,7 +53,7 @@ impl ServerHandle {
             .await
     }
 
-    /// Fails a deployment.
+    /// Fails a deployment; its job returns to the last stable version when it says so.
     ///
     /// # Errors
     /// When there is no such deployment or it has ended.
@@ -62,20 +62,41 @@ impl ServerHandle {
             .queue()
             .commit(move |state, stamp| {
                 let d = active(state, id, "fail")?;
-                let update =
-                    DeploymentUpdate { id, status: DeploymentStatus::Failed, description: "Deployment marked as failed".to_owned() };
-                Ok(changed(state, d, Change::DeploymentStatus(update).into(), true, stamp))
+                let mut batch = Batch::default();
+                let reverted = fail(state, d, "Deployment marked as failed", &mut batch);
+                let mut decided = changed(state, d, batch, true, stamp);
+                decided.answer.reverted_job_version = reverted;
+                Ok(decided)
             })
             .await
     }
 
-    /// Promotes canaries: refused, canaries come with a later release.
+    /// Promotes the canaries of these groups, or of all: from now on they are rolled out like any version.
     ///
     /// # Errors
-    /// Always; which one says whether the deployment exists and can still change.
-    pub async fn promote_deployment(&self, id: DeploymentId) -> Result<DeploymentChanged, ServerError> {
-        active(&self.snapshot(), id, "promote")?;
-        Err(ServerError::Conflict("no canaries to promote: jobs with canaries are refused by this release".to_owned()))
+    /// When there is no such deployment or group, it has ended, there is nothing to promote, or a canary is not healthy yet.
+    pub async fn promote_deployment(&self, id: DeploymentId, groups: Option<Vec<String>>) -> Result<DeploymentChanged, ServerError> {
+        self.shared
+            .queue()
+            .commit(move |state, stamp| {
+                let d = active(state, id, "promote")?;
+                let unknown = groups.iter().flatten().find(|name| !d.groups.contains_key(name.as_str()));
+                if let Some(name) = unknown {
+                    return Err(ServerError::InvalidArgument(format!("deployment {id} has no task group {name:?}")));
+                }
+                let named = |name: &str| groups.as_ref().is_none_or(|groups| groups.iter().any(|g| g == name));
+                let waiting: Vec<_> = d.groups.iter().filter(|(name, g)| named(name) && g.desired_canaries > 0 && !g.promoted).collect();
+                if waiting.is_empty() {
+                    return Err(ServerError::Conflict("no canaries to promote".to_owned()));
+                }
+                let missing: Vec<String> = waiting.iter().filter_map(|(name, g)| not_ready(state, d, name, g)).collect();
+                if !missing.is_empty() {
+                    return Err(ServerError::Conflict(format!("cannot promote deployment {id}: {}", missing.join("; "))));
+                }
+                let groups = Some(waiting.into_iter().map(|(name, _)| name.clone()).collect());
+                Ok(changed(state, d, Change::DeploymentPromotion { id, groups }.into(), true, stamp))
+            })
+            .await
     }
 
     /// Sets the health of allocations by hand.

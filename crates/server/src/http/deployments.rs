@@ -83,7 +83,11 @@ pub(super) async fn promote(ctx: Ctx) -> Result<Reply, HttpError> {
     }
     same_deployment(&ctx, &request.deployment_id)?;
     let id = ctx.deployment_id("id")?;
-    let change = ctx.server().promote_deployment(id).await?;
+    if request.all != request.groups.is_empty() {
+        return Err(HttpError::bad_request("either All or Groups must be specified, and not both"));
+    }
+    let groups = (!request.all).then_some(request.groups);
+    let change = ctx.server().promote_deployment(id, groups).await?;
     changed(&ctx, &change)
 }
 

@@ -133,10 +133,10 @@ async fn versions_conditions_and_refusals() {
     let mut nowhere = job("nowhere", 1);
     nowhere.namespace = "missing".into();
     assert_eq!(class(register(nowhere, None).await), ErrorClass::Invalid);
-    let mut canary = job("canary", 1);
-    canary.task_groups[0].update.get_or_insert_default().canary = Some(1);
-    let error = register(canary, None).await.unwrap_err();
-    assert!(error.to_string().contains("canar"), "{error}");
+    let mut periodic = job("periodic", 1);
+    periodic.multiregion = Some(serde_json::json!({}));
+    let error = register(periodic, None).await.unwrap_err();
+    assert!(error.to_string().contains("multiregion"), "{error}");
     assert_eq!(class(s.evaluate_job(key("missing"), false).await), ErrorClass::NotFound);
 }
 
@@ -227,7 +227,7 @@ async fn health_is_set_and_deployments_are_held_by_hand() {
     s.pause_deployment(d, true).await.unwrap();
     assert_eq!(s.snapshot().deployment(d).unwrap().status, DeploymentStatus::Paused);
     s.pause_deployment(d, false).await.unwrap();
-    assert_eq!(s.promote_deployment(d).await.unwrap_err().class(), ErrorClass::Conflict);
+    assert_eq!(s.promote_deployment(d, None).await.unwrap_err().class(), ErrorClass::Conflict);
     s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![alloc], unhealthy: vec![] }).await.unwrap();
     until(s, "the deployment is successful", |state| state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
 }

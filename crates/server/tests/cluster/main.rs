@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "measurements, and how fake sessions ended, for whoever reads a failed test")]
 
+mod canaries;
 mod disconnect;
 mod durability;
 mod fake;

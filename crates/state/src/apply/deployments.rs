@@ -78,6 +78,30 @@ impl Applier<'_> {
         }
     }
 
+    pub(super) fn promote(&mut self, id: DeploymentId, groups: Option<&[Arc<str>]>) {
+        let Some(before) = self.state.deployments.get(&id) else { return };
+        let mut d = Deployment::clone(before);
+        let named = |name: &Arc<str>| groups.is_none_or(|groups| groups.contains(name));
+        for (_, g) in d.groups.iter_mut().filter(|(name, g)| named(name) && g.desired_canaries > 0) {
+            g.promoted = true;
+            if g.progress_deadline.nanos() > 0 {
+                progress_until(g, self.now + g.progress_deadline.nanos());
+            }
+        }
+        self.put_deployment(d, Cause::DeploymentPromotion);
+        let canary = |a: &&Arc<Allocation>| named(&a.task_group) && a.deployment_status.as_ref().is_some_and(|s| s.canary);
+        let canaries: Vec<Allocation> = self.state.allocs_by_deployment(id).filter(canary).map(|a| Allocation::clone(a)).collect();
+        for mut a in canaries {
+            let own = a.deployment_status.get_or_insert_default();
+            own.canary = false;
+            own.modify_index = self.index;
+            // Their nodes are told: what is registered of a canary may be something else.
+            a.alloc_modify_index = self.index;
+            a.modify_time = self.now;
+            self.put_alloc(a, Cause::DeploymentPromotion);
+        }
+    }
+
     pub(super) fn deployment_progress(&mut self, id: DeploymentId, at: TimestampNs) {
         let Some(before) = self.state.deployments.get(&id) else { return };
         let mut d = Deployment::clone(before);

@@ -1,0 +1,97 @@
+//! Canaries of remote tasks: an instance beside those that run needs a slot of its own.
+//!
+//! A canary of local tasks has the name of an allocation that it may replace, and both exist for a while. A slot of a remote task has one live
+//! instance, so a canary takes the lowest index that is free, which may lie beyond the count, and keeps it when it is promoted. Which slots a job
+//! wants is therefore not a matter of the index alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use model::{
+    DesiredRemote,
+    alloc::Allocation,
+    ids::SlotKey,
+    job::{Job, TaskGroup},
+};
+use state::State;
+
+/// Placed as a canary and not promoted.
+pub(crate) fn is_canary(a: &Allocation) -> bool {
+    a.deployment_status.as_ref().is_some_and(|d| d.canary)
+}
+
+/// The canaries that a new version of the group begins with.
+pub(crate) fn wanted(group: &TaskGroup) -> usize {
+    group.update.as_ref().map_or(0, |u| usize::try_from(u.canary()).unwrap_or(0))
+}
+
+/// The slots that a job's groups with canaries want.
+pub struct Coverage<'a> {
+    state: &'a State,
+    job: &'a Job,
+    /// By group: the slots that exist, and those of them that are among the count.
+    groups: BTreeMap<Arc<str>, (BTreeSet<u32>, BTreeSet<u32>)>,
+}
+
+impl<'a> Coverage<'a> {
+    /// Looks at the job once.
+    #[must_use]
+    pub fn of(state: &'a State, job: &'a Job) -> Self {
+        let key = job.key();
+        let mut groups = BTreeMap::new();
+        for group in job.task_groups.iter().filter(|g| wanted(g) > 0) {
+            let allocs = state.allocs_by_job(&key).filter(|a| a.task_group == group.name && !a.terminal());
+            let live: BTreeSet<u32> = allocs.filter(|a| !is_canary(a)).map(|a| a.index()).collect();
+            let records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name);
+            let records = records.filter(|r| !r.observed.ended() && r.desired == DesiredRemote::Run && !canary_s(state, &r.slot));
+            let mut slots: BTreeMap<u32, u64> = live.iter().map(|i| (*i, 0)).collect();
+            for r in records {
+                let version = slots.entry(r.slot.index).or_default();
+                *version = (*version).max(r.job_version);
+            }
+            // Newer ones come first, then those that somebody manages: what is beyond the count is what an update has made superfluous.
+            let mut order: Vec<u32> = slots.keys().copied().collect();
+            order.sort_by_key(|i| (std::cmp::Reverse(slots[i]), !live.contains(i), *i));
+            order.truncate(group.count() as usize);
+            groups.insert(group.name.clone(), (slots.into_keys().collect(), order.into_iter().collect()));
+        }
+        Self { state, job, groups }
+    }
+
+    /// Does the job want the slot? None: its index alone says so. The error is the reason for a tombstone.
+    #[must_use]
+    pub fn covers(&self, slot: &SlotKey) -> Option<Result<(), String>> {
+        if let Some(a) = canary_of(self.state, slot) {
+            let d = self.state.deployment(a.deployment_id);
+            let goes_on = d.is_some_and(|d| d.status.active() && d.job_version == self.job.version);
+            return Some(if goes_on { Ok(()) } else { Err("its canary was given up".to_owned()) });
+        }
+        let (existing, wanted) = self.groups.get(&slot.group)?;
+        if wanted.contains(&slot.index) {
+            Some(Ok(()))
+        } else if existing.contains(&slot.index) {
+            Some(Err(format!("group {:?} has its {} instances in other slots", &*slot.group, wanted.len())))
+        } else {
+            None
+        }
+    }
+}
+
+/// The canary that the slot's record has served last.
+fn canary_of<'a>(state: &'a State, slot: &SlotKey) -> Option<&'a Arc<Allocation>> {
+    state.alloc(state.remote_task(slot)?.alloc_id).filter(|a| is_canary(a))
+}
+
+fn canary_s(state: &State, slot: &SlotKey) -> bool {
+    canary_of(state, slot).is_some()
+}
+
+/// Slots of the group whose instance lives, or may, and is wanted; canaries are not among them.
+pub(crate) fn living(state: &State, job: &Job, group: &TaskGroup) -> BTreeSet<u32> {
+    let coverage = Coverage::of(state, job);
+    let records = state.remote_tasks_by_job(&job.key()).filter(|r| r.slot.group == group.name && !r.observed.ended());
+    let records = records.filter(|r| !canary_s(state, &r.slot));
+    records.filter(|r| coverage.covers(&r.slot).map_or(r.slot.index < group.count(), |c| c.is_ok())).map(|r| r.slot.index).collect()
+}

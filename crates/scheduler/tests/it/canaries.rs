@@ -1,0 +1,256 @@
+//! Canaries: what is placed beside the old version, and what becomes of it.
+
+use std::sync::Arc;
+
+use model::{
+    Allocation, ClientStatus, DeploymentStatus, Job, Observed, RemoteTask, SlotKey,
+    plan::DeploymentUpdate,
+    remote::{Manager, RemoteHandle},
+};
+use scheduler::Coverage;
+use state::Change;
+
+use crate::world::{World, key, node_id, rolling, service};
+
+fn with_canaries(count: i32, canaries: i32) -> Job {
+    let mut job = rolling(service(count), 1);
+    job.task_groups[0].update.as_mut().expect("set").canary = Some(canaries);
+    job
+}
+
+fn changed(job: &Job) -> Job {
+    let mut job = job.clone();
+    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
+    job
+}
+
+impl World {
+    fn deployment(&self) -> Arc<model::Deployment> {
+        self.state.latest_deployment(&key()).expect("there is one").clone()
+    }
+
+    fn promote(&mut self) {
+        let id = self.deployment().id;
+        self.apply(vec![Change::DeploymentPromotion { id, groups: None }]);
+    }
+
+    fn end(&mut self, status: DeploymentStatus) {
+        let id = self.deployment().id;
+        self.apply(vec![Change::DeploymentStatus(DeploymentUpdate { id, status, description: String::new() })]);
+    }
+
+    fn canaries(&self) -> Vec<Arc<Allocation>> {
+        self.live().into_iter().filter(|a| a.deployment_status.as_ref().is_some_and(|d| d.canary)).collect()
+    }
+
+    /// Until nothing is left to do.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            self.all_healthy();
+            if self.run().plan.is_no_op() {
+                return;
+            }
+        }
+        panic!("it goes on and on: {}", self.show());
+    }
+
+    /// What the servers do about slots.
+    fn manage(&mut self) {
+        for a in self.live() {
+            let slot =
+                SlotKey { namespace: "default".into(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+            let mut r =
+                self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
+            (r.provider, r.driver, r.job_version) = ("a".into(), "ecs".into(), a.job_version);
+            r.handle = Some(RemoteHandle { schema: 1, data: vec![1] });
+            r.observed = Observed::Running;
+            r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
+            r.alloc_id = a.id;
+            self.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+        }
+    }
+
+    /// The slots that the job does not want, of those whose instance lives.
+    fn uncovered(&self) -> Vec<u32> {
+        let job = self.state.job(&key()).expect("registered").clone();
+        let coverage = Coverage::of(&self.state, &job);
+        let count = job.task_groups[0].count();
+        let records = self.state.remote_tasks_by_job(&key()).filter(|r| !r.observed.ended());
+        records.filter(|r| !coverage.covers(&r.slot).map_or(r.slot.index < count, |c| c.is_ok())).map(|r| r.slot.index).collect()
+    }
+}
+
+#[test]
+fn a_version_is_tried_beside_the_old_one_and_rolled_out_after_its_promotion() {
+    let mut w = World::new("n1\nn2\nn3");
+    let job = with_canaries(3, 1);
+    w.submit(&job);
+    assert!(w.canaries().is_empty(), "nothing to compare the first version with");
+    w.settle();
+    let d = w.submit(&changed(&job));
+    assert_eq!((d.annotations["g"].canary, d.annotations["g"].destructive_update, d.plan.stops.len()), (1, 0, 0));
+    assert_eq!(w.canaries()[0].name.to_string(), "web.g[0]", "beside the one of the same name");
+    let deployment = w.deployment();
+    let g = &deployment.groups["g"];
+    assert_eq!((g.desired_canaries, g.promoted, g.placed_canaries.len(), g.desired_total), (1, false, 1, 3));
+    w.settle();
+    assert_eq!(w.show().matches(":v0").count(), 3, "healthy canaries wait for their promotion: {}", w.show());
+    w.promote();
+    assert!(w.canaries().is_empty(), "they are like any other now");
+    w.run();
+    assert_eq!(w.show().matches(":v0").count(), 1, "its old name goes, and the first step is made: {}", w.show());
+    w.settle();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(w.deployment().status, DeploymentStatus::Successful);
+}
+
+#[test]
+fn as_many_canaries_as_allocations_are_blue_and_green() {
+    let mut w = World::new("n1\nn2\nn3");
+    let job = with_canaries(2, 2);
+    w.submit(&job);
+    w.settle();
+    w.submit(&changed(&job));
+    w.settle();
+    assert_eq!(w.live().len(), 4);
+    w.promote();
+    w.run();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 1), (1, 1)]);
+}
+
+#[test]
+fn canaries_of_a_version_that_was_given_up_are_stopped() {
+    for end in [Some(DeploymentStatus::Failed), None] {
+        let mut w = World::new("n1\nn2\nn3");
+        let job = with_canaries(2, 1);
+        w.submit(&job);
+        w.settle();
+        w.submit(&changed(&job));
+        match end {
+            Some(status) => {
+                w.end(status);
+                w.run();
+            }
+            // Back to what it was.
+            None => drop(w.submit(&job)),
+        }
+        w.all_healthy();
+        w.run();
+        let live = w.live();
+        assert_eq!(live.len(), 2, "{end:?}: {}", w.show());
+        assert!(live.iter().all(|a| a.job.as_ref().is_some_and(|j| j.task_groups[0].tasks[0].env.is_empty())));
+    }
+}
+
+#[test]
+fn while_canaries_are_tried_everything_else_stays_as_it_was() {
+    let mut w = World::new("n1\nn2\nn3");
+    let job = with_canaries(3, 1);
+    w.submit(&job);
+    w.settle();
+    w.submit(&changed(&job));
+    w.all_healthy();
+    // An old one is lost, and is replaced by its own version; so is one of a draining node.
+    let canary_at = w.canaries()[0].node_name.to_string();
+    let other = w.live().iter().map(|a| a.node_name.to_string()).find(|n| *n != canary_at).expect("spread out");
+    w.node("n4");
+    w.down(&other);
+    w.run();
+    assert_eq!((w.show().matches(":v0").count(), w.canaries().len()), (3, 1), "{}", w.show());
+    assert!(w.run().plan.is_no_op());
+    // The canary's node is lost: another canary, nothing else.
+    w.down(&canary_at);
+    w.run();
+    assert_eq!((w.show().matches(":v0").count(), w.canaries().len()), (3, 1), "{}", w.show());
+    assert_eq!(w.canaries()[0].job_version, 1);
+    assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
+    let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
+    let mut w = World::new(&line("n1"));
+    let mut job = with_canaries(2, 1);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.manage();
+    w.settle();
+    w.submit(&changed(&job));
+    w.manage();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)]);
+    assert_eq!(w.uncovered(), [0_u32; 0]);
+    // Lost without room: everything is waited for, in its own version.
+    w.down("n1");
+    w.run();
+    assert_eq!((w.show().as_str(), w.uncovered().len()), ("", 0));
+    w.node(&line("n2"));
+    w.run();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
+    assert_eq!(w.canaries().iter().map(|a| a.index()).collect::<Vec<_>>(), [2]);
+    w.manage();
+    // The same by a drain.
+    w.node(&line("n3"));
+    w.drain("n2");
+    w.run();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), [(0, 0), (1, 0), (2, 1)], "{}", w.show());
+    assert!(w.live().iter().all(|a| a.node_id == node_id("n3")));
+    assert_eq!(w.canaries().iter().map(|a| a.index()).collect::<Vec<_>>(), [2]);
+    w.manage();
+    w.all_healthy();
+    // Promoted, it stays where it is; one of the old ones goes.
+    w.promote();
+    w.run();
+    w.manage();
+    w.settle();
+    let live: Vec<_> = w.live().iter().map(|a| (a.index(), a.job_version)).collect();
+    assert!(live.len() == 2 && live.contains(&(2, 1)) && live.iter().all(|(_, v)| *v == 1), "{live:?}");
+    assert_eq!(w.uncovered().len(), 1, "the one that has gone");
+    assert_eq!(w.deployment().status, DeploymentStatus::Successful);
+    // Later the slots are what they are, also while nobody manages them.
+    let gone = w.uncovered()[0];
+    let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: gone, task: "t".into() };
+    w.apply(vec![Change::DeleteRemoteTask(slot)]);
+    w.manage();
+    w.down("n3");
+    w.run();
+    assert_eq!(w.uncovered(), [0_u32; 0]);
+    w.node(&line("n4"));
+    w.run();
+    assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), live);
+}
+
+#[test]
+fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    let mut job = with_canaries(1, 1);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.manage();
+    w.settle();
+    w.submit(&changed(&job));
+    w.manage();
+    w.end(DeploymentStatus::Failed);
+    assert_eq!(w.uncovered(), [1]);
+    w.run();
+    assert_eq!(w.show(), "0:n1:v0");
+    assert_eq!(w.uncovered(), [1]);
+}
+
+#[test]
+fn a_failed_canary_is_not_tried_again_by_itself() {
+    let mut w = World::new("n1\nn2");
+    let job = with_canaries(1, 1);
+    w.submit(&job);
+    w.settle();
+    w.submit(&changed(&job));
+    let canary = w.canaries()[0].id;
+    w.report(canary, ClientStatus::Failed, Some(false));
+    w.now += 7200 * crate::world::S;
+    assert!(w.run().plan.is_no_op());
+    w.end(DeploymentStatus::Failed);
+    w.run();
+    assert_eq!(w.show().matches(":v0").count(), 1, "{}", w.show());
+    w.now += 7200 * crate::world::S;
+    w.run();
+    assert_eq!(w.live().len(), 1);
+}
