@@ -26,11 +26,6 @@ const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
     Refused {
-        feature: "type = \"system\"",
-        reason: "system jobs are not scheduled yet; use a service job with distinct_hosts",
-        used: |j| j.kind == job_type::SYSTEM,
-    },
-    Refused {
         feature: "type = \"sysbatch\"",
         reason: "sysbatch jobs are not scheduled yet; use a batch job with distinct_hosts",
         used: |j| j.kind == job_type::SYSBATCH,

@@ -339,8 +339,8 @@ fn check_disconnect(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     if g.disconnect.is_none() && !older {
         return;
     }
-    let runs_once_anywhere = [job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str());
-    e.when(!runs_once_anywhere && (g.disconnect.is_some() || prevents || g.max_client_disconnect.is_some()), || {
+    let reschedules = [job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str());
+    e.when(!reschedules && (g.disconnect.is_some() || prevents || g.max_client_disconnect.is_some()), || {
         format!("Job type \"{}\" does not allow disconnect block", job.kind)
     });
     let of = |d: fn(&Disconnect) -> Option<GoDuration>| g.disconnect.as_ref().and_then(d);

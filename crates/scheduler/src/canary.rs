@@ -2,7 +2,7 @@
 //!
 //! A canary of local tasks has the name of an allocation that it may replace, and both exist for a while. A slot of a remote task has one live
 //! instance, so a canary takes the lowest index that is free, which may lie beyond the count, and keeps it when it is promoted. Which slots a job
-//! wants is therefore not a matter of the index alone.
+//! wants is therefore not a matter of the index alone. The same holds for system jobs: their slots are one for each provider.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use model::{
     DesiredRemote,
     alloc::Allocation,
     ids::SlotKey,
-    job::{Job, TaskGroup},
+    job::{Job, TaskGroup, job_type},
 };
 use state::State;
 
@@ -41,6 +41,12 @@ impl<'a> Coverage<'a> {
     pub fn of(state: &'a State, job: &'a Job) -> Self {
         let key = job.key();
         let mut groups = BTreeMap::new();
+        if job.kind == job_type::SYSTEM {
+            for group in job.task_groups.iter().filter(|g| g.count() > 0) {
+                groups.insert(group.name.clone(), one_for_each_provider(state, job, group));
+            }
+            return Self { state, job, groups };
+        }
         for group in job.task_groups.iter().filter(|g| wanted(g) > 0) {
             let allocs = state.allocs_by_job(&key).filter(|a| a.task_group == group.name && !a.terminal());
             let live: BTreeSet<u32> = allocs.filter(|a| !is_canary(a)).map(|a| a.index()).collect();
@@ -77,6 +83,26 @@ impl<'a> Coverage<'a> {
             None
         }
     }
+}
+
+/// Slots of a system job's group that exist, and of those that share a provider the one that stays.
+fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    let key = job.key();
+    let live: BTreeSet<u32> =
+        state.allocs_by_job(&key).filter(|a| a.task_group == group.name && !a.terminal()).map(|a| a.index()).collect();
+    let mut slots: BTreeMap<u32, BTreeSet<(&Arc<str>, &str)>> = BTreeMap::new();
+    let records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name);
+    for r in records.filter(|r| !r.observed.ended() && r.desired == DesiredRemote::Run) {
+        slots.entry(r.slot.index).or_default().insert((&r.slot.task, &r.provider));
+    }
+    let mut order: Vec<u32> = slots.keys().copied().collect();
+    order.sort_by_key(|i| (!live.contains(i), *i));
+    let mut served = BTreeSet::new();
+    // What has no provider yet is about to get one.
+    let mut first =
+        |i: &u32| slots[i].iter().fold(false, |first, (task, provider)| provider.is_empty() || served.insert((*task, *provider)) || first);
+    let wanted = order.into_iter().filter(|i| first(i)).collect();
+    (slots.keys().copied().collect(), wanted)
 }
 
 /// The canary that the slot's record has served last.

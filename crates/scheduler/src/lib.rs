@@ -23,6 +23,7 @@ mod remote;
 pub mod reschedule;
 mod rules;
 mod spread;
+mod system;
 mod target;
 mod verify;
 mod version;
@@ -36,6 +37,7 @@ use model::{
     plan::{Decision, Plan},
 };
 use state::State;
+pub use system::mixed_groups;
 pub use verify::{Verified, verify_plan};
 pub use version::{VersionConstraint, VersionRules};
 
@@ -43,7 +45,7 @@ pub use version::{VersionConstraint, VersionRules};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
     /// Jobs of that kind are not scheduled here.
-    #[error("cannot schedule job {job}: jobs of type {kind:?} are not supported yet (service and batch are)")]
+    #[error("cannot schedule job {job}: jobs of type {kind:?} are not supported yet (service, batch and system are)")]
     UnsupportedKind {
         /// Job.
         job: JobKey,
@@ -59,13 +61,14 @@ pub enum SchedulerError {
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
-    if let Some(job) = job.as_ref().filter(|j| !j.stop) {
-        if ![job_type::SERVICE, job_type::BATCH].contains(&job.kind.as_str()) {
-            return Err(SchedulerError::UnsupportedKind { job: key, kind: job.kind.clone() });
-        }
+    let scheduled = [job_type::SERVICE, job_type::BATCH, job_type::SYSTEM];
+    if let Some(job) = job.as_ref().filter(|j| !j.stop && !scheduled.contains(&j.kind.as_str())) {
+        return Err(SchedulerError::UnsupportedKind { job: key, kind: job.kind.clone() });
     }
     let mut ids = ids::Ids::new(seed, eval.id.0);
-    let wanted = reconcile::reconcile(state, job.as_ref(), eval, now, &mut ids);
+    let system = job.as_ref().map_or(&*eval.kind, |j| &*j.kind) == job_type::SYSTEM;
+    let compare = if system { system::reconcile } else { reconcile::reconcile };
+    let wanted = compare(state, job.as_ref(), eval, now, &mut ids);
     let mut decision = Decision {
         plan: Plan {
             eval_id: eval.id,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{EvalStatus, Evaluation, JobKey, Node, NodeId, NodeStatus, Trigger, node::NodeEvent};
+use model::{EvalStatus, Evaluation, JobKey, Node, NodeId, NodeStatus, Trigger, job::job_type, node::NodeEvent};
 use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
 
 use crate::{
@@ -52,6 +52,28 @@ pub(crate) fn evals_for(state: &State, node: NodeId, trigger: Trigger, stamp: St
     evals.into_values().collect()
 }
 
+/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already.
+pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
+    let jobs = state.jobs().filter(|job| job.kind == job_type::SYSTEM && !job.stopped());
+    let new = jobs.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
+    new.map(|job| Evaluation {
+        id: new_id(),
+        namespace: job.namespace.clone(),
+        priority: job.priority,
+        kind: job.kind.clone(),
+        trigger: Trigger::NodeUpdate,
+        job_id: job.id.clone(),
+        job_modify_index: job.modify_index,
+        node_id: node,
+        node_modify_index: stamp.index,
+        status: EvalStatus::Pending,
+        create_time: stamp.now,
+        modify_time: stamp.now,
+        ..Evaluation::default()
+    })
+    .collect()
+}
+
 /// A node says hello: it is registered, its facts are brought up to date, and it is ready.
 pub(crate) async fn register(shared: &Arc<Shared>, node: Node) -> Result<(), ServerError> {
     shared
@@ -76,11 +98,18 @@ pub(crate) async fn register(shared: &Arc<Shared>, node: Node) -> Result<(), Ser
 
 /// A node's facts have changed.
 pub(crate) fn update(shared: &Arc<Shared>, mut node: Node) -> impl Future<Output = Result<(), ServerError>> + Send + 'static {
-    let stored = shared.queue().queue_commit(move |state, _| {
+    let stored = shared.queue().queue_commit(move |state, stamp| {
         let known = state.node(node.id).ok_or_else(|| ServerError::not_found(Kind::Node, node.id))?;
         node.secret_id.clone_from(&known.secret_id);
         let mut batch = Batch::default();
+        let id = node.id;
         update_facts(state, node, &mut batch)?;
+        if !batch.is_empty() {
+            let evals = system_evals(state, id, &[], stamp);
+            if !evals.is_empty() {
+                batch.push(Change::UpsertEvals(evals));
+            }
+        }
         Ok(Decided { batch, answer: () })
     });
     async move { stored.await.map_err(|_| ServerError::ShuttingDown)? }
@@ -135,7 +164,8 @@ fn make_ready(state: &State, id: NodeId, stamp: Stamp, batch: &mut Batch) {
         Some(_) => Some(event("Node re-registered", "Cluster", stamp)),
     };
     batch.push(Change::NodeStatus { id, status: NodeStatus::Ready, description: "the node holds a lease".to_owned(), event });
-    let evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
+    let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
+    evals.extend(system_evals(state, id, &evals, stamp));
     if !evals.is_empty() {
         batch.push(Change::UpsertEvals(evals));
     }

@@ -87,6 +87,15 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
             ));
         }
     }
+    if job.kind == model::job::job_type::SYSTEM {
+        lines.extend(scheduler::mixed_groups(state, job).map(|group| {
+            format!(
+                "group {:?} is not placed on nodes where some of its tasks run on the node and others elsewhere: a system job has one \
+                 allocation on each node, or one at each provider; make two groups of it",
+                group.name
+            )
+        }));
+    }
     for node in state.nodes().filter(|node| node.status == NodeStatus::Ready) {
         for (driver, tasks) in &tasks {
             let Some(provider) = node.drivers.get(*driver).filter(|d| d.healthy).and_then(|d| d.remote.as_ref()) else { continue };

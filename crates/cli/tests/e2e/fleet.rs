@@ -347,6 +347,45 @@ fn a20_a_canary_is_adopted_and_its_health_window_goes_on_until_it_is_promoted() 
 }
 
 #[test]
+fn a28_a_system_job_of_remote_tasks_goes_from_manager_to_manager() {
+    let mut fleet = Fleet::start(&["a", "b"]);
+    let mut agent = mock_job("agent", 1);
+    agent["Job"]["Type"] = json!("system");
+    fleet.server.put("/v1/jobs", &agent);
+    let slot = "default/agent.g[0]/t";
+    let first = fleet.managed(slot, &[]);
+    let (old, other) = if first["ManagerName"] == "a" { ("a", "b") } else { ("b", "a") };
+    // A drain, then the loss of the next one, then a node that is new.
+    fleet.server.cli_ok(&["node", "drain", "-enable", "-yes", "-detach", &text(&first["Manager"]["NodeID"])]);
+    let second = fleet.managed(slot, &[old]);
+    assert_eq!(second["ManagerName"], other);
+    until("the drain to end", || {
+        let nodes = fleet.server.get("/v1/nodes")?;
+        nodes.as_array()?.iter().any(|n| n["Name"] == old && n["Drain"] == false).then_some(())
+    });
+    fleet.kill(other);
+    until("it to be unmanaged", || fleet.record(slot).filter(|r| r["Unmanaged"] == true));
+    let at = |part: &str| fleet.dir.path().join(part);
+    let c = join(&fleet.server, "c", &at("provider"), &at("runtime"), "");
+    fleet.nodes.insert("c".to_owned(), c);
+    let third = fleet.managed(slot, &[old, other]);
+    assert_eq!(third["IncarnationID"], first["IncarnationID"], "the same instance all the way");
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0));
+    // A node of another provider brings an instance there.
+    let elsewhere = fleet.dir.path().join("elsewhere");
+    let far = FakeProvider::open(&elsewhere).expect("a provider");
+    let d = join(&fleet.server, "d", &elsewhere, &fleet.dir.path().join("runtime-d"), "");
+    fleet.nodes.insert("d".to_owned(), d);
+    until("an instance there", || (far.live().expect("reads").len() == 1).then_some(()));
+    assert_eq!(fleet.provider.live().expect("reads").len(), 1);
+    fleet.server.cli_ok(&["job", "stop", "agent"]);
+    until("no orphan", || (fleet.provider.live().expect("reads").is_empty() && far.live().expect("reads").is_empty()).then_some(()));
+    until("no record", || fleet.record(slot).is_none().then_some(()));
+    assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 1));
+    fleet.at_most_one();
+}
+
+#[test]
 fn a11_a_manager_that_is_cut_off_lets_go_and_comes_back_to_nothing() {
     let mut fleet = Fleet::start(&["a", "b"]);
     fleet.server.put("/v1/jobs", &mock_job("far", 3));

@@ -173,7 +173,6 @@ fn mistakes_by_name() {
 fn refused_features_are_refused_by_name() {
     let none = || json!({});
     let jobs = vec![
-        small(json!({"Type": "system"}), none(), none()),
         small(json!({"Type": "sysbatch"}), none(), none()),
         small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
         small(json!({"ParameterizedJob": {}}), none(), none()),

@@ -438,7 +438,7 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
             Default::default()
         };
         let preferred = r.previous.as_ref().filter(|_| self.sticky).and_then(|p| self.overlay.fleet.slot(p.node_id));
-        let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some();
+        let special = !needs.is_empty() || !r.penalty.is_empty() || preferred.is_some() || r.among.is_some();
         if !special && self.exhausted {
             return None;
         }
@@ -451,7 +451,9 @@ impl<'a, 'o> GroupPlacer<'a, 'o> {
                 let pools = self.pools.as_ref().filter(|_| !adopting);
                 let allowed = |c: &Candidate| {
                     let node = self.node(c.slot);
-                    needs.iter().all(|n| n.met_by(node).is_ok()) && pools.is_none_or(|p| p.fits(&self.feasible(c.slot).0.pool).is_ok())
+                    r.among.as_ref().is_none_or(|among| among.contains(&node.id))
+                        && needs.iter().all(|n| n.met_by(node).is_ok())
+                        && pools.is_none_or(|p| p.fits(&self.feasible(c.slot).0.pool).is_ok())
                 };
                 let stay = preferred.and_then(|s| self.ranking.find(s)).filter(|i| {
                     let c = &self.ranking.candidates[*i];

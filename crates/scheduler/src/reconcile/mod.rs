@@ -84,14 +84,26 @@ pub(crate) struct Request {
     pub(crate) living: bool,
     /// It is placed to try the new version.
     pub(crate) canary: bool,
+    /// Nodes that it may be placed on; None = all.
+    pub(crate) among: Option<Arc<BTreeSet<NodeId>>>,
 }
 
 impl Request {
-    fn new(index: u32) -> Self {
-        Self { index, previous: None, stop: None, release_anyway: false, penalty: Vec::new(), tracker: None, living: false, canary: false }
+    pub(crate) fn new(index: u32) -> Self {
+        Self {
+            index,
+            previous: None,
+            stop: None,
+            release_anyway: false,
+            penalty: Vec::new(),
+            tracker: None,
+            living: false,
+            canary: false,
+            among: None,
+        }
     }
 
-    fn replacing(previous: Arc<Allocation>) -> Self {
+    pub(crate) fn replacing(previous: Arc<Allocation>) -> Self {
         let tracker = previous.reschedule_tracker.clone();
         Self { previous: Some(previous.clone()), tracker, ..Self::new(previous.index()) }
     }
@@ -189,12 +201,12 @@ struct Reconciler<'a> {
     out: Wanted,
 }
 
-fn stop(a: &Allocation, description: &str, client_status: Option<ClientStatus>) -> PlannedStop {
+pub(crate) fn stop(a: &Allocation, description: &str, client_status: Option<ClientStatus>) -> PlannedStop {
     PlannedStop { id: a.id, node_id: a.node_id, description: description.to_owned(), client_status, followup_eval_id: EvalId::NIL }
 }
 
 /// Its node is gone, or does not hold its lease any more.
-fn node_lost(state: &State, node: NodeId) -> bool {
+pub(crate) fn node_lost(state: &State, node: NodeId) -> bool {
     state.node(node).is_none_or(|n| matches!(n.status, NodeStatus::Down | NodeStatus::Disconnected))
 }
 
@@ -242,7 +254,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
     r.out
 }
 
-fn stop_allocs(state: &State, allocs: &[Arc<Allocation>], stops: &mut Vec<PlannedStop>, counts: &mut DesiredUpdates) {
+pub(crate) fn stop_allocs(state: &State, allocs: &[Arc<Allocation>], stops: &mut Vec<PlannedStop>, counts: &mut DesiredUpdates) {
     for a in allocs.iter().filter(|a| !a.client_terminal()) {
         let lost = node_lost(state, a.node_id);
         if lost {
@@ -256,7 +268,7 @@ fn stop_allocs(state: &State, allocs: &[Arc<Allocation>], stops: &mut Vec<Planne
     }
 }
 
-fn stop_job(state: &State, key: &JobKey, allocs: &[Arc<Allocation>]) -> Wanted {
+pub(crate) fn stop_job(state: &State, key: &JobKey, allocs: &[Arc<Allocation>]) -> Wanted {
     let mut out = Wanted::default();
     for a in allocs {
         let counts = out.annotations.entry(a.task_group.clone()).or_default();
@@ -592,8 +604,8 @@ impl Reconciler<'_> {
             return;
         }
         let mut seen = BTreeSet::new();
-        // Promoted canaries take the place of what they were tried for.
-        let promoted = self.active_deployment(&group.name).is_some_and(|d| d.groups[&group.name].promoted);
+        // Promoted canaries take the place of what they were tried for, also when their deployment has ended with that.
+        let promoted = canary::wanted(group) > 0;
         let older = |a: &Allocation| a.job_version < self.job.version;
         let moving = migrate.iter().map(|a| (a.clone(), true));
         let mut all: Vec<_> = keep.iter().filter(|a| !a.terminal()).map(|a| (a.clone(), false)).chain(moving).collect();

@@ -7,5 +7,6 @@ mod properties;
 mod ranking;
 mod reconciling;
 mod remote;
+mod system;
 mod verifying;
 mod world;

@@ -11,7 +11,7 @@ use crate::{
     drainer::last_drain,
     error::{Kind, ServerError},
     handle::ServerHandle,
-    nodes::{evals_for, event},
+    nodes::{evals_for, event, system_evals},
     requests::{DrainNode, NodeChanged},
 };
 
@@ -67,7 +67,8 @@ impl ServerHandle {
                     last_drain: Some(last),
                     event: Some(event(message, "Drain", stamp)),
                 });
-                let evals = evals_for(state, id, if starts { Trigger::NodeDrain } else { Trigger::NodeUpdate }, stamp);
+                let mut evals = evals_for(state, id, if starts { Trigger::NodeDrain } else { Trigger::NodeUpdate }, stamp);
+                evals.extend(system_evals(state, id, &evals, stamp));
                 if !evals.is_empty() {
                     answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
                     answer.eval_create_index = stamp.index;
@@ -103,8 +104,14 @@ impl ServerHandle {
                     Eligibility::Eligible => "Node marked as eligible for scheduling",
                     Eligibility::Ineligible => "Node marked as ineligible for scheduling",
                 };
-                let change = Change::NodeEligibility { id, eligibility, event: Some(event(message, "Cluster", stamp)) };
-                Ok(Decided { batch: change.into(), answer })
+                let mut batch: Batch = Change::NodeEligibility { id, eligibility, event: Some(event(message, "Cluster", stamp)) }.into();
+                let evals = system_evals(state, id, &[], stamp);
+                if eligibility == Eligibility::Eligible && !evals.is_empty() {
+                    answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
+                    answer.eval_create_index = stamp.index;
+                    batch.push(Change::UpsertEvals(evals));
+                }
+                Ok(Decided { batch, answer })
             })
             .await
     }
@@ -165,7 +172,8 @@ impl ServerHandle {
             .queue()
             .commit(move |state, stamp| {
                 let node = state.node(id).ok_or_else(|| ServerError::not_found(Kind::Node, id))?;
-                let evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
+                let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
+                evals.extend(system_evals(state, id, &evals, stamp));
                 let mut answer =
                     NodeChanged { node_modify_index: node.modify_index, index: state.latest_index(), ..NodeChanged::default() };
                 let mut batch = Batch::default();

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use model::{AllocClientUpdate, ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, NodeId, Trigger};
+use model::{AllocClientUpdate, ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, NodeId, Trigger, job::job_type};
 use state::{Batch, Change, State};
 use tokio::sync::oneshot;
 
@@ -76,7 +76,9 @@ fn decide(state: &State, stamp: Stamp, updates: Vec<(NodeId, AllocClientUpdate)>
     for (node, update) in updates {
         // A node speaks for its own allocations only.
         let Some(alloc) = state.alloc(update.id).filter(|alloc| alloc.node_id == node) else { continue };
-        let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed;
+        // A system job has no reschedule policy: what has failed on a node is looked at again when the job or the node changes.
+        let system = alloc.job.as_ref().is_some_and(|job| job.kind == job_type::SYSTEM);
+        let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
         let came_back = alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown;
         if (failed || came_back)
             && alloc.desired_status == DesiredStatus::Run

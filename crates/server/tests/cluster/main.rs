@@ -12,3 +12,4 @@ mod nodes;
 mod remote;
 mod services;
 mod speed;
+mod system;

@@ -1,0 +1,296 @@
+//! System jobs: one allocation on every node that may have one, and of remote tasks one at every provider pool.
+//!
+//! Nodes that the job does not speak of, or whose constraints say no, are passed over without a word; a node that could and has no room is what
+//! people are told about. What is lost with its node is not placed elsewhere; a slot of remote tasks is handed over like every slot.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use model::{
+    alloc::{Allocation, ClientStatus},
+    eval::{EvalStatus, Evaluation, Trigger},
+    ids::{DeploymentId, EvalId, NodeId, TimestampNs},
+    job::{Job, TaskGroup},
+    node::{Node, NodeStatus},
+    plan::DesiredUpdates,
+};
+use state::State;
+
+use crate::{
+    canary,
+    feasible::GroupRules,
+    ids::Ids,
+    reconcile::{GroupRequests, Request, Wanted, node_lost, stop, stop_allocs, stop_job, why},
+    remote,
+};
+
+/// Where one allocation of a group belongs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Node(NodeId),
+    /// The providers of its tasks.
+    Pool(Vec<String>),
+}
+
+/// Where the group belongs on that node; None when some of its tasks would run here and others elsewhere.
+fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
+    let provider = |t: &model::Task| node.drivers.get(&t.driver)?.remote.as_ref().map(|r| r.provider.clone());
+    let providers: Vec<String> = group.tasks.iter().filter_map(provider).collect();
+    if providers.is_empty() { Some(Place::Node(node.id)) } else { (providers.len() == group.tasks.len()).then_some(Place::Pool(providers)) }
+}
+
+/// Groups of a system job that can be placed nowhere as they are: some of their tasks run on the node and others elsewhere.
+pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
+    let mixed = |group: &&TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
+    job.task_groups.iter().filter(mixed)
+}
+
+struct System<'a> {
+    state: &'a State,
+    job: &'a Arc<Job>,
+    eval: &'a Evaluation,
+    now: TimestampNs,
+    out: Wanted,
+    /// Something waits for the next step of an update.
+    held_back: bool,
+}
+
+/// Compares a system job with its allocations.
+pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, ids: &mut Ids) -> Wanted {
+    let key = eval.job_key();
+    let allocs: Vec<Arc<Allocation>> = state.allocs_by_job(&key).cloned().collect();
+    let Some(job) = job.filter(|j| !j.stop) else {
+        return stop_job(state, &key, &allocs);
+    };
+    let mut by_group: BTreeMap<Arc<str>, Vec<Arc<Allocation>>> = BTreeMap::new();
+    for a in allocs {
+        by_group.entry(a.task_group.clone()).or_default().push(a);
+    }
+    let mut s = System { state, job, eval, now, out: Wanted::default(), held_back: false };
+    for group in &job.task_groups {
+        let allocs = by_group.remove(&group.name).unwrap_or_default();
+        if group.count() == 0 {
+            by_group.insert(group.name.clone(), allocs);
+        } else {
+            s.group(group, allocs);
+        }
+    }
+    for (group, allocs) in by_group {
+        let mut counts = DesiredUpdates::default();
+        stop_allocs(state, &allocs, &mut s.out.stops, &mut counts);
+        if counts.stop > 0 {
+            s.out.annotations.insert(group, counts);
+        }
+    }
+    if s.held_back {
+        s.next_step(ids);
+    }
+    s.out
+}
+
+impl System<'_> {
+    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>) {
+        let mut counts = DesiredUpdates::default();
+        let rules = GroupRules::new(self.state, self.job, group);
+        let mut places: BTreeMap<Place, BTreeSet<NodeId>> = BTreeMap::new();
+        for node in self.state.nodes().filter(|n| n.ready() && rules.node_meets(n).is_ok()) {
+            if let Some(place) = place_of(node, group) {
+                places.entry(place).or_default().insert(node.id);
+            }
+        }
+        let mut live = self.live(group, &allocs, &mut counts);
+        let mut requests = Vec::new();
+        let mut steps = self.steps(group);
+        let mut taken: BTreeSet<u32> = live.values().flatten().map(|a| a.index()).collect();
+        for (place, nodes) in &places {
+            let among = Arc::new(nodes.clone());
+            let here = live.remove(place).unwrap_or_default();
+            let Some((first, more)) = here.split_first() else {
+                requests.push(self.missing(group, place, among, &allocs, &mut taken));
+                counts.place += 1;
+                continue;
+            };
+            for a in more {
+                self.out.stops.push(stop(a, why::NOT_NEEDED, None));
+                counts.stop += 1;
+            }
+            if let Some(r) = self.existing(group, &rules, first, among, &mut steps, &mut counts) {
+                requests.push(r);
+            }
+        }
+        // Where nothing is placed now, what is there stays; what is to leave leaves.
+        for a in live.into_values().flatten() {
+            if a.desired_transition.migrate == Some(true) || self.leaves(&a) {
+                self.let_go(&a, &mut counts);
+            } else if self.state.node(a.node_id).is_some_and(|n| n.ready()) && a.job_version != self.job.version {
+                // The newest version does not want it there.
+                self.out.stops.push(stop(&a, why::NOT_NEEDED, None));
+                counts.stop += 1;
+            } else {
+                counts.ignore += 1;
+            }
+        }
+        self.out.annotations.insert(group.name.clone(), counts);
+        if !requests.is_empty() {
+            self.out.groups.push(GroupRequests { group: group.name.clone(), requests, deployment: DeploymentId::NIL, job: None });
+        }
+    }
+
+    /// What lives, by its place, the one that is to stay first.
+    fn live(
+        &mut self,
+        group: &TaskGroup,
+        allocs: &[Arc<Allocation>],
+        counts: &mut DesiredUpdates,
+    ) -> BTreeMap<Place, Vec<Arc<Allocation>>> {
+        let mut live: BTreeMap<Place, Vec<Arc<Allocation>>> = BTreeMap::new();
+        for a in allocs.iter().filter(|a| !a.client_terminal()) {
+            if node_lost(self.state, a.node_id) {
+                counts.stop += u64::from(!a.server_terminal());
+                self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
+                continue;
+            }
+            let place = self.state.node(a.node_id).and_then(|n| place_of(n, group)).unwrap_or(Place::Node(a.node_id));
+            if !a.server_terminal() {
+                live.entry(place).or_default().push(a.clone());
+            }
+        }
+        for list in live.values_mut() {
+            list.sort_by_key(|a| (self.leaves(a), a.index(), a.id));
+        }
+        live
+    }
+
+    /// Its node drains: a slot of remote tasks goes elsewhere, at once.
+    fn leaves(&self, a: &Allocation) -> bool {
+        let draining = self.state.node(a.node_id).is_some_and(|n| n.drain.is_some());
+        draining && (a.desired_transition.migrate == Some(true) || remote::has_remote(a))
+    }
+
+    /// Nobody else takes it: what runs here ends, what runs elsewhere runs on.
+    fn let_go(&mut self, a: &Allocation, counts: &mut DesiredUpdates) {
+        let why = if remote::only_remote(a) { why::UNMANAGED } else { why::MIGRATING };
+        self.out.stops.push(stop(a, why, None));
+        counts.stop += 1;
+    }
+
+    fn differs(&self, group: &TaskGroup, a: &Allocation) -> bool {
+        let older = |old: &Arc<Job>| old.create_index != self.job.create_index || old.version != self.job.version;
+        a.job.as_ref().filter(|old| older(old)).is_some_and(|old| model::tasks_updated(old, self.job, &group.name).is_some())
+    }
+
+    /// It goes on under the newest version.
+    fn follow(&mut self, a: &Arc<Allocation>, counts: &mut DesiredUpdates) {
+        if a.job_version == self.job.version && a.job.as_ref().is_none_or(|j| j.create_index == self.job.create_index) {
+            counts.ignore += 1;
+            return;
+        }
+        let mut a = Allocation::clone(a);
+        a.job = Some(self.job.clone());
+        a.job_version = self.job.version;
+        a.eval_id = self.eval.id;
+        counts.in_place_update += 1;
+        self.out.in_place.push(a);
+    }
+
+    fn existing(
+        &mut self,
+        group: &TaskGroup,
+        rules: &GroupRules,
+        a: &Arc<Allocation>,
+        among: Arc<BTreeSet<NodeId>>,
+        steps: &mut usize,
+        counts: &mut DesiredUpdates,
+    ) -> Option<Request> {
+        let replacing = |why, release_anyway| {
+            let stop = Some(stop(a, why, None));
+            Some(Request { stop, release_anyway, tracker: None, among: Some(among.clone()), ..Request::replacing(a.clone()) })
+        };
+        if self.leaves(a) || a.desired_transition.migrate == Some(true) {
+            counts.migrate += 1;
+            return replacing(why::MIGRATING, remote::only_remote(a));
+        }
+        let fits = self.state.node(a.node_id).is_some_and(|n| rules.node_meets(n).is_ok());
+        let older = a.job_version != self.job.version;
+        if !self.differs(group, a) && (fits || !older) {
+            self.follow(a, counts);
+            return None;
+        }
+        if *steps == 0 {
+            counts.ignore += 1;
+            self.held_back = true;
+            return None;
+        }
+        *steps -= 1;
+        counts.destructive_update += 1;
+        replacing(why::UPDATED, false)
+    }
+
+    /// What is placed where there is nothing.
+    fn missing(
+        &self,
+        group: &TaskGroup,
+        place: &Place,
+        among: Arc<BTreeSet<NodeId>>,
+        allocs: &[Arc<Allocation>],
+        taken: &mut BTreeSet<u32>,
+    ) -> Request {
+        let ended = |index: Option<u32>| {
+            let of = |a: &&Arc<Allocation>| a.client_terminal() && a.next_allocation.is_nil();
+            let here = |a: &&Arc<Allocation>| index.map_or_else(|| among.contains(&a.node_id), |i| a.index() == i);
+            allocs.iter().filter(|a| of(a) && here(a)).max_by_key(|a| (a.create_index, a.id)).cloned()
+        };
+        let (index, previous, living) = match place {
+            Place::Node(_) => (0, ended(None), false),
+            Place::Pool(providers) => {
+                let slots = canary::living(self.state, self.job, group);
+                let mut records = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
+                let bound =
+                    records.find(|r| slots.contains(&r.slot.index) && !taken.contains(&r.slot.index) && providers.contains(&r.provider));
+                let reserved = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
+                let reserved: BTreeSet<u32> = reserved.map(|r| r.slot.index).collect();
+                let free = || (0..u32::MAX).find(|i| !taken.contains(i) && !reserved.contains(i)).unwrap_or(0);
+                let index = bound.map_or_else(free, |r| r.slot.index);
+                (index, ended(Some(index)), bound.is_some())
+            }
+        };
+        taken.insert(index);
+        // A failed one is not tried again by anybody else.
+        let failed = previous.as_ref().filter(|a| a.client_status == ClientStatus::Failed && !a.server_terminal());
+        let stop = failed.map(|a| stop(a, why::RESCHEDULED, None));
+        let request = previous.clone().map_or_else(|| Request::new(index), |p| Request { tracker: None, ..Request::replacing(p) });
+        Request { index, stop, living, among: Some(among), ..request }
+    }
+
+    /// How many may be replaced in one step.
+    fn steps(&self, group: &TaskGroup) -> usize {
+        let update = group.update.as_ref().or(self.job.update.as_ref());
+        update.map(|u| u.max_parallel()).filter(|n| *n > 0).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(1))
+    }
+
+    /// The evaluation that takes the next step of an update.
+    fn next_step(&mut self, ids: &mut Ids) {
+        let updates = self.job.task_groups.iter().filter_map(|g| g.update.as_ref()).chain(&self.job.update);
+        let stagger = updates.map(|u| u.stagger().nanos()).max().unwrap_or(0);
+        let waits = |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal() && e.id != self.eval.id;
+        if self.state.evals_by_job(&self.eval.job_key()).any(|e| waits(&e) && e.job_modify_index == self.job.modify_index) {
+            return;
+        }
+        self.out.followups.push(Evaluation {
+            id: EvalId(ids.uuid()),
+            namespace: self.eval.namespace.clone(),
+            priority: self.eval.priority,
+            kind: self.job.kind.clone(),
+            trigger: Trigger::RollingUpdate,
+            job_id: self.eval.job_id.clone(),
+            job_modify_index: self.job.modify_index,
+            status: EvalStatus::Pending,
+            status_description: "created for the next step of an update".to_owned(),
+            wait_until: self.now.saturating_add(stagger),
+            previous_eval: self.eval.id,
+            ..Evaluation::default()
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! System jobs: one on each node, one at each provider.
+
+use std::sync::Arc;
+
+use model::{
+    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
+    alloc::DesiredTransition,
+    eval::Trigger,
+    policy::Update,
+    remote::{Manager, RemoteHandle},
+};
+use scheduler::Coverage;
+use state::Change;
+
+use crate::world::{S, World, key, node_id, service};
+
+fn system() -> Job {
+    let mut job = service(1);
+    job.kind = "system".into();
+    job.task_groups[0].reschedule = None;
+    job
+}
+
+fn changed(job: &Job) -> Job {
+    let mut job = job.clone();
+    job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
+    job
+}
+
+impl World {
+    fn places(&self) -> String {
+        let mut all: Vec<_> = self.live().iter().map(|a| format!("{}:v{}", a.node_name, a.job_version)).collect();
+        all.sort();
+        all.join(" ")
+    }
+
+    fn eligible(&mut self, node: &str, eligibility: Eligibility) {
+        self.apply(vec![Change::NodeEligibility { id: node_id(node), eligibility, event: None }]);
+    }
+
+    /// What the servers write about slots of what lives, at the provider that its node reaches.
+    fn instances(&mut self) {
+        for a in self.live() {
+            let slot =
+                SlotKey { namespace: "default".into(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+            let mut r =
+                self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
+            let reached = self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
+            assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
+            (r.provider, r.driver, r.job_version) = (reached.provider, "ecs".into(), a.job_version);
+            r.handle = Some(RemoteHandle { schema: 1, data: vec![1] });
+            r.observed = Observed::Running;
+            r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });
+            r.alloc_id = a.id;
+            self.apply(vec![Change::PutRemoteTask(Box::new(r))]);
+        }
+    }
+
+    /// `slot:provider` of what lives, those that are not wanted in brackets.
+    fn slots(&self) -> String {
+        let job = self.state.job(&key()).expect("registered").clone();
+        let coverage = Coverage::of(&self.state, &job);
+        let one = |r: &Arc<RemoteTask>| {
+            let text = format!("{}:{}", r.slot.index, r.provider);
+            if coverage.covers(&r.slot).is_some_and(|c| c.is_ok()) { text } else { format!("({text})") }
+        };
+        self.state.remote_tasks_by_job(&key()).map(one).collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[test]
+fn every_node_that_may_have_one_has_one() {
+    let mut w = World::new("n1\nn2 dc=dc2\nn3 nodriver\nn4 ineligible\nn5 down");
+    let mut job = system();
+    job.datacenters = vec!["dc1".into()];
+    let d = w.submit(&job);
+    assert_eq!(w.places(), "n1:v0");
+    assert!(d.failed_groups.is_empty() && w.blocked().is_empty(), "who is not asked says nothing: {d:?}");
+    assert_eq!(w.live()[0].name.to_string(), "web.g[0]");
+    assert!(w.run().plan.is_no_op());
+    w.node("n6");
+    w.eligible("n4", Eligibility::Eligible);
+    w.run();
+    assert_eq!(w.places(), "n1:v0 n4:v0 n6:v0");
+    // Constraints say no in silence; a version that does not want a node leaves it.
+    let mut job = job.clone();
+    job.constraints.push(model::Constraint { left: "${node.unique.name}".into(), operator: "!=".into(), right: "n4".into() });
+    let d = w.submit(&job);
+    assert_eq!(w.places(), "n1:v1 n6:v1");
+    assert!(d.failed_groups.is_empty());
+    assert_eq!(d.annotations["g"].in_place_update, 2);
+    w.apply(vec![Change::StopJob(key())]);
+    w.run();
+    assert_eq!(w.places(), "");
+}
+
+#[test]
+fn a_node_without_room_is_reported_and_served_when_it_has_some() {
+    let mut w = World::new("n1 cpu=400\nn2");
+    let d = w.submit(&system());
+    assert_eq!((w.places().as_str(), d.queued["g"]), ("n2:v0", 1));
+    assert_eq!(d.failed_groups["g"].dimension_exhausted.get("cpu"), Some(&1), "{d:?}");
+    assert_eq!(w.blocked().len(), 1);
+    w.node("n1 cpu=4000");
+    w.run();
+    assert_eq!(w.places(), "n1:v0 n2:v0");
+}
+
+#[test]
+fn what_is_lost_with_its_node_is_not_placed_elsewhere() {
+    let mut w = World::new("n1\nn2");
+    w.submit(&system());
+    w.down("n1");
+    w.run();
+    assert_eq!(w.places(), "n2:v0");
+    assert!(w.run().plan.is_no_op());
+    w.node("n1");
+    w.run();
+    assert_eq!(w.places(), "n1:v0 n2:v0");
+}
+
+#[test]
+fn it_stays_on_a_draining_node_until_it_is_told_to_leave() {
+    let mut w = World::new("n1\nn2");
+    w.submit(&system());
+    w.drain("n1");
+    w.run();
+    assert_eq!(w.places(), "n1:v0 n2:v0");
+    let id = w.live().iter().find(|a| &*a.node_name == "n1").expect("there").id;
+    w.mark(id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    w.run();
+    assert_eq!(w.places(), "n2:v0");
+    assert!(w.run().plan.is_no_op());
+    // An ineligible node keeps what it has, also in its old version.
+    w.eligible("n2", Eligibility::Ineligible);
+    w.submit(&changed(&system()));
+    assert_eq!(w.places(), "n2:v0");
+}
+
+#[test]
+fn an_update_goes_step_by_step() {
+    let mut w = World::new("n1\nn2\nn3");
+    let mut job = system();
+    w.submit(&job);
+    w.submit(&changed(&job));
+    assert_eq!(w.places(), "n1:v1 n2:v1 n3:v1", "all at once, when nobody says otherwise");
+    job.task_groups[0].update = Some(Update { max_parallel: Some(1), stagger: Some(GoDuration::from_secs(30)), ..Update::defaults() });
+    w.submit(&job);
+    assert_eq!(w.places().matches(":v2").count(), 1);
+    for done in [2, 3] {
+        let waits = |e: &&Arc<Evaluation>| e.trigger == Trigger::RollingUpdate && !e.status.terminal();
+        let next = w.state.evals().find(waits).map(|e| Evaluation::clone(e)).expect("the next step");
+        assert_eq!(next.wait_until, w.now + 30 * S);
+        w.now = next.wait_until;
+        w.run_eval(&next);
+        assert_eq!(w.places().matches(":v2").count(), done);
+    }
+    assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn a_failed_one_is_tried_again_when_somebody_looks() {
+    let mut w = World::new("n1");
+    w.submit(&system());
+    let failed = w.live()[0].id;
+    w.report(failed, ClientStatus::Failed, None);
+    w.run();
+    assert_eq!(w.places(), "n1:v0");
+    assert_eq!(w.live()[0].previous_allocation, failed);
+    assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn a28_remote_tasks_are_one_for_each_provider() {
+    let line = |n: &str, provider: &str| format!("{n} driver=ecs:{provider}:1-1:0:0");
+    let mut w = World::new(&line("n1", "east"));
+    w.node(&line("n2", "east"));
+    w.node(&line("n3", "west"));
+    let mut job = system();
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.instances();
+    assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west"));
+    assert!(w.run().plan.is_no_op());
+    // Loss: another that reaches the provider takes it over, without one it waits, unmanaged and wanted.
+    let east = w.at(0).node_name.to_string();
+    w.down(&east);
+    w.down("n3");
+    w.run();
+    w.instances();
+    assert_eq!((w.live().len(), w.at(0).node_name.starts_with('n'), w.slots().as_str()), (1, true, "0:east 1:west"));
+    w.node(&line("n4", "west"));
+    w.run();
+    w.instances();
+    assert_eq!((&*w.at(1).node_name, w.slots().as_str()), ("n4", "0:east 1:west"));
+    // Drain: at once, with room and without.
+    w.node(&line("n5", "west"));
+    w.drain("n4");
+    w.run();
+    w.instances();
+    assert_eq!((&*w.at(1).node_name, w.live().len()), ("n5", 2));
+    w.drain("n5");
+    w.run();
+    assert_eq!((w.live().len(), w.slots().as_str()), (1, "0:east 1:west"));
+    // A new node of a third provider gets one of its own, one of a known provider none.
+    w.node(&line("n6", "north"));
+    w.node(&line("n7", "east"));
+    w.run();
+    w.instances();
+    assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west 2:north"));
+    w.node(&line("n8", "west"));
+    w.run();
+    w.instances();
+    assert_eq!((&*w.at(1).node_name, w.slots().as_str()), ("n8", "0:east 1:west 2:north"));
+    assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn groups_with_both_kinds_of_tasks_are_named_and_placed_nowhere() {
+    let mut w = World::new("n1 driver=ecs:east:1-1:0:0");
+    let mut job = system();
+    let mut second = job.task_groups[0].tasks[0].clone();
+    (second.name, second.driver) = ("far".into(), "ecs".into());
+    job.task_groups[0].tasks.push(second);
+    w.submit(&job);
+    assert_eq!(w.places(), "");
+    assert_eq!(scheduler::mixed_groups(&w.state, &job).count(), 1);
+}

@@ -1,0 +1,123 @@
+//! System jobs: nodes that come, change, drain and are lost.
+
+use model::{ClientStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed, job::job_type};
+use server::{ServerHandle, requests::DeregisterJob};
+use state::State;
+
+use crate::{fake::*, nodes::drain};
+
+fn everywhere(mut job: Job) -> Job {
+    job.kind = job_type::SYSTEM.to_owned();
+    let group = &mut job.task_groups[0];
+    (group.update, group.migrate, group.reschedule) = (None, None, None);
+    job
+}
+
+/// Nodes on which it runs, in order.
+fn runs_on(state: &State, job: &str) -> Vec<NodeId> {
+    let mut nodes: Vec<_> = live(state, job, ClientStatus::Running).iter().map(|a| a.node_id).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+async fn runs(s: &ServerHandle, job: &str, on: &[&FakeNode]) {
+    let mut on: Vec<NodeId> = on.iter().map(|n| n.id()).collect();
+    on.sort_unstable();
+    until(s, "it runs on these nodes and no others", |state| runs_on(state, job) == on).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_system_job_follows_the_nodes() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, node(1), Fate::Runs, &p).await;
+    submit(s, everywhere(job("agent", 1))).await;
+    runs(s, "agent", &[&a]).await;
+    // New nodes get one.
+    let b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
+    let c = FakeNode::join(s, node(3), Fate::Runs, &p).await;
+    runs(s, "agent", &[&a, &b, &c]).await;
+    // A lost one is not replaced elsewhere, and served when it is back.
+    let lost = b.id();
+    drop(b);
+    until(s, "it is down", |state| state.node(lost).is_some_and(|n| n.status == NodeStatus::Down)).await;
+    runs(s, "agent", &[&a, &c]).await;
+    let b = FakeNode::join(s, node(2), Fate::Runs, &p).await;
+    runs(s, "agent", &[&a, &b, &c]).await;
+    // A drain takes it away last, unless it is to stay.
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let drained = a.id();
+    until(s, "the drain is complete", |state| state.node(drained).is_some_and(|n| n.drain.is_none())).await;
+    runs(s, "agent", &[&b, &c]).await;
+    let mut stays = drain(&c, GoDuration::from_secs(3600));
+    stays.spec.as_mut().unwrap().ignore_system_jobs = true;
+    s.drain_node(stays).await.unwrap();
+    let drained = c.id();
+    until(s, "the drain is complete", |state| state.node(drained).is_some_and(|n| n.drain.is_none())).await;
+    runs(s, "agent", &[&b, &c]).await;
+    // Eligible again, it gets one again.
+    s.set_node_eligibility(a.id(), Eligibility::Eligible).await.unwrap();
+    runs(s, "agent", &[&a, &b, &c]).await;
+    s.deregister_job(DeregisterJob { key: key("agent"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    runs(s, "agent", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_on_a_node_is_not_started_again_and_again() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
+    submit(s, everywhere(job("agent", 1))).await;
+    until(s, "it has failed", |state| state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)).await;
+    until(s, "nothing is left to decide", |state| state.evals_by_job(&key("agent")).all(|e| e.status.terminal())).await;
+    assert_eq!(s.snapshot().allocs_by_job(&key("agent")).count(), 1);
+    s.evaluate_job(key("agent"), false).await.unwrap();
+    until(s, "a person can have it tried again", |state| state.allocs_by_job(&key("agent")).count() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a28_a_system_job_of_remote_tasks_is_one_for_each_provider_and_leaves_no_orphan() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, everywhere(remote_job("far", 1))).await;
+    let managed = |node: NodeId| {
+        move |state: &State| {
+            let by = |r: &std::sync::Arc<model::RemoteTask>| {
+                r.observed == Observed::Running && r.successor.is_none() && r.manager.is_some_and(|m| m.node_id == node)
+            };
+            state.remote_tasks().count() == 1 && state.remote_tasks().all(by)
+        }
+    };
+    let state = until(s, "it is managed", managed(a.id())).await;
+    let incarnation = state.remote_tasks().next().unwrap().incarnation;
+    // Another node of the same provider changes nothing; a drain hands over, a loss too, a late node adopts.
+    let b = FakeNode::join(s, remote_node(2), Fate::Runs, &p).await;
+    until(s, "nothing is left to decide", |state| state.evals_by_job(&key("far")).all(|e| e.status.terminal())).await;
+    assert_eq!(live(&s.snapshot(), "far", ClientStatus::Running).len(), 1);
+    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    until(s, "it is handed over", managed(b.id())).await;
+    let drained = a.id();
+    until(s, "the drain is complete", |state| state.node(drained).is_some_and(|n| n.drain.is_none())).await;
+    drop(b);
+    until(s, "it is unmanaged", |state| state.remote_tasks().all(|r| r.manager.is_none())).await;
+    let c = FakeNode::join(s, remote_node(3), Fate::Runs, &p).await;
+    let state = until(s, "the late one has adopted it", managed(c.id())).await;
+    assert_eq!(state.remote_tasks().next().unwrap().incarnation, incarnation);
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (1, 0, 1));
+    // An update replaces it there, once; the end of the job is its end.
+    let mut next = everywhere(remote_job("far", 1));
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "next".to_owned());
+    submit(s, next).await;
+    until(s, "the next version runs", |state| {
+        managed(c.id())(state) && state.remote_tasks().all(|r| r.incarnation != incarnation && r.job_version == 1)
+    })
+    .await;
+    s.deregister_job(DeregisterJob { key: key("far"), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    until(s, "nothing is left", |state| state.remote_tasks().next().is_none()).await;
+    assert!(p.live().is_empty());
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 2, 1));
+}
