@@ -1,6 +1,7 @@
 //! Starts the parts in their order, and ends them in the opposite one.
 
 use std::{
+    io::Write,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     process::ExitCode,
     sync::Arc,
@@ -75,7 +76,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
             _ = hangup.recv() => reloader.reload(client.as_ref().map(Client::handle).as_ref()).await,
             reason = failed(server.as_ref()) => {
                 tracing::error!(reason, "the store cannot be trusted any more, the agent ends");
-                eprintln!("drover agent: {reason}");
+                let _ = writeln!(std::io::stderr(), "drover agent: {reason}");
                 code = ExitCode::FAILURE;
                 break false;
             }

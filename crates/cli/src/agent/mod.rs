@@ -110,19 +110,20 @@ fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
 }
 
 fn init_log(level: &str, json: bool) {
-    use std::io::IsTerminal;
+    use std::io::{IsTerminal, Write};
     use tracing_subscriber::EnvFilter;
     // The wire libraries speak at debug of every frame: they are heard from warn on, unless RUST_LOG says otherwise.
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn")));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is written: a panic.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let ready = if json {
         builder.json().flatten_event(true).try_init()
     } else {
         builder.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
     };
     if let Err(error) = ready {
-        eprintln!("drover: no log: {error}");
+        let _ = writeln!(std::io::stderr(), "drover: no log: {error}");
     }
 }
 

@@ -204,3 +204,27 @@ fn changed_plugins_are_taken_over_on_sighup_and_on_request_while_tasks_run() {
     assert!(!refused.status.success() && text.contains("no plugin or driver is called"), "{text}");
     assert_eq!(workloads(&agent, "sleep 31009"), workload, "the task was not touched");
 }
+
+#[test]
+fn an_agent_whose_log_cannot_be_written_works_on() {
+    let mut agent = Agent::start("");
+    agent.kill();
+    let log = agent.dir().join("agent.log");
+    std::fs::remove_file(&log).expect("the old log");
+    std::os::unix::fs::symlink("/dev/full", &log).expect("a log on a full disk");
+    // The agent has it open from here on; nobody else is to read from it.
+    agent.launch();
+    std::fs::remove_file(&log).expect("the link");
+    agent.put("/v1/jobs", &service("mute", "exec sleep 31010"));
+    agent.alloc("mute", "running");
+    // Each of these would be a line of the log.
+    signal(agent.pid(), Signal::HUP);
+    agent.cli_ok(&["node", "drivers", "reload", "-driver", "raw_exec"]);
+    let workload = until("the workload", || Some(workloads(&agent, "sleep 31010")).filter(|w| w.len() == 1));
+    agent.kill();
+    agent.launch();
+    agent.alloc("mute", "running");
+    assert_eq!(workloads(&agent, "sleep 31010"), workload, "found again");
+    agent.cli_ok(&["job", "stop", "mute"]);
+    until("its end", || workloads(&agent, "sleep 31010").is_empty().then_some(()));
+}
