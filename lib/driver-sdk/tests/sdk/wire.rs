@@ -91,6 +91,6 @@ async fn a_program_that_is_no_plugin_is_told_apart() {
     };
     let silent = Plugin::launch(shell("echo missing library >&2; exit 1")).await.expect_err("silent");
     assert!(matches!(&silent, TestingError::Silent { stderr, .. } if stderr == "missing library\n"), "{silent}");
-    let talks = Plugin::launch(shell("echo hello; sleep 1000")).await.expect_err("no handshake");
+    let talks = Plugin::launch(shell("echo hello; exec sleep 1000")).await.expect_err("no handshake");
     assert!(matches!(talks, TestingError::Handshake(_)), "{talks}");
 }
