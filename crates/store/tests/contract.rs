@@ -12,7 +12,7 @@ use std::{
 use state::{Row, Table};
 use store::{Batch, Contents, DataDirLock, Fence, LockError, MemoryStore, SqliteOptions, SqliteStore, Store, StoreError};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn put(key: &str, value: &str) -> Row {
     Row { table: Table::Jobs, key: key.as_bytes().to_vec(), value: Some(value.as_bytes().to_vec()) }

@@ -30,6 +30,10 @@ impl Kind {
     pub(crate) fn nomad(program: PathBuf) -> Self {
         Self { name: "nomad", program }
     }
+    /// Its program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
     /// `drover` or `nomad`.
     pub(crate) fn name(&self) -> &'static str {
         self.name

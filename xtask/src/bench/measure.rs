@@ -21,11 +21,11 @@ const BOUND: Duration = Duration::from_secs(120);
 const RAW_EXEC: &str = "raw_exec";
 const EXEC: &str = "exec";
 
-fn now_ns() -> u128 {
+pub(super) fn now_ns() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos())
 }
 
-fn ms(d: Duration) -> f64 {
+pub(super) fn ms(d: Duration) -> f64 {
     d.as_secs_f64() * 1e3
 }
 
@@ -70,7 +70,7 @@ pub(super) fn pss_kib(pid: u32) -> u64 {
 }
 
 /// User and system time of a process and of its children that have ended, in clock ticks.
-fn cpu_ticks(pid: u32) -> u64 {
+pub(super) fn cpu_ticks(pid: u32) -> u64 {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return 0;
     };
@@ -89,7 +89,7 @@ fn busy_ticks() -> u64 {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn f(n: u64) -> f64 {
+pub(super) fn f(n: u64) -> f64 {
     n as f64
 }
 

@@ -5,6 +5,7 @@
 mod agent;
 mod drivers;
 mod measure;
+mod remote;
 mod table;
 
 use anyhow::{Result, bail};
@@ -26,6 +27,7 @@ const BENCHES: &[Bench] = &[
     ("reattach", measure::reattach),
     ("drivers", drivers::drivers),
     ("placements", measure::placements),
+    ("remote", remote::remote),
 ];
 
 /// Runs the benches of these names, or all of them.

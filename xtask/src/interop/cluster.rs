@@ -72,6 +72,15 @@ impl Agent {
 
     /// Starts an agent somewhere.
     pub(crate) fn start_in(name: &str, place: Place, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
+        Self::start_drover(program(), name, place, role, plugins, more)
+    }
+
+    /// Starts an agent that is another build of the program.
+    pub(crate) fn start_program(program: &Path, name: &str, role: Role<'_>, more: &str) -> Result<Self> {
+        Self::start_drover(program.to_owned(), name, Place::here()?, role, &[], more)
+    }
+
+    fn start_drover(program: PathBuf, name: &str, place: Place, role: Role<'_>, plugins: &[(&str, &Path)], more: &str) -> Result<Self> {
         let dir = prepare(name, plugins)?;
         let parts = match role {
             Role::Both => "server {\n  enabled = true\n}\nclient {\n  enabled = true\n}".to_owned(),
@@ -87,7 +96,7 @@ impl Agent {
             dir.join("plugins"),
             place.address,
         );
-        Self::launch(name, program(), dir, place, &config)
+        Self::launch(name, program, dir, place, &config)
     }
 
     /// Starts a stock Nomad: a client of the server with this RPC port, or server and client in one.

@@ -8,7 +8,7 @@ use driver_host::{Driver, DriverFingerprint, DriverHost, Ending, HostOptions, Pl
 use serde_json::Value;
 
 /// Far beyond what anything here takes; reaching it is a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program with all the fakes; cargo builds examples together with the tests.
 pub(crate) fn fake_plugin() -> PathBuf {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tonic::Status;
 
 /// Far beyond what anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Cargo builds examples together with the tests.
 fn example(name: &str) -> PathBuf {

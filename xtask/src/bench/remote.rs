@@ -1,0 +1,297 @@
+//! Remote tasks: how soon they are managed again when their manager is drained or lost, how late a followed line comes, and what ten thousand of them
+//! cost. The provider is the mock's: a directory that all nodes see, with a budget of requests.
+//!
+//! A Nomad is not measured this way: no release that builds has a driver of remote tasks left.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    agent::Kind,
+    measure::{cpu_ticks, f, ms, now_ns, pss_kib},
+    table::Row,
+};
+use crate::{
+    interop::cluster::{Agent, Role},
+    local::{self, until},
+};
+
+const BOUND: Duration = Duration::from_secs(120);
+/// Creating ten thousand takes its time; that is not what is measured.
+const CREATED: Duration = Duration::from_secs(1200);
+const MANY: usize = 10_000;
+/// Calls per second that the provider takes while many are managed.
+const BUDGET: u32 = 20;
+/// How long what many cost in peace is watched.
+const PEACE: Duration = Duration::from_secs(60);
+
+/// A server and nodes that reach one provider.
+struct Fleet {
+    server: Agent,
+    nodes: Vec<Agent>,
+    program: PathBuf,
+    dir: PathBuf,
+    watch_interval: &'static str,
+}
+
+impl Fleet {
+    fn start(kind: &Kind, watch_interval: &'static str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("drover-interop-benchremote-{}", std::process::id()));
+        drop(fs::remove_dir_all(&dir));
+        fs::create_dir_all(dir.join("provider"))?;
+        let server = Agent::start_program(kind.program(), "bench-server", Role::Server, "")?;
+        until("the server's answer", BOUND, || Ok(Some(server.get("/v1/nodes")?)))?;
+        Ok(Self { server, nodes: Vec::new(), program: kind.program().to_owned(), dir, watch_interval })
+    }
+
+    /// One more node, ready with its drivers.
+    fn join(&mut self) -> Result<()> {
+        let name = format!("bench-n{}", self.nodes.len() + 1);
+        let plugins = format!(
+            "plugin \"mock_remote\" {{\n  config {{\n    dir = {:?}\n    caller = {name:?}\n    watch_interval = {:?}\n  }}\n}}\n\
+             plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}",
+            self.dir.join("provider"),
+            self.watch_interval,
+            self.dir.join("runtime"),
+        );
+        self.nodes.push(Agent::start_program(&self.program, &name, Role::Node(&self.server), &plugins)?);
+        self.until_ready(&name)
+    }
+
+    fn until_ready(&self, name: &str) -> Result<()> {
+        until("a ready node with its drivers", BOUND, || {
+            let node = self.node(name)?;
+            let healthy = ["mock_remote", "remote_exec"].iter().all(|driver| node["Drivers"][driver]["Healthy"] == true);
+            Ok((node["Status"] == "ready" && healthy).then_some(()))
+        })
+    }
+
+    fn node(&self, name: &str) -> Result<Value> {
+        let all = self.server.get("/v1/nodes")?;
+        Ok(all.as_array().into_iter().flatten().find(|n| n["Name"] == name).cloned().unwrap_or_default())
+    }
+
+    fn submit(&self, id: &str, count: usize) -> Result<()> {
+        let config = json!({"run_for": "10h", "kill_after": "1ms"});
+        let body = job(id, count, "mock_remote", &config);
+        let (status, text) = self.server.put_text("/v1/jobs", &body)?;
+        ensure!(status == 200, "the job was refused: {status} {text}");
+        Ok(())
+    }
+
+    /// Tasks that are managed and seen to run: slot → manager and epoch.
+    fn managed(&self) -> Result<BTreeMap<String, (String, u64)>> {
+        let all = self.server.get("/v1/remote/tasks")?;
+        let settled = all
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|r| r["Observed"]["State"] == "Running" && r["Manager"].is_object() && r["Successor"].is_null());
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        Ok(settled.map(|r| (text(&r["SlotName"]), (text(&r["ManagerName"]), r["Epoch"].as_u64().unwrap_or(0)))).collect())
+    }
+
+    /// Until so many are managed, none by that node.
+    fn until_managed(&self, count: usize, not: &str, bound: Duration) -> Result<()> {
+        until("tasks to be managed again", bound, || {
+            let managed = self.managed()?;
+            let done = managed.len() == count && managed.values().all(|(by, _)| by != not);
+            if !done && count > 1000 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Ok(done.then_some(()))
+        })
+    }
+
+    fn drain(&self, name: &str, on: bool) -> Result<()> {
+        let node = self.node(name)?;
+        let id = node["ID"].as_str().context("a node without an id")?;
+        let spec = if on { json!({"Deadline": 600_000_000_000_i64}) } else { Value::Null };
+        self.server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": !on})).map(drop)
+    }
+
+    fn fault(&self, faults: &Value) -> Result<()> {
+        let file = self.dir.join("provider/faults.json");
+        let new = file.with_extension("new");
+        fs::write(&new, faults.to_string())?;
+        Ok(fs::rename(&new, &file)?)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // Agents first: what they start lives in the directory.
+        self.nodes.clear();
+        local::remove(&self.dir);
+    }
+}
+
+fn job(id: &str, count: usize, driver: &str, config: &Value) -> Value {
+    json!({"Job": {
+        "ID": id, "Name": id, "Type": "service", "Datacenters": ["dc1"],
+        "TaskGroups": [{
+            "Name": "g", "Count": count, "Update": {"MaxParallel": 0}, "EphemeralDisk": {"SizeMB": 10},
+            "Tasks": [{"Name": "t", "Driver": driver, "Config": config, "Resources": {"CPU": 1, "MemoryMB": 10}}]
+        }]
+    }})
+}
+
+/// All of it.
+pub(crate) fn remote(kind: Kind) -> Result<Vec<Row>> {
+    if kind.name() != "drover" {
+        return Ok(Vec::new());
+    }
+    let mut rows = Vec::new();
+    for (count, runs) in [(1, 7), (50, 5), (500, 3)] {
+        rows.extend(hand_over(&kind, count, runs)?);
+    }
+    rows.push(logs(&kind)?);
+    rows.extend(scale(&kind)?);
+    Ok(rows)
+}
+
+/// All tasks on one node that is drained; all on one node that is killed and marked down.
+fn hand_over(kind: &Kind, count: usize, runs: usize) -> Result<Vec<Row>> {
+    let mut fleet = Fleet::start(kind, "1s")?;
+    fleet.join()?;
+    fleet.submit("moved", count)?;
+    fleet.until_managed(count, "", BOUND)?;
+    fleet.join()?;
+    let (mut drained, mut lost) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    for _ in 0..runs {
+        let old = fleet.nodes[at].name().to_owned();
+        let asked = Instant::now();
+        fleet.drain(&old, true)?;
+        fleet.until_managed(count, &old, BOUND)?;
+        drained.push(ms(asked.elapsed()));
+        fleet.drain(&old, false)?;
+        at = 1 - at;
+    }
+    for _ in 0..runs.min(3) {
+        let old = fleet.nodes[at].name().to_owned();
+        fleet.nodes[at].crash()?;
+        let down = until("the node to be marked down", BOUND, || Ok((fleet.node(&old)?["Status"] == "down").then(Instant::now)))?;
+        fleet.until_managed(count, &old, BOUND)?;
+        lost.push(ms(down.elapsed()));
+        fleet.nodes[at].restart()?;
+        fleet.until_ready(&old)?;
+        at = 1 - at;
+    }
+    Ok(vec![
+        Row::new(format!("drain -> re-managed, {count} remote"), kind.name(), "ms", drained),
+        Row::new(format!("node down -> re-managed, {count} remote"), kind.name(), "ms", lost),
+    ])
+}
+
+/// How long after a line was written by an instance elsewhere it arrives at a follower.
+fn logs(kind: &Kind) -> Result<Row> {
+    let mut fleet = Fleet::start(kind, "1s")?;
+    fleet.join()?;
+    let script = "while :; do date +%s%N; sleep 0.05; done";
+    fleet.server.put("/v1/jobs", &job("writer", 1, "remote_exec", &json!({"command": "/bin/sh", "args": ["-c", script]})))?;
+    fleet.until_managed(1, "", BOUND)?;
+    let allocs = fleet.server.get("/v1/job/writer/allocations")?;
+    let id = allocs[0]["ID"].as_str().context("no allocation")?;
+    let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&follow=true&origin=end&offset=0");
+    let answer = ureq::get(format!("{}{path}", fleet.server.address())).call()?;
+    let mut lag = Vec::new();
+    for line in BufReader::with_capacity(256, answer.into_body().into_reader()).lines() {
+        let Ok(written) = line?.trim().parse::<u128>() else { continue };
+        #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+        lag.push(now_ns().saturating_sub(written) as f64 / 1e6);
+        if lag.len() == 60 {
+            break;
+        }
+    }
+    fleet.server.delete("/v1/job/writer")?;
+    until("the writer's end", BOUND, || Ok(fleet.managed()?.is_empty().then_some(())))?;
+    Ok(Row::new("logs -f of a remote task: lag of a line", kind.name(), "ms", lag))
+}
+
+/// What an agent's processes hold and have used.
+struct Cost {
+    kib: u64,
+    ticks: u64,
+    processes: usize,
+}
+
+fn cost(agent: &Agent, dir: &Path) -> Cost {
+    let all: Vec<u32> = agent.processes().into_iter().filter(|(_, c)| !c.contains(&*dir.to_string_lossy())).map(|(pid, _)| pid).collect();
+    Cost { kib: all.iter().map(|pid| pss_kib(*pid)).sum(), ticks: all.iter().map(|pid| cpu_ticks(*pid)).sum(), processes: all.len() }
+}
+
+/// Three managers of many tasks at a provider with a budget; one of them is lost.
+fn scale(kind: &Kind) -> Result<Vec<Row>> {
+    let many = std::env::var("DROVER_BENCH_REMOTE").ok().and_then(|n| n.parse().ok()).unwrap_or(MANY);
+    let mut fleet = Fleet::start(kind, "10s")?;
+    for _ in 0..3 {
+        fleet.join()?;
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let costs = |fleet: &Fleet| -> (Cost, Vec<Cost>) {
+        (cost(&fleet.server, &fleet.dir), fleet.nodes.iter().map(|node| cost(node, &fleet.dir)).collect())
+    };
+    let before = costs(&fleet);
+    let asked = Instant::now();
+    fleet.submit("many", many)?;
+    fleet.until_managed(many, "", CREATED)?;
+    let created = asked.elapsed().as_secs_f64();
+    eprintln!("xtask: {many} remote tasks run after {created:.1} s");
+    fleet.fault(&json!({"requests_per_second": BUDGET}))?;
+    // What the start has left settles; a pause before a measurement, nothing waits for it.
+    std::thread::sleep(Duration::from_secs(30));
+    let calm = costs(&fleet);
+    let begun = Instant::now();
+    std::thread::sleep(PEACE);
+    let (server, nodes) = costs(&fleet);
+    let seconds = begun.elapsed().as_secs_f64();
+    // A tick is 10 ms.
+    let share = |now: u64, then: u64| f(now.saturating_sub(then)) / seconds;
+    let each = |now: u64, then: u64| (f(now) - f(then)) / f(many as u64);
+    let sum = |costs: &[Cost], of: fn(&Cost) -> u64| costs.iter().map(of).sum::<u64>();
+    let by: BTreeMap<String, usize> = fleet.managed()?.into_values().fold(BTreeMap::new(), |mut all, (name, _)| {
+        *all.entry(name).or_default() += 1;
+        all
+    });
+    eprintln!("xtask: managed by {by:?}");
+    let lost = fleet.nodes[0].name().to_owned();
+    let epochs = fleet.managed()?;
+    let killed = Instant::now();
+    fleet.nodes[0].crash()?;
+    until("everything to be observed again", BOUND * 3, || {
+        let now = fleet.managed()?;
+        let again = now.len() == many
+            && now.iter().all(|(slot, (by, epoch))| *by != lost && epochs.get(slot).is_some_and(|(was, old)| *was != lost || epoch > old));
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(again.then_some(()))
+    })?;
+    let observed = killed.elapsed().as_secs_f64();
+    Ok(vec![
+        Row::new(format!("{many} remote: created and seen running"), kind.name(), "s", vec![created]),
+        Row::new(format!("{many} remote: steady CPU of the server"), kind.name(), "%", vec![share(server.ticks, calm.0.ticks)]),
+        Row::new(
+            format!("{many} remote: steady CPU of three nodes"),
+            kind.name(),
+            "%",
+            vec![share(sum(&nodes, |c| c.ticks), sum(&calm.1, |c| c.ticks))],
+        ),
+        Row::new("  memory of the server per remote task", kind.name(), "KiB", vec![each(server.kib, before.0.kib)]),
+        Row::new("  memory of nodes per remote task", kind.name(), "KiB", vec![each(sum(&nodes, |c| c.kib), sum(&before.1, |c| c.kib))]),
+        Row::new(
+            "  processes of nodes that came with them",
+            kind.name(),
+            "",
+            vec![f(sum(&nodes, |c| c.processes as u64)) - f(sum(&before.1, |c| c.processes as u64))],
+        ),
+        Row::new(format!("{many} remote: all observed after kill -9 of a node"), kind.name(), "s", vec![observed]),
+    ])
+}
