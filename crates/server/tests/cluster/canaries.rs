@@ -169,11 +169,11 @@ async fn a20_a_remote_canary_is_adopted_and_its_health_window_goes_on() {
     until(s, "the old instance is gone", |state| state.remote_tasks().count() == 1).await;
     let left = record(&s.snapshot(), 1);
     assert_eq!((left.incarnation, left.slot.index), (canary.incarnation, 1));
-    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 1, 1));
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 1, 1), "{p:?}");
     // Beyond the count as it is, it is kept like any other.
     drop(c);
     until(s, "it is unmanaged", |state| state.remote_tasks().all(|r| r.manager.is_none())).await;
     let d = FakeNode::join(s, remote_node(4), Fate::Runs, &p).await;
-    until(s, "it is adopted", runs(1, d.id())).await;
-    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (2, 1));
+    let state = until(s, "it is adopted", runs(1, d.id())).await;
+    assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop)), (2, 1), "{p:?} {:#?}", state.remote_tasks().collect::<Vec<_>>());
 }

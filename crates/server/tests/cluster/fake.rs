@@ -544,6 +544,8 @@ pub(crate) enum Call {
 struct World {
     instances: BTreeMap<IncarnationId, Instance>,
     calls: Vec<(Call, NodeId, u64)>,
+    /// Who has seen which instance: nobody creates again what it has seen, however late it hears that the instance is not its own any more.
+    seen: BTreeSet<(NodeId, IncarnationId)>,
     /// Highest number of live instances that a slot ever had.
     most_live: usize,
 }
@@ -578,7 +580,7 @@ impl Provider {
     /// What a well-behaved manager does about an order, in one step.
     fn follow(&self, node: NodeId, order: &RemoteOrder) -> RemoteReport {
         let mut world = self.0.lock().unwrap();
-        let World { instances, calls, most_live } = &mut *world;
+        let World { instances, calls, seen, most_live } = &mut *world;
         let mutates = order.role != RemoteRole::Observe;
         let mut forgotten = false;
         if mutates
@@ -587,6 +589,7 @@ impl Provider {
             && !order.acknowledge
             && !order.verdict.final_for_task()
             && !instances.contains_key(&order.incarnation)
+            && !seen.contains(&(node, order.incarnation))
         {
             calls.push((Call::Create, node, order.epoch));
             instances.insert(order.incarnation, Instance { slot: order.slot.clone(), epoch: order.epoch, exit: None });
@@ -605,6 +608,9 @@ impl Provider {
             }
         }
         let found = instances.get(&order.incarnation).cloned();
+        if found.is_some() {
+            seen.insert((node, order.incarnation));
+        }
         let stale = found.as_ref().is_some_and(|instance| instance.epoch > order.epoch);
         if mutates && order.acknowledge && !stale {
             if instances.remove(&order.incarnation).is_some() {
