@@ -45,16 +45,28 @@ pub fn install(dir: &Path) -> Result<PathBuf, Error> {
         .mode(0o755)
         .open(&temporary)
         .and_then(|mut file| {
+            // Where files cannot be locked, nothing can be waited for.
+            let _ = file.lock();
             file.write_all(BINARY)?;
             // A power loss must not leave a torn file under a name that promises its content.
             file.sync_all()
         })
-        .and_then(|()| std::fs::rename(&temporary, &target));
+        .and_then(|()| {
+            await_writers(&temporary)?;
+            std::fs::rename(&temporary, &target)
+        });
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
     }
     written.map_err(Error::io("install the executor as", &target))?;
     Ok(target)
+}
+
+/// Returns when the file that was written under a lock is open for writing nowhere. A process that another thread forks meanwhile has the descriptor,
+/// and the lock with it, until it executes its program; so long the file is busy and cannot be executed.
+fn await_writers(file: &Path) -> std::io::Result<()> {
+    let _ = std::fs::File::open(file)?.lock_shared();
+    Ok(())
 }
 
 /// Removes what processes that were killed meanwhile had begun to write: their ids are in the names.
@@ -74,6 +86,26 @@ fn remove_halves(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_not_taken_for_written_while_anybody_has_its_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = std::fs::File::create(&path).unwrap();
+        file.lock().unwrap();
+        let inherited = file.try_clone().unwrap();
+        drop(file);
+        let (done, waits) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            await_writers(&path).unwrap();
+            done.send(()).unwrap();
+        });
+        let short = std::time::Duration::from_millis(50);
+        assert!(waits.recv_timeout(short).is_err(), "it is open for writing");
+        drop(inherited);
+        waits.recv_timeout(std::time::Duration::from_secs(30)).expect("nobody has it any more");
+        waiter.join().unwrap();
+    }
 
     #[test]
     fn what_a_killed_process_had_begun_is_removed_and_what_is_under_way_stays() {
