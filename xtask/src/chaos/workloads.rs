@@ -124,8 +124,10 @@ fn closes_its_pipes(world: &mut World, n: usize) -> Result<()> {
 }
 
 fn fork_bomb(world: &mut World, n: usize) -> Result<()> {
-    // The first process forks once, while it still can: a shell that cannot fork ends.
-    let mut spec = Spec::new("bomb() { bomb | bomb & }; bomb 2>/dev/null; exec sleep 98765").driver("exec");
+    // The first process forks once, while it still can: a shell that cannot fork ends. Should the node's limit not hold, the user's own does before the
+    // machine is lost (the option's name differs between shells).
+    let script = "ulimit -p 400 2>/dev/null || ulimit -u 400 || exit 9; bomb() { bomb | bomb & }; bomb 2>/dev/null; exec sleep 98765";
+    let mut spec = Spec::new(script).driver("exec");
     spec.config = json!({"pids_limit": 60});
     spec.kill_timeout = Duration::from_millis(300);
     let (job, process) = world.start_task(&spec)?;
