@@ -22,7 +22,7 @@ use crate::{
     canary,
     feasible::GroupRules,
     ids::Ids,
-    reconcile::{GroupRequests, Request, Wanted, node_lost, stop, stop_allocs, stop_job, why},
+    reconcile::{GroupRequests, Request, Wanted, by_group, node_lost, stop, stop_allocs, stop_job, why},
     remote,
 };
 
@@ -64,10 +64,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
     let Some(job) = job.filter(|j| !j.stop) else {
         return stop_job(state, &key, &allocs);
     };
-    let mut by_group: BTreeMap<Arc<str>, Vec<Arc<Allocation>>> = BTreeMap::new();
-    for a in allocs {
-        by_group.entry(a.task_group.clone()).or_default().push(a);
-    }
+    let mut by_group = by_group(allocs);
     let mut s = System { state, job, eval, now, out: Wanted::default(), held_back: false };
     for group in &job.task_groups {
         let allocs = by_group.remove(&group.name).unwrap_or_default();

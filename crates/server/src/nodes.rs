@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{EvalStatus, Evaluation, JobKey, Node, NodeId, NodeStatus, Trigger, job::job_type, node::NodeEvent};
+use model::{EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Trigger, job::job_type, node::NodeEvent};
 use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
 
 use crate::{
@@ -33,35 +33,19 @@ pub(crate) fn evals_for(state: &State, node: NodeId, trigger: Trigger, stamp: St
     for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal()) {
         // A purged job is known from its allocations only.
         let Some(job) = state.job(&alloc.job_key()).or(alloc.job.as_ref()) else { continue };
-        evals.entry(alloc.job_key()).or_insert_with(|| Evaluation {
-            id: new_id(),
-            namespace: job.namespace.clone(),
-            priority: job.priority,
-            kind: job.kind.clone(),
-            trigger,
-            job_id: job.id.clone(),
-            job_modify_index: job.modify_index,
-            node_id: node,
-            node_modify_index: stamp.index,
-            status: EvalStatus::Pending,
-            create_time: stamp.now,
-            modify_time: stamp.now,
-            ..Evaluation::default()
-        });
+        evals.entry(alloc.job_key()).or_insert_with(|| node_eval(job, node, trigger, stamp));
     }
     evals.into_values().collect()
 }
 
-/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already.
-pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
-    let jobs = state.jobs().filter(|job| job.kind == job_type::SYSTEM && !job.stopped());
-    let new = jobs.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
-    new.map(|job| Evaluation {
+/// One evaluation of a job because of a node.
+fn node_eval(job: &Job, node: NodeId, trigger: Trigger, stamp: Stamp) -> Evaluation {
+    Evaluation {
         id: new_id(),
         namespace: job.namespace.clone(),
         priority: job.priority,
         kind: job.kind.clone(),
-        trigger: Trigger::NodeUpdate,
+        trigger,
         job_id: job.id.clone(),
         job_modify_index: job.modify_index,
         node_id: node,
@@ -70,8 +54,14 @@ pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], sta
         create_time: stamp.now,
         modify_time: stamp.now,
         ..Evaluation::default()
-    })
-    .collect()
+    }
+}
+
+/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already.
+pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
+    let jobs = state.jobs().filter(|job| job.kind == job_type::SYSTEM && !job.stopped());
+    let new = jobs.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
+    new.map(|job| node_eval(job, node, Trigger::NodeUpdate, stamp)).collect()
 }
 
 /// A node says hello: it is registered, its facts are brought up to date, and it is ready.

@@ -216,6 +216,15 @@ fn failed_at(a: &Allocation) -> TimestampNs {
     ends.max().and_then(|t| i64::try_from(t.as_nanosecond()).ok()).unwrap_or(a.modify_time)
 }
 
+/// A job's allocations by the name of their group.
+pub(crate) fn by_group(allocs: Vec<Arc<Allocation>>) -> BTreeMap<Arc<str>, Vec<Arc<Allocation>>> {
+    let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for a in allocs {
+        groups.entry(a.task_group.clone()).or_default().push(a);
+    }
+    groups
+}
+
 /// Compares a job with its allocations.
 pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation, now: TimestampNs, ids: &mut Ids) -> Wanted {
     let key = eval.job_key();
@@ -223,10 +232,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
     let Some(job) = job.filter(|j| !j.stop) else {
         return stop_job(state, &key, &allocs);
     };
-    let mut by_group: BTreeMap<Arc<str>, Vec<Arc<Allocation>>> = BTreeMap::new();
-    for a in allocs {
-        by_group.entry(a.task_group.clone()).or_default().push(a);
-    }
+    let mut by_group = by_group(allocs);
     let mut r = Reconciler {
         state,
         job,
