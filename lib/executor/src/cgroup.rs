@@ -4,7 +4,8 @@
 //! Where there is a version 2 directory it is the boundary: a workload is cloned into it and killed by it in one write.
 //! On hybrid hosts the limits live in version 1 hierarchies. Entering one of those takes up to 15 ms of the kernel's time
 //! (it waits for a grace period), so the workload begins in the version 2 directory alone and [`gather`] brings all of
-//! it into the limits meanwhile. On pure version 1 hosts it enters everything before its first instruction.
+//! it into the limits meanwhile. A workload with a limit of processes enters everything before its first instruction: what
+//! forks faster than it is moved would never be caught. So does everything on pure version 1 hosts.
 //!
 //! Everything works on plain directories, so tests run on a made-up tree.
 
@@ -211,9 +212,9 @@ pub fn open_unified(paths: &Paths) -> io::Result<Option<File>> {
 }
 
 /// The `cgroup.procs` files that a workload enters itself before its first instruction: all, where there is nothing to
-/// clone it into.
+/// clone it into or its processes are limited.
 pub fn entries(paths: &Paths) -> io::Result<Vec<File>> {
-    if paths.unified.is_some() {
+    if paths.unified.is_some() && paths.v1("pids").is_none() {
         return Ok(Vec::new());
     }
     let open = |(_, dir): &(String, PathBuf)| {
@@ -234,8 +235,8 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
     };
     for (_, dir) in &paths.v1 {
         let mut moved: Vec<i32> = Vec::new();
-        // What forks after its parent has moved is born inside, so this ends; a fork bomb is cut short by the bound,
-        // and its remaining processes are still within the version 2 boundary.
+        // What forks after its parent has moved is born inside, so this ends. The bound is for a fork bomb without a
+        // limit of processes: what is not moved is still within the version 2 boundary.
         for _ in 0..100 {
             let missing: Vec<i32> = read_pids(unified)?.into_iter().filter(|pid| !moved.contains(pid)).collect();
             if missing.is_empty() {
@@ -556,6 +557,20 @@ mod tests {
         assert!(tree.read("memory/drover/t/cgroup.procs").starts_with("12"));
         assert_eq!(tree.read("cpu/drover/t/cgroup.procs"), "11\n12\n");
         assert!(entries(&paths).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_limit_of_processes_is_entered_by_the_workload_itself() {
+        let tree = Tree::new();
+        let unified = tree.dir("unified/drover/t", &[("cgroup.procs", "")]);
+        let memory = tree.dir("memory/drover/t", &[("cgroup.procs", "")]);
+        let pids = tree.dir("pids/drover/t", &[("cgroup.procs", "")]);
+        let paths = Paths::of_spec(&spec(Some(&unified), &[("memory", &memory), ("pids", &pids)]));
+        for mut file in entries(&paths).unwrap() {
+            file.write_all(b"0").unwrap();
+        }
+        assert_eq!((tree.read("memory/drover/t/cgroup.procs"), tree.read("pids/drover/t/cgroup.procs")), ("0".into(), "0".into()));
+        assert_eq!(tree.read("unified/drover/t/cgroup.procs"), "", "it is cloned into that one");
     }
 
     #[test]

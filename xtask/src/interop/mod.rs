@@ -111,15 +111,21 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
                 println!("interop {name}: COULD NOT RUN: {why}");
             }
             Err(error) => {
-                failed.push(*name);
                 // What happened comes first; the logs, which are its contexts, can be long.
-                println!("interop {name}: FAILED: {}\n{error:#}", error.root_cause());
+                let why = error.root_cause().to_string();
+                println!("interop {name}: FAILED: {why}\n{error:#}");
+                failed.push((*name, why));
             }
         }
     }
     let seconds = begun.elapsed().as_secs();
     println!("{passed} passed, {} failed, {} skipped in {} min {} s", failed.len(), skipped.len(), seconds / 60, seconds % 60);
+    // Once more at the end, where whoever reads only that finds it.
+    for (name, why) in &failed {
+        println!("interop {name}: FAILED: {}", why.chars().take(2000).collect::<String>());
+    }
     if !failed.is_empty() || (in_ci && !skipped.is_empty()) {
+        let failed: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
         let names = |which: &str, names: &[&str]| if names.is_empty() { String::new() } else { format!("; {which}: {}", names.join(", ")) };
         bail!("interop{}{}", names("failed", &failed), names("could not run", &skipped));
     }

@@ -477,6 +477,29 @@ async fn memory_limits_kill_and_are_reported() {
     executor.destroy().await.unwrap();
 }
 
+/// What forks at once must find its limit there: nobody could bring such a tree into it afterwards.
+#[tokio::test]
+async fn the_first_instruction_is_within_the_limit_of_processes() {
+    let bench = Bench::new();
+    if !bench.launcher.cgroups().enforces("pids") {
+        return;
+    }
+    // Many rounds, for a move that comes right after the start would sometimes win.
+    for n in 0..20 {
+        let name = format!("t{n}");
+        let mut spec = bench.spec(&name, "while read -r line; do echo $line; done < /proc/self/cgroup");
+        let policy = spec.cgroup.as_mut().unwrap();
+        policy.pids_max = Some(7);
+        let group = policy.name.clone();
+        let executor = bench.launcher.launch(&bench.state(&name), spec).await.unwrap().executor;
+        assert_eq!(executor.wait().await.unwrap().exit_code, 0);
+        let seen = bench.output(&format!("{name}.stdout"));
+        let limiting = seen.lines().find(|line| line.contains(":pids:")).or(seen.lines().find(|line| line.starts_with("0::")));
+        assert!(limiting.is_some_and(|line| line.ends_with(&group)), "{group}: {seen}");
+        executor.destroy().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn two_hundred_at_once_and_nothing_is_left() {
     let bench = Bench::new();
