@@ -11,6 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("executor-proto", &[]),
     ("executor", &["executor-proto"]),
     ("executor-client", &["executor", "executor-proto"]),
+    ("heap", &[]),
     ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
     ("docker", &["driver-sdk"]),
@@ -46,6 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "driver-sdk",
             "exec",
             "hcl-lang",
+            "heap",
             "jobspec",
             "mock",
             "model",

@@ -88,9 +88,16 @@ fn rss_mib() -> f64 {
 }
 
 /// Placements per second, commit on disk included, and what the server then takes: `cargo xtask bench placements` runs this.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[test]
 #[ignore = "a measurement: needs optimisation and an idle machine to say anything"]
-async fn placements() {
+fn placements() {
+    // As the program does before its first thread.
+    heap::limit_arenas(heap::arenas(2));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(place());
+}
+
+async fn place() {
     let (nodes, jobs, each) = (setting("NODES", 5000), setting("JOBS", 1), setting("EACH", 10_000));
     let dir = tempfile::tempdir().unwrap();
     let lease = Duration::from_secs(600);
