@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::CString,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -29,6 +30,53 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     panic!("{what} did not happen within {} s", BOUND.as_secs());
 }
 
+fn directory() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory")
+}
+
+/// A mounted file system of a few MiB; unmounted when dropped.
+pub(crate) struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(dir: &Path, size_mb: u32) -> Option<Self> {
+        fs::create_dir_all(dir).expect("a directory");
+        let options = CString::new(format!("size={size_mb}m,mode=0711")).expect("no NUL");
+        match rustix::mount::mount("tmpfs", dir, "tmpfs", rustix::mount::MountFlags::empty(), options.as_c_str()) {
+            Ok(()) => Some(Self(dir.to_owned())),
+            Err(error) => {
+                eprintln!("skipped: a small file system cannot be mounted here: {error}");
+                None
+            }
+        }
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    /// Takes all room that is left, also what was freed since it was filled before.
+    pub(crate) fn fill(&self) {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(self.ballast()).expect("ballast");
+        for block in [1 << 16, 1 << 12, 1] {
+            while file.write(&vec![0_u8; block]).is_ok_and(|n| n == block) {}
+        }
+    }
+
+    /// Gives it back.
+    pub(crate) fn make_room(&self) {
+        fs::remove_file(self.ballast()).expect("ballast");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Detached: a process may still be on its way out.
+        if let Err(error) = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH) {
+            eprintln!("{} stays mounted: {error}", self.0.display());
+        }
+    }
+}
+
 /// The binary.
 pub(crate) fn drover() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_drover"))
@@ -41,9 +89,11 @@ pub(crate) fn example(name: &str) -> PathBuf {
 
 /// A server and node in one process.
 pub(crate) struct Agent {
-    dir: tempfile::TempDir,
     child: Option<Child>,
     address: String,
+    /// The small disk that its data directory is, before the directory that it is mounted in.
+    disk: Option<SmallDisk>,
+    dir: tempfile::TempDir,
 }
 
 impl Agent {
@@ -84,8 +134,32 @@ impl Agent {
         Self::at_runtime(roles, None, more)
     }
 
+    /// An agent of those roles, whose data directory and log are on a disk of that many MiB; `None` where nothing may be mounted.
+    pub(crate) fn on_small_disk(roles: &str, more: &str, size_mb: u32) -> Option<Self> {
+        let dir = directory();
+        let disk = SmallDisk::mount(&dir.path().join("data"), size_mb)?;
+        // Created by the agent's start, through the link.
+        std::os::unix::fs::symlink(disk.0.join("agent.log"), dir.path().join("agent.log")).expect("a link");
+        let mut agent = Self { child: None, address: String::new(), disk: Some(disk), dir };
+        agent.configure(roles, None, more);
+        agent.launch();
+        Some(agent)
+    }
+
+    /// The small disk of an agent that has one.
+    pub(crate) fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("an agent on a small disk")
+    }
+
     fn at_runtime(roles: &str, runtime: Option<&Path>, more: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a temporary directory");
+        let mut agent = Self { child: None, address: String::new(), disk: None, dir: directory() };
+        agent.configure(roles, runtime, more);
+        agent.launch();
+        agent
+    }
+
+    fn configure(&self, roles: &str, runtime: Option<&Path>, more: &str) {
+        let dir = &self.dir;
         let config = format!(
             "data_dir = {:?}\nports {{\n  http = 0\n  rpc = 0\n}}\n{roles}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}\n{more}\n",
@@ -93,13 +167,22 @@ impl Agent {
             runtime.map_or_else(|| dir.path().join("runtime"), Path::to_owned),
         );
         fs::write(dir.path().join("agent.hcl"), config).expect("configuration");
-        let mut agent = Self { dir, child: None, address: String::new() };
-        agent.launch();
-        agent
     }
 
     /// Starts the process on the directory as it is and waits until the node is ready.
     pub(crate) fn launch(&mut self) {
+        if !self.spawn() {
+            panic!("the agent did not say where it listens; its log:\n{}", self.log());
+        }
+        until("a ready node with its drivers", || {
+            let nodes = self.get("/v1/nodes")?;
+            let node = nodes.as_array()?.iter().find(|n| n["Status"] == "ready")?;
+            ["raw_exec", "remote_exec"].iter().all(|d| node["Drivers"][d]["Healthy"] == true).then_some(())
+        });
+    }
+
+    /// Starts the process on the directory as it is. False when it has ended without saying where it listens.
+    pub(crate) fn spawn(&mut self) -> bool {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
         let mut child = Command::new("nohup")
@@ -118,12 +201,15 @@ impl Agent {
             .lines()
             .map_while(Result::ok)
             .find_map(|l| l.strip_prefix("HTTP API").and_then(|r| r.split("= ").nth(1)).map(str::to_owned));
-        self.address = address.unwrap_or_else(|| panic!("the agent did not say where it listens; its log:\n{}", self.log()));
-        until("a ready node with its drivers", || {
-            let nodes = self.get("/v1/nodes")?;
-            let node = nodes.as_array()?.iter().find(|n| n["Status"] == "ready")?;
-            ["raw_exec", "remote_exec"].iter().all(|d| node["Drivers"][d]["Healthy"] == true).then_some(())
-        });
+        let listens = address.is_some();
+        self.address = address.unwrap_or_default();
+        listens
+    }
+
+    /// Waits for the end of the process, which ends by itself.
+    pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().expect("a process");
+        until("the end of the agent", || child.try_wait().expect("wait"))
     }
 
     /// Its directory.

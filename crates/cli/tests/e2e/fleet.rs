@@ -114,20 +114,23 @@ fn mock_job(id: &str, count: u32) -> Value {
 }
 
 /// The line between a node and its server, which can be cut while both live on.
-struct Wire {
+pub(crate) struct Wire {
     at: SocketAddr,
+    far: Arc<Mutex<String>>,
     cut: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Wire {
-    fn to(rpc: String) -> Self {
+    pub(crate) fn to(rpc: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let wire = Self { at: listener.local_addr().expect("bound"), cut: Arc::default(), open: Arc::default() };
-        let (cut, open) = (wire.cut.clone(), wire.open.clone());
+        let at = listener.local_addr().expect("bound");
+        let wire = Self { at, far: Arc::new(Mutex::new(rpc)), cut: Arc::default(), open: Arc::default() };
+        let (rpc, cut, open) = (wire.far.clone(), wire.cut.clone(), wire.open.clone());
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                let Some(far) = TcpStream::connect(&rpc).ok().filter(|_| !cut.load(Ordering::SeqCst)) else { continue };
+                let rpc = rpc.lock().expect("not poisoned").clone();
+                let Some(far) = TcpStream::connect(rpc).ok().filter(|_| !cut.load(Ordering::SeqCst)) else { continue };
                 let both = [(near.try_clone(), far.try_clone()), (far.try_clone(), near.try_clone())];
                 for (from, to) in both {
                     let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };
@@ -140,6 +143,16 @@ impl Wire {
             }
         });
         wire
+    }
+
+    /// Its near end.
+    pub(crate) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// The server is somewhere else from now on.
+    pub(crate) fn leads_to(&self, rpc: String) {
+        *self.far.lock().expect("not poisoned") = rpc;
     }
 
     fn cut(&self) {

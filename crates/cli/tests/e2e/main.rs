@@ -5,6 +5,7 @@ mod agent;
 mod artifacts;
 mod commands;
 mod demo;
+mod disk_full;
 mod examples;
 mod exec;
 mod faults;

@@ -267,6 +267,22 @@ pub(crate) enum Effect {
     Destroy,
 }
 
+impl Effect {
+    /// It begins nothing and loses nothing when it is done twice: it need not be announced by a record.
+    pub(crate) fn only_ends(&self) -> bool {
+        match self {
+            Self::Stop { .. } | Self::EndUnattended { .. } | Self::Interrupt { .. } | Self::Wake { .. } => true,
+            Self::Start { .. }
+            | Self::Recover { .. }
+            | Self::Wait { .. }
+            | Self::Free { .. }
+            | Self::Settle { .. }
+            | Self::TaskOver { .. }
+            | Self::Destroy => false,
+        }
+    }
+}
+
 /// What the caller knows and the machine may not find out by itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {

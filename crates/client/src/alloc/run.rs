@@ -300,6 +300,12 @@ impl AllocLoop {
         if !writes.is_empty() {
             if let Err(error) = self.ctx.store.commit(writes).await {
                 tracing::error!(alloc = %self.machine.id(), %error, "waiting with what follows until the records can be written");
+                // Ends were ordered elsewhere and are ordered again after a crash. They do not wait: what fills the disk can be stopped.
+                let (ends, waits) = std::mem::take(&mut self.held).into_iter().partition(Effect::only_ends);
+                self.held = waits;
+                for effect in ends {
+                    self.perform(effect).await;
+                }
                 return;
             }
             self.saved_alloc = Some(self.machine.record().clone());
