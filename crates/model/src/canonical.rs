@@ -46,7 +46,7 @@ fn fill_text(slot: &mut String, default: &str) {
 #[must_use]
 pub fn default_restart(kind: &str) -> Restart {
     let mut p = Restart::defaults();
-    if kind == job_type::BATCH || kind == job_type::SYSBATCH {
+    if job_type::finite(kind) {
         p.attempts = Some(3);
         p.interval = Some(GoDuration::from_secs(24 * 3600));
     }

@@ -31,8 +31,19 @@ pub mod job_type {
     pub const BATCH: &str = "batch";
     /// One on each node.
     pub const SYSTEM: &str = "system";
-    /// One on each node until it has succeeded.
+    /// One on each node, which ends.
     pub const SYSBATCH: &str = "sysbatch";
+
+    /// One on each node (or at each provider), whatever becomes of it.
+    #[must_use]
+    pub fn everywhere(kind: &str) -> bool {
+        matches!(kind, SYSTEM | SYSBATCH)
+    }
+    /// Its tasks end.
+    #[must_use]
+    pub fn finite(kind: &str) -> bool {
+        matches!(kind, BATCH | SYSBATCH)
+    }
 }
 
 /// Job states.

@@ -218,7 +218,7 @@ impl RemotePolicy {
     /// The policy of a task.
     #[must_use]
     pub fn of(job: &crate::job::Job, task: &crate::task::Task) -> Self {
-        let batch = job.kind == crate::job::job_type::BATCH || job.kind == crate::job::job_type::SYSBATCH;
+        let batch = crate::job::job_type::finite(&job.kind);
         Self {
             batch,
             restart: task.restart.clone().unwrap_or_default(),

@@ -5,7 +5,7 @@
 //! not about syntax.
 
 use crate::{
-    job::{Job, TaskGroup, VolumeRequest, job_type},
+    job::{Job, TaskGroup, VolumeRequest},
     service::{Check, PROVIDER, Service},
     task::Task,
 };
@@ -25,11 +25,6 @@ const NO_CONSUL: &str = "there is no Consul integration";
 const ONLY_CONSUL: &str = "it means something to Consul only; leave it out";
 
 pub(crate) const JOB: &[Refused<Job>] = &[
-    Refused {
-        feature: "type = \"sysbatch\"",
-        reason: "sysbatch jobs are not scheduled yet; use a batch job with distinct_hosts",
-        used: |j| j.kind == job_type::SYSBATCH,
-    },
     Refused {
         feature: "periodic",
         reason: "launches by the clock are not run yet; register the job from a timer of your own",

@@ -254,7 +254,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         None => e.text(format!("Task Group {} should have a restart policy", g.name)),
     }
     if let Some(p) = &g.reschedule {
-        if job.kind == job_type::SYSTEM || job.kind == job_type::SYSBATCH {
+        if job_type::everywhere(&job.kind) {
             e.text("System jobs should not have a reschedule policy");
         } else {
             check_reschedule(p, e);

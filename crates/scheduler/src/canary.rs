@@ -41,7 +41,7 @@ impl<'a> Coverage<'a> {
     pub fn of(state: &'a State, job: &'a Job) -> Self {
         let key = job.key();
         let mut groups = BTreeMap::new();
-        if job.kind == job_type::SYSTEM {
+        if job_type::everywhere(&job.kind) {
             for group in job.task_groups.iter().filter(|g| g.count() > 0) {
                 groups.insert(group.name.clone(), one_for_each_provider(state, job, group));
             }

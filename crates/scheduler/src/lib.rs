@@ -45,7 +45,7 @@ pub use version::{VersionConstraint, VersionRules};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchedulerError {
     /// Jobs of that kind are not scheduled here.
-    #[error("cannot schedule job {job}: jobs of type {kind:?} are not supported yet (service, batch and system are)")]
+    #[error("cannot schedule job {job}: there are no jobs of type {kind:?} (there are service, batch, system and sysbatch)")]
     UnsupportedKind {
         /// Job.
         job: JobKey,
@@ -61,12 +61,12 @@ pub enum SchedulerError {
 pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -> Result<Decision, SchedulerError> {
     let key = eval.job_key();
     let job = state.job(&key).cloned();
-    let scheduled = [job_type::SERVICE, job_type::BATCH, job_type::SYSTEM];
+    let scheduled = [job_type::SERVICE, job_type::BATCH, job_type::SYSTEM, job_type::SYSBATCH];
     if let Some(job) = job.as_ref().filter(|j| !j.stop && !scheduled.contains(&j.kind.as_str())) {
         return Err(SchedulerError::UnsupportedKind { job: key, kind: job.kind.clone() });
     }
     let mut ids = ids::Ids::new(seed, eval.id.0);
-    let system = job.as_ref().map_or(&*eval.kind, |j| &*j.kind) == job_type::SYSTEM;
+    let system = job_type::everywhere(job.as_ref().map_or(&*eval.kind, |j| &*j.kind));
     let compare = if system { system::reconcile } else { reconcile::reconcile };
     let wanted = compare(state, job.as_ref(), eval, now, &mut ids);
     let mut decision = Decision {

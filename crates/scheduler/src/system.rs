@@ -2,6 +2,9 @@
 //!
 //! Nodes that the job does not speak of, or whose constraints say no, are passed over without a word; a node that could and has no room is what
 //! people are told about. What is lost with its node is not placed elsewhere; a slot of remote tasks is handed over like every slot.
+//!
+//! A sysbatch job is the same with an end: where an allocation of the newest version has ended by itself, well or badly, there is nothing more to do.
+//! One that was stopped, moved away or lost on the way has not ended by itself, and runs again where there is a place for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +15,7 @@ use model::{
     alloc::{Allocation, ClientStatus},
     eval::{EvalStatus, Evaluation, Trigger},
     ids::{DeploymentId, EvalId, NodeId, TimestampNs},
-    job::{Job, TaskGroup},
+    job::{Job, TaskGroup, job_type},
     node::{Node, NodeStatus},
     plan::DesiredUpdates,
 };
@@ -45,6 +48,14 @@ fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
 pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
     let mixed = |group: &&TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
     job.task_groups.iter().filter(mixed)
+}
+
+/// One of its main tasks was ended instead of ending.
+fn was_killed(a: &Allocation) -> bool {
+    let group = a.job.as_ref().and_then(|job| job.group(&a.task_group));
+    let main = |name: &str| group.and_then(|g| g.task(name)).is_none_or(|t| t.lifecycle.is_none());
+    let killed = |kind: &str| matches!(kind, "Killing" | "Killed");
+    a.task_states.iter().any(|(name, state)| main(name) && state.events.iter().any(|e| killed(&e.kind)))
 }
 
 struct System<'a> {
@@ -105,6 +116,10 @@ impl System<'_> {
             let among = Arc::new(nodes.clone());
             let here = live.remove(place).unwrap_or_default();
             let Some((first, more)) = here.split_first() else {
+                if self.has_run(place, nodes, group, &allocs) {
+                    counts.ignore += 1;
+                    continue;
+                }
                 requests.push(self.missing(group, place, among, &allocs, &mut taken));
                 counts.place += 1;
                 continue;
@@ -158,6 +173,32 @@ impl System<'_> {
             list.sort_by_key(|a| (self.leaves(a), a.index(), a.id));
         }
         live
+    }
+
+    /// One of a sysbatch job has come to its end there.
+    fn has_run(&self, place: &Place, nodes: &BTreeSet<NodeId>, group: &TaskGroup, allocs: &[Arc<Allocation>]) -> bool {
+        // Whoever looks after a provider may be gone by now, and then nobody can say which one it was: better none there than two.
+        let there = |a: &Allocation| match self.state.node(a.node_id) {
+            Some(node) => nodes.contains(&a.node_id) || place_of(node, group).as_ref() == Some(place),
+            None => matches!(place, Place::Pool(_)),
+        };
+        self.job.kind == job_type::SYSBATCH && allocs.iter().any(|a| there(a) && self.has_ended(a))
+    }
+
+    /// By itself, under the newest version, and nobody has asked for another try.
+    fn has_ended(&self, a: &Allocation) -> bool {
+        if a.job_version != self.job.version || a.job.as_ref().is_some_and(|j| j.create_index != self.job.create_index) {
+            return false;
+        }
+        let force = a.desired_transition.force_reschedule == Some(true);
+        match a.client_status {
+            // What was ended by somebody looks like a good end otherwise.
+            ClientStatus::Complete => {
+                !a.server_terminal() || (a.ran_successfully() && !was_killed(a) && remote::has_done_all(self.state, a))
+            }
+            ClientStatus::Failed => !a.server_terminal() && !force,
+            ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
+        }
     }
 
     /// Its node drains: a slot of remote tasks goes elsewhere, at once.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use model::{
-    AllocId, Allocation, DeploymentId, DesiredStatus, EvalId, EvalStatus, JobKey, NodeId, NodeStatus, TimestampNs,
+    AllocId, Allocation, DeploymentId, DesiredStatus, EvalId, EvalStatus, Job, JobKey, NodeId, NodeStatus, TimestampNs,
     job::{job_status, job_type},
 };
 use state::{Batch, Change, State};
@@ -91,7 +91,7 @@ impl Garbage {
     fn dead_jobs(&mut self, state: &State, before: Before) {
         for job in state.jobs().filter(|job| job.status == job_status::DEAD) {
             let template = job.periodic.is_some() || job.parameterized_job.is_some();
-            let finite = job.kind == job_type::BATCH || job.kind == job_type::SYSBATCH;
+            let finite = job_type::finite(&job.kind);
             if !job.stopped() && (!finite || template) {
                 continue;
             }
@@ -112,14 +112,15 @@ impl Garbage {
     /// An evaluation goes when it is old and all its allocations may go with it. Old allocations of an evaluation that must stay go alone.
     fn ended_evals(&mut self, state: &State, before: Before) {
         for eval in state.evals().filter(|eval| eval.status.terminal()) {
-            let batch = eval.kind == job_type::BATCH;
+            let batch = job_type::finite(&eval.kind);
             let old = if batch { before.batch_eval } else { before.eval };
             if eval.modify_time > old || self.evals.contains(&eval.id) {
                 continue;
             }
             let job = state.job(&eval.job_key());
-            // The allocations of a batch job that is not over say what need not run again.
-            if batch && job.is_some_and(|job| !job.stopped() && job.status != job_status::DEAD) {
+            // The allocations of a batch job that is not over say what need not run again; those of a sysbatch job say it for as long as it is
+            // there, because a node that comes later may ask.
+            if batch && job.is_some_and(|job| !job.stopped() && (job.kind == job_type::SYSBATCH || job.status != job_status::DEAD)) {
                 continue;
             }
             let mut all = true;
@@ -195,8 +196,9 @@ fn superfluous(state: &State, alloc: &Arc<Allocation>) -> bool {
     if !ended(state, alloc) {
         return false;
     }
-    let Some(job) = state.job(&alloc.job_key()).filter(|job| !job.stopped() && job.status != job_status::DEAD) else { return true };
-    if job.kind == job_type::BATCH {
+    let counts = |job: &&Arc<Job>| !job.stopped() && (job.kind == job_type::SYSBATCH || job.status != job_status::DEAD);
+    let Some(job) = state.job(&alloc.job_key()).filter(counts) else { return true };
+    if job_type::finite(&job.kind) {
         return false;
     }
     // A failed one that is wanted is about to be rescheduled, or says why it no longer is.

@@ -151,7 +151,7 @@ fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp) -> Batch {
 }
 
 fn is_system(alloc: &Allocation) -> bool {
-    alloc.job.as_ref().is_some_and(|job| job.kind == job_type::SYSTEM || job.kind == job_type::SYSBATCH)
+    alloc.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind))
 }
 
 fn unmarked(alloc: &Allocation) -> bool {

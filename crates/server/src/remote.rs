@@ -87,12 +87,12 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
             ));
         }
     }
-    if job.kind == model::job::job_type::SYSTEM {
+    if model::job::job_type::everywhere(&job.kind) {
         lines.extend(scheduler::mixed_groups(state, job).map(|group| {
             format!(
-                "group {:?} is not placed on nodes where some of its tasks run on the node and others elsewhere: a system job has one \
+                "group {:?} is not placed on nodes where some of its tasks run on the node and others elsewhere: a job of type {:?} has one \
                  allocation on each node, or one at each provider; make two groups of it",
-                group.name
+                group.name, job.kind
             )
         }));
     }

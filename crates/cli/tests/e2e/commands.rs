@@ -87,10 +87,6 @@ fn errors_of_job_files_show_the_place() {
     }
     for (text, reason) in [
         (
-            "job \"x\" { type = \"sysbatch\"\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
-            "sysbatch",
-        ),
-        (
             "job \"x\" { periodic { crons = [\"* * * * *\"] }\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
             "periodic",
         ),

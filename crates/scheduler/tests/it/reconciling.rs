@@ -337,11 +337,11 @@ fn all_at_once_places_all_or_nothing() {
 fn what_is_not_supported_is_refused_by_name() {
     let mut w = World::new("n1");
     let mut job = service(1);
-    job.kind = "sysbatch".into();
+    job.kind = "odd".into();
     w.register(&job);
     let eval = w.eval();
-    let e = scheduler::schedule(&w.state, &eval, 0, 0).expect_err("not yet");
-    assert!(e.to_string().contains("\"sysbatch\""), "{e}");
+    let e = scheduler::schedule(&w.state, &eval, 0, 0).expect_err("no such kind");
+    assert!(e.to_string().contains("\"odd\""), "{e}");
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
-    alloc::DesiredTransition,
+    AllocClientUpdate, ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
+    alloc::{DesiredTransition, TaskEvent, TaskRunState, TaskState},
     eval::Trigger,
     policy::Update,
     remote::{Manager, RemoteHandle},
@@ -225,4 +225,87 @@ fn groups_with_both_kinds_of_tasks_are_named_and_placed_nowhere() {
     w.submit(&job);
     assert_eq!(w.places(), "");
     assert_eq!(scheduler::mixed_groups(&w.state, &job).count(), 1);
+}
+
+/// Ends on a node, as the node says.
+fn end(w: &mut World, node: &str, status: ClientStatus) {
+    let id = w.live().iter().find(|a| &*a.node_name == node).expect("lives there").id;
+    w.report(id, status, None);
+}
+
+fn sysbatch() -> Job {
+    Job { kind: "sysbatch".into(), ..system() }
+}
+
+#[test]
+fn a_sysbatch_job_runs_once_on_every_node_whatever_becomes_of_it() {
+    let mut w = World::new("n1\nn2\nn3");
+    let job = sysbatch();
+    w.submit(&job);
+    assert_eq!(w.places(), "n1:v0 n2:v0 n3:v0");
+    end(&mut w, "n1", ClientStatus::Complete);
+    end(&mut w, "n2", ClientStatus::Failed);
+    assert!(w.run().plan.is_no_op(), "neither the end nor the failure is an occasion to begin again");
+    // A new node gets one, also when all the others have ended.
+    end(&mut w, "n3", ClientStatus::Complete);
+    w.node("n4");
+    w.run();
+    assert_eq!(w.places(), "n4:v0");
+    assert!(w.run().plan.is_no_op());
+    // A person can have the failed one tried again.
+    let failed = w.state.allocs_by_job(&key()).find(|a| a.client_status == ClientStatus::Failed).expect("there is one").id;
+    w.mark(failed, DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() });
+    w.run();
+    assert_eq!(w.places(), "n2:v0 n4:v0");
+    // The next version runs everywhere.
+    w.submit(&changed(&job));
+    assert_eq!(w.places(), "n1:v1 n2:v1 n3:v1 n4:v1");
+}
+
+#[test]
+fn what_a_sysbatch_job_has_not_done_to_its_end_is_done_again() {
+    let mut w = World::new("n1\nn2\nn3");
+    w.submit(&sysbatch());
+    // Lost with its node, and stopped by a drain.
+    w.down("n1");
+    w.drain("n2");
+    let id = w.live().iter().find(|a| &*a.node_name == "n2").expect("there").id;
+    w.mark(id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    w.run();
+    // As a node tells of a task that it was told to end.
+    let killed = TaskEvent { kind: "Killing".into(), ..TaskEvent::default() };
+    let task = TaskState { state: TaskRunState::Dead, events: vec![killed], ..TaskState::default() };
+    let update = AllocClientUpdate {
+        id,
+        client_status: ClientStatus::Complete,
+        task_states: model::Map::from([(Arc::from("t"), task)]),
+        ..AllocClientUpdate::default()
+    };
+    w.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
+    assert_eq!(w.places(), "n3:v0");
+    w.node("n1");
+    w.apply(vec![Change::NodeDrain { id: node_id("n2"), drain: None, mark_eligible: true, last_drain: None, event: None }]);
+    w.run();
+    assert_eq!(w.places(), "n1:v0 n2:v0 n3:v0");
+    assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn a_sysbatch_job_of_remote_tasks_runs_once_at_each_provider() {
+    let line = |n: &str, provider: &str| format!("{n} driver=ecs:{provider}:1-1:0:0");
+    let mut w = World::new(&line("n1", "east"));
+    w.node(&line("n2", "west"));
+    let mut job = sysbatch();
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.instances();
+    assert_eq!((w.live().len(), w.slots().as_str()), (2, "0:east 1:west"));
+    end(&mut w, "n1", ClientStatus::Complete);
+    w.node(&line("n3", "east"));
+    w.run();
+    assert_eq!(w.live().len(), 1, "another node of the provider is no other place");
+    w.node(&line("n4", "north"));
+    w.run();
+    assert_eq!(w.live().iter().filter(|a| &*a.node_name == "n4").count(), 1);
+    assert!(w.run().plan.is_no_op());
 }

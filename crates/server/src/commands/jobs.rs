@@ -338,7 +338,7 @@ impl ServerHandle {
                         EvalCreated { job_modify_index: job.job_modify_index, index: state.latest_index(), ..EvalCreated::default() };
                     return Ok(Decided { batch: Batch::default(), answer });
                 };
-                if job.kind == job_type::SYSTEM || job.kind == job_type::SYSBATCH {
+                if job_type::everywhere(&job.kind) {
                     return Err(ServerError::InvalidArgument(format!(
                         "cannot scale jobs of type {:?}: they run once on every node",
                         job.kind

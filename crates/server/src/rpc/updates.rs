@@ -77,7 +77,7 @@ fn decide(state: &State, stamp: Stamp, updates: Vec<(NodeId, AllocClientUpdate)>
         // A node speaks for its own allocations only.
         let Some(alloc) = state.alloc(update.id).filter(|alloc| alloc.node_id == node) else { continue };
         // A system job has no reschedule policy: what has failed on a node is looked at again when the job or the node changes.
-        let system = alloc.job.as_ref().is_some_and(|job| job.kind == job_type::SYSTEM);
+        let system = alloc.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind));
         let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
         let came_back = alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown;
         if (failed || came_back)

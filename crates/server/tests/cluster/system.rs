@@ -1,6 +1,9 @@
 //! System jobs: nodes that come, change, drain and are lost.
 
-use model::{ClientStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed, job::job_type};
+use model::{
+    ClientStatus, Eligibility, GoDuration, Job, NodeId, NodeStatus, Observed,
+    job::{job_status, job_type},
+};
 use server::{ServerHandle, requests::DeregisterJob};
 use state::State;
 
@@ -120,4 +123,36 @@ async fn a28_a_system_job_of_remote_tasks_is_one_for_each_provider_and_leaves_no
     until(s, "nothing is left", |state| state.remote_tasks().next().is_none()).await;
     assert!(p.live().is_empty());
     assert_eq!((p.calls(&Call::Create), p.calls(&Call::Stop), p.most_live()), (2, 2, 1));
+}
+
+fn ended(state: &State, job: &str) -> Vec<NodeId> {
+    let ended = state.allocs_by_job(&key(job)).filter(|a| matches!(a.client_status, ClientStatus::Complete | ClientStatus::Failed));
+    let mut nodes: Vec<_> = ended.map(|a| a.node_id).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sysbatch_job_is_done_once_on_each_node_also_on_those_that_come_later() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let mut job = everywhere(job("once", 1));
+    job.kind = job_type::SYSBATCH.to_owned();
+    submit(s, job).await;
+    until(s, "it waits for nodes", |state| state.job(&key("once")).is_some_and(|j| j.status == job_status::PENDING)).await;
+    let a = FakeNode::join(s, node(1), Fate::Completes, &p).await;
+    let b = FakeNode::join(s, node(2), Fate::Fails, &p).await;
+    let dead = |nodes: Vec<NodeId>| {
+        move |state: &State| {
+            let decided = state.evals_by_job(&key("once")).all(|e| e.status.terminal());
+            decided && ended(state, "once") == nodes && state.job(&key("once")).is_some_and(|j| j.status == job_status::DEAD)
+        }
+    };
+    until(s, "it is done on both", dead(vec![a.id(), b.id()])).await;
+    s.evaluate_job(key("once"), false).await.unwrap();
+    let c = FakeNode::join(s, node(3), Fate::Completes, &p).await;
+    until(s, "it is done on the new one, and not again on the others", dead(vec![a.id(), b.id(), c.id()])).await;
+    s.evaluate_job(key("once"), true).await.unwrap();
+    until(s, "what has failed is tried again when a person asks", dead(vec![a.id(), b.id(), b.id(), c.id()])).await;
 }

@@ -234,6 +234,10 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
     if job.kind == job_type::SYSTEM {
         return job_status::RUNNING;
     }
+    // So does one that has run nowhere yet.
+    if job.kind == job_type::SYSBATCH && counts.allocs == 0 {
+        return job_status::PENDING;
+    }
     if registered_now || (counts.allocs == 0 && counts.evals == 0) { job_status::PENDING } else { job_status::DEAD }
 }
 
