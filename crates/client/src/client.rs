@@ -80,7 +80,7 @@ impl Client {
         create(0o700, &config.run_dir())?;
         let lock = take_directory(&config.state_dir).await?;
         let (store, restored) = LocalStore::open(&config.state_dir)?;
-        let identity = identity::load(&config.state_dir, &store).await?;
+        let identity = identity::load(&store).await?;
         if config.plugin_dir.is_some() {
             let missing = crate::cgroup::missing_parents();
             let claim = |dir: &std::path::PathBuf| Write::Claim { kind: CGROUP_PARENT, key: dir.display().to_string() };
@@ -96,7 +96,7 @@ impl Client {
             let looked = tokio::task::spawn_blocking(move || fingerprint::look(&config)).await;
             looked.map_err(|e| StartError::Config(format!("the fingerprint broke off: {e}")))?
         };
-        let metadata = Metadata::load(&config.state_dir, config.meta.clone());
+        let metadata = Metadata::load(&store, config.meta.clone());
         let mut node = fingerprint::node(&config, &facts);
         node.id = identity.node_id;
         node.secret_id = identity.secret_id;

@@ -1,7 +1,5 @@
 //! Who this node is: an id and a secret, made at the first start and kept for the life of the data directory.
 
-use std::path::Path;
-
 use model::NodeId;
 use uuid::Uuid;
 
@@ -18,8 +16,8 @@ pub(crate) struct Identity {
 }
 
 /// Reads the identity, or makes and stores one.
-pub(crate) async fn load(state_dir: &Path, store: &LocalStore) -> Result<Identity, StoreError> {
-    let read = |name| LocalStore::read_meta(state_dir, name);
+pub(crate) async fn load(store: &LocalStore) -> Result<Identity, StoreError> {
+    let read = |name| store.meta(name);
     if let (Some(id), Some(secret_id)) = (read("node_id").and_then(|t| t.parse::<NodeId>().ok()), read("secret_id"))
         && !id.is_nil()
     {
@@ -38,8 +36,8 @@ mod tests {
     async fn a_node_keeps_its_identity() {
         let dir = tempfile::tempdir().expect("temp dir");
         let (store, _) = LocalStore::open(dir.path()).expect("open");
-        let first = load(dir.path(), &store).await.expect("first");
-        let second = load(dir.path(), &store).await.expect("second");
+        let first = load(&store).await.expect("first");
+        let second = load(&store).await.expect("second");
         assert_eq!((first.node_id, first.secret_id), (second.node_id, second.secret_id));
         assert!(!first.node_id.is_nil());
     }

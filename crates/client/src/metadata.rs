@@ -1,6 +1,6 @@
 //! Metadata of the node: what the operator configured, and what was changed since by the API.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use model::node::Attributes;
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    pub(crate) fn load(state_dir: &Path, fixed: BTreeMap<String, String>) -> Self {
-        let dynamic = LocalStore::read_meta(state_dir, NAME).and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
+    pub(crate) fn load(store: &LocalStore, fixed: BTreeMap<String, String>) -> Self {
+        let dynamic = store.meta(NAME).and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
         Self { fixed, dynamic }
     }
 

@@ -6,7 +6,7 @@
 //! the servers is merged back from there.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
@@ -90,6 +90,8 @@ pub(crate) struct LocalStore {
     to_thread: Sender<Batch>,
     /// The ledger as it is committed.
     ledger: Arc<Mutex<HashSet<(String, String)>>>,
+    /// Small facts by name, as they are committed.
+    meta: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl LocalStore {
@@ -118,6 +120,7 @@ impl LocalStore {
             Some(_) => {}
         }
         let restored = read_all(&connection).map_err(failed("read"))?;
+        let meta = read_meta(&connection).map_err(failed("read"))?;
         let (to_thread, batches) = std::sync::mpsc::channel();
         std::thread::Builder::new()
             .name("node-store".into())
@@ -125,13 +128,14 @@ impl LocalStore {
             .spawn(move || run(connection, &path, &batches))
             .map_err(|e| StoreError::Database { doing: "start the thread", path: dir.join("node.sqlite"), why: e.to_string() })?;
         let ledger = Arc::new(Mutex::new(restored.ledger.iter().cloned().collect()));
-        Ok((Self { to_thread, ledger }, restored))
+        Ok((Self { to_thread, ledger, meta: Arc::new(Mutex::new(meta)) }, restored))
     }
 
     /// Commits; when it returns the records survive the agent.
     pub(crate) async fn commit(&self, writes: Vec<Write>) -> Result<(), StoreError> {
         let (done, answer) = oneshot::channel();
         let changes: Vec<((String, String), bool)> = writes.iter().filter_map(entry).collect();
+        let facts: Vec<(String, String)> = writes.iter().filter_map(fact).collect();
         self.to_thread.send(Batch { writes, done: Some(done) }).map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)??;
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,6 +146,7 @@ impl LocalStore {
                 ledger.remove(&entry)
             };
         }
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner).extend(facts);
         Ok(())
     }
 
@@ -151,10 +156,9 @@ impl LocalStore {
         ledger.iter().filter(|(of, _)| of == kind).map(|(_, key)| key.clone()).collect()
     }
 
-    /// A small fact by name, read before the thread had anything to do.
-    pub(crate) fn read_meta(dir: &Path, name: &str) -> Option<String> {
-        let connection = Connection::open(dir.join("node.sqlite")).ok()?;
-        connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |r| r.get(0)).optional().ok()?
+    /// A small fact by name.
+    pub(crate) fn meta(&self, name: &str) -> Option<String> {
+        self.meta.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 }
 
@@ -174,10 +178,21 @@ fn entry(write: &Write) -> Option<((String, String), bool)> {
     }
 }
 
+/// The small fact that a write sets.
+fn fact(write: &Write) -> Option<(String, String)> {
+    match write {
+        Write::Meta(name, value) => Some(((*name).to_owned(), value.clone())),
+        _ => None,
+    }
+}
+
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    // Exclusive: whoever has the directory's lock is alone, and so there is no index in shared memory. It would be a mapped file, and a disk that
+    // cannot be written (any more) ends a process that touches one with SIGBUS instead of an error.
     connection.execute_batch(
-        "PRAGMA journal_mode = WAL;
+        "PRAGMA locking_mode = EXCLUSIVE;
+         PRAGMA journal_mode = WAL;
          PRAGMA synchronous = NORMAL;
          PRAGMA cache_size = -512;
          CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -193,6 +208,11 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 /// Whatever stands there: one row that somebody has damaged must not keep the others from being read. What it means is judged later.
 fn bytes(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     Ok(row.get_ref(column)?.as_bytes().map(<[u8]>::to_vec).unwrap_or_default())
+}
+
+fn read_meta(connection: &Connection) -> rusqlite::Result<HashMap<String, String>> {
+    let mut statement = connection.prepare("SELECT name, value FROM meta")?;
+    statement.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
 }
 
 fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
@@ -330,7 +350,8 @@ mod tests {
         assert_eq!(store.claimed(FORGOTTEN), ["b"]);
         store.commit(vec![Write::Release { kind: FORGOTTEN, key: "b".into() }]).await.expect("commit");
         assert!(store.claimed(FORGOTTEN).is_empty() && store.claimed("cgroup") == ["k"]);
-        assert_eq!(LocalStore::read_meta(dir.path(), "node_id").as_deref(), Some("n"));
+        assert_eq!(store.meta("node_id").as_deref(), Some("n"));
+        assert!(!dir.path().join("node.sqlite-shm").exists(), "nothing of it is mapped memory");
     }
 
     #[tokio::test]
@@ -359,6 +380,7 @@ mod tests {
         drop(LocalStore::open(dir.path()).expect("open"));
         let connection = Connection::open(dir.path().join("node.sqlite")).expect("open");
         connection.execute("UPDATE meta SET value = '99' WHERE name = 'format'", []).expect("update");
+        drop(connection);
         assert!(matches!(LocalStore::open(dir.path()), Err(StoreError::TooNew { found: 99, .. })));
     }
 }

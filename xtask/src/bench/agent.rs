@@ -112,6 +112,11 @@ impl Agent {
         Ok(started)
     }
 
+    /// Its HTTP port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }

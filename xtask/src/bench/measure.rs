@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{local::until, process::Run, workspace};
 
-const BOUND: Duration = Duration::from_secs(120);
-const RAW_EXEC: &str = "raw_exec";
-const EXEC: &str = "exec";
+pub(super) const BOUND: Duration = Duration::from_secs(120);
+pub(super) const RAW_EXEC: &str = "raw_exec";
+pub(super) const EXEC: &str = "exec";
 
 pub(super) fn now_ns() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos())
@@ -43,7 +43,7 @@ fn job(id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value 
     job_of(RAW_EXEC, id, kind, count, command, args)
 }
 
-fn job_of(driver: &str, id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
+pub(super) fn job_of(driver: &str, id: &str, kind: &str, count: u32, command: &str, args: &[&str]) -> Value {
     // Update blocks are for services; 0 means no deployment, which would otherwise wait for health.
     let update = if kind == "service" { json!({"MaxParallel": 0}) } else { Value::Null };
     json!({"Job": {
@@ -78,6 +78,13 @@ pub(super) fn cpu_ticks(pid: u32) -> u64 {
         return 0;
     };
     rest.split_whitespace().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum()
+}
+
+/// The same without its children.
+pub(super) fn own_cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum()
 }
 
 /// CPU time of the whole machine that was not idle, in ticks.

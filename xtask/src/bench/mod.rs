@@ -6,7 +6,9 @@ mod agent;
 mod drivers;
 mod measure;
 mod remote;
+mod sessions;
 mod table;
+mod volume;
 
 use anyhow::{Result, bail};
 
@@ -24,6 +26,8 @@ const BENCHES: &[Bench] = &[
     ("exec-tasks", measure::exec_tasks),
     ("exec-batch", measure::exec_batch),
     ("logs", measure::logs),
+    ("volume", volume::volume),
+    ("sessions", sessions::sessions),
     ("reattach", measure::reattach),
     ("drivers", drivers::drivers),
     ("placements", measure::placements),

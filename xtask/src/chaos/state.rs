@@ -320,8 +320,11 @@ fn read_only(world: &mut World, n: usize) -> Result<()> {
         })();
         disk.freeze(false)?;
         let late = story?;
-        if !world.node.is_alive()? {
-            ensure!(world.node.log().contains("Operation not permitted"), "the agent does not say why it did not begin");
+        if let Some(ended) = world.node.ended()? {
+            ensure!(
+                world.node.log().contains("Operation not permitted"),
+                "the agent ended with {ended} and does not say why it did not begin"
+            );
             world.node.restart()?;
         }
         world.wait_for_node()?;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -165,7 +165,11 @@ impl Agent {
     }
     /// Whether the process that was started last is still there.
     pub(crate) fn is_alive(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
+        Ok(self.ended()?.is_none())
+    }
+    /// How the process that was started last has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
