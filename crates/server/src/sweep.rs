@@ -26,6 +26,9 @@ use crate::{
 
 /// A sweep that failed is tried again after this time.
 const RETRY: Duration = Duration::from_secs(5);
+/// A page behind the first one is tried again after this time, so often in a row: a provider that turns one call away is not listed from the beginning.
+const PAGE_RETRY: Duration = Duration::from_secs(1);
+const PAGE_RETRIES: u32 = 5;
 /// How long first incarnations wait for a provider that cannot be listed.
 const FIRST_SWEEP: Duration = Duration::from_secs(60);
 
@@ -295,11 +298,18 @@ fn unknown_to(state: &State, mut instances: Vec<RemoteInstance>) -> Vec<RemoteIn
 async fn list(shared: &Shared, (driver, provider): &Provider, node: NodeId) -> Result<(Vec<RemoteInstance>, String), String> {
     let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut token = String::new();
+    let mut failures = 0;
     loop {
-        let page = shared.sessions.list_remote(node, driver, provider, token).await?;
+        let page = shared.sessions.list_remote(node, driver, provider, token.clone()).await?;
         if !page.error.is_empty() {
-            return Err(page.error);
+            if token.is_empty() || failures == PAGE_RETRIES {
+                return Err(page.error);
+            }
+            failures += 1;
+            tokio::time::sleep(PAGE_RETRY).await;
+            continue;
         }
+        failures = 0;
         for json in &page.instances_json {
             all.push(api::node_rpc::from_json::<RemoteInstance>("a listed instance", json).map_err(|e| e.to_string())?);
         }

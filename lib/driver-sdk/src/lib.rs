@@ -38,6 +38,7 @@ pub mod exec;
 pub mod handle;
 mod log;
 mod log_copy;
+mod observer;
 mod plain_remote;
 mod plain_service;
 pub mod reference;

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::exec::{self, ExecIo};
 use crate::log_copy::{LogCopy, Place};
+use crate::observer::Observer;
 use crate::remote::{Ensure, InstanceState, LogStream, LogsQuery, Observation, RemoteHandle};
 use crate::schema::Spec;
 use crate::types::{
@@ -69,6 +70,7 @@ struct Managed {
 /// The adapter.
 pub(crate) struct PlainRemote {
     remote: Arc<dyn RemoteDriver>,
+    observer: Arc<Observer>,
     tasks: Mutex<HashMap<String, Arc<Managed>>>,
 }
 
@@ -101,8 +103,8 @@ fn ended(seen: &Observation) -> Option<TaskExit> {
 }
 
 impl PlainRemote {
-    pub(crate) fn new(remote: Arc<dyn RemoteDriver>) -> Self {
-        Self { remote, tasks: Mutex::default() }
+    pub(crate) fn new(remote: Arc<dyn RemoteDriver>, observer: Arc<Observer>) -> Self {
+        Self { remote, observer, tasks: Mutex::default() }
     }
 
     fn tasks(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Managed>>> {
@@ -140,7 +142,7 @@ impl PlainRemote {
     }
 
     async fn observe(&self, task: &Managed) -> Result<Observation, RemoteError> {
-        let seen = self.remote.observe(std::slice::from_ref(&task.handle)).await?;
+        let seen = self.observer.observe(vec![task.handle.clone()]).await?;
         seen.into_iter().next().ok_or_else(|| RemoteError::could_not_ask("the driver answered without an observation"))
     }
 
@@ -148,7 +150,7 @@ impl PlainRemote {
     async fn end(&self, task: &Managed) -> Result<TaskExit, Error> {
         loop {
             let (sink, mut pushed) = mpsc::channel(16);
-            let watching = self.remote.watch(vec![task.handle.clone()], sink);
+            let watching = self.observer.watch(vec![task.handle.clone()], sink);
             let mut watching = std::pin::pin!(watching);
             let first_end = async {
                 while let Some(seen) = pushed.recv().await {
@@ -336,7 +338,7 @@ impl Driver for PlainRemote {
         }
         let state = StateV1::recover(&task)?;
         let handle = RemoteHandle { schema: state.schema, data: state.data };
-        let seen = self.remote.observe(std::slice::from_ref(&handle)).await.map_err(error)?;
+        let seen = self.observer.observe(vec![handle.clone()]).await.map_err(error)?;
         match seen.into_iter().next() {
             Some(seen) if seen.state == InstanceState::Gone => Err(Error::TaskNotFound),
             Some(seen) => self.manage(&config, state.key, handle, seen.epoch, Logs::FromNow),

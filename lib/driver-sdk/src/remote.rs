@@ -40,7 +40,7 @@ pub struct Description {
     pub stats: bool,
     /// Files of the task directory reach the instance.
     pub file_upload: bool,
-    /// `watch` pushes changes instead of being polled by the SDK.
+    /// [`RemoteDriver::watch`] pushes changes; without it the SDK looks for them.
     pub watch: bool,
     /// Oldest handle layout understood.
     pub handle_schema_min: u32,
@@ -53,7 +53,7 @@ pub struct Description {
 }
 
 /// The driver's token to find an instance again: at most 16 KiB, no secrets.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RemoteHandle {
     /// Version of the layout of `data`.
     pub schema: u32,
@@ -327,38 +327,27 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// One observation for each handle, in the order asked; trouble with one handle is an Unknown of that one.
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError>;
 
-    /// Pushes the current observation of each handle and then every change, until the sink is closed. The default polls
-    /// [`RemoteDriver::observe`] every [`RemoteDriver::watch_interval`].
-    async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
-        let mut last: Vec<Option<Observation>> = vec![None; handles.len()];
-        loop {
-            match self.observe(&handles).await {
-                Ok(now) => {
-                    for (known, seen) in last.iter_mut().zip(now) {
-                        if known.as_ref() != Some(&seen) {
-                            *known = Some(seen.clone());
-                            if sink.send(seen).await.is_err() {
-                                return Ok(());
-                            }
-                        }
-                    }
-                }
-                // Not knowing for a while is not a change; the host asks by itself when it needs to be sure.
-                Err(RemoteError::CouldNotAsk(why)) => {
-                    tracing::debug!(why, "observation failed, will ask again")
-                }
-                Err(other) => return Err(other),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(self.watch_interval()) => {}
-                () = sink.closed() => return Ok(()),
-            }
-        }
+    /// Pushes the current observation of each handle and then every change, until the sink is closed. Asked only of drivers that declare
+    /// [`Description::watch`]; for all others the SDK looks by [`RemoteDriver::observe`], for all watchers together: every
+    /// [`RemoteDriver::watch_interval`], or as often as [`RemoteDriver::observe_rate`] allows when there are many.
+    async fn watch(&self, _handles: Vec<RemoteHandle>, _sink: ObservationSink) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request("this driver pushes no observations"))
     }
 
-    /// How often the default `watch` asks.
+    /// How often the SDK looks at an instance, where the rate allows it.
     fn watch_interval(&self) -> Duration {
         Duration::from_secs(1)
+    }
+
+    /// Handles in one [`RemoteDriver::observe`] by the SDK.
+    fn observe_batch(&self) -> usize {
+        100
+    }
+
+    /// Calls of [`RemoteDriver::observe`] and [`RemoteDriver::list`] that the SDK makes in a second from this plugin. The provider's budget is shared by as
+    /// many plugins as there are nodes: one that is exceeded ([`RemoteError::CouldNotAsk`]) makes the SDK ask more rarely until it is not.
+    fn observe_rate(&self) -> f64 {
+        (1.0 / self.watch_interval().as_secs_f64()).max(5.0)
     }
 
     /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.

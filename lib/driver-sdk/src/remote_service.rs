@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::exec::ExecIo;
 use crate::handle::REMOTE_HANDLE_MAX_BYTES;
+use crate::observer::Observer;
 use crate::plain_service::{exec_session, stats_response};
 use crate::serve::{finished, guarded};
 use crate::types::StopTask;
@@ -23,11 +24,14 @@ type StreamOf<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Reply<T> = Result<Response<T>, Status>;
 
 /// Serves one remote driver.
-pub(crate) struct RemoteService(Arc<dyn RemoteDriver>);
+pub(crate) struct RemoteService {
+    driver: Arc<dyn RemoteDriver>,
+    observer: Arc<Observer>,
+}
 
 impl RemoteService {
-    pub(crate) fn new(driver: Arc<dyn RemoteDriver>) -> Self {
-        Self(driver)
+    pub(crate) fn new(driver: Arc<dyn RemoteDriver>, observer: Arc<Observer>) -> Self {
+        Self { driver, observer }
     }
 }
 
@@ -118,7 +122,7 @@ where
 #[tonic::async_trait]
 impl Wire for RemoteService {
     async fn describe(&self, _: Request<DescribeRequest>) -> Reply<DescribeResponse> {
-        let own = guarded(async { Ok::<_, Status>(self.0.describe()) }).await?;
+        let own = guarded(async { Ok::<_, Status>(self.driver.describe()) }).await?;
         Ok(Response::new(DescribeResponse {
             provider: own.provider,
             keyed_create: own.keyed_create,
@@ -159,7 +163,7 @@ impl Wire for RemoteService {
             bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
             first: request.first,
         };
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let ensured = finished(async move { driver.ensure(ensure).await }).await?;
         Ok(Response::new(EnsureResponse {
             handle: Some(wire_handle(ensured.handle)?),
@@ -170,7 +174,7 @@ impl Wire for RemoteService {
 
     async fn find(&self, request: Request<FindRequest>) -> Reply<FindResponse> {
         let request = request.into_inner();
-        let (handle, seen) = guarded(self.0.find(&request.key, &request.owner)).await?;
+        let (handle, seen) = guarded(self.driver.find(&request.key, &request.owner)).await?;
         Ok(Response::new(FindResponse { handle: Some(wire_handle(handle)?), observed: Some(wire_observation(seen)) }))
     }
 
@@ -180,18 +184,14 @@ impl Wire for RemoteService {
             0 => 100,
             size => size.min(1000) as usize,
         };
-        let page = guarded(self.0.list(&request.owner, &request.page_token, size)).await?;
+        let page = guarded(self.observer.in_turn(self.driver.list(&request.owner, &request.page_token, size))).await?;
         let instances = page.instances.into_iter().map(wire_instance).collect::<Result<_, _>>()?;
         Ok(Response::new(ListResponse { instances, next_page_token: page.next_page_token, incomplete: page.incomplete }))
     }
 
     async fn observe(&self, request: Request<ObserveRequest>) -> Reply<ObserveResponse> {
         let handles = own_handles(request.into_inner());
-        let seen = guarded(self.0.observe(&handles)).await?;
-        if seen.len() != handles.len() {
-            let (asked, got) = (handles.len(), seen.len());
-            return Err(Status::internal(format!("the driver answered {got} observations for {asked} handles")));
-        }
+        let seen = guarded(self.observer.observe(handles)).await?;
         Ok(Response::new(ObserveResponse { observations: seen.into_iter().map(wire_observation).collect() }))
     }
 
@@ -199,8 +199,8 @@ impl Wire for RemoteService {
 
     async fn watch(&self, request: Request<ObserveRequest>) -> Reply<Self::WatchStream> {
         let handles = own_handles(request.into_inner());
-        let driver = self.0.clone();
-        let stream = pushed(wire_observation, move |sink| async move { driver.watch(handles, sink).await });
+        let observer = self.observer.clone();
+        let stream = pushed(wire_observation, move |sink| async move { observer.watch(handles, sink).await });
         Ok(Response::new(stream))
     }
 
@@ -208,7 +208,7 @@ impl Wire for RemoteService {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
         let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let seen = finished(async move { driver.stop(&handle, request.epoch, stop).await }).await?;
         Ok(Response::new(StopResponse { observed: Some(wire_observation(seen)) }))
     }
@@ -219,7 +219,7 @@ impl Wire for RemoteService {
             return Err(Status::invalid_argument("Seal came without a key"));
         }
         let gone = remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let seal = async move { driver.seal(&request.key, request.epoch, &request.owner).await };
         let (handle, seen) = match finished(seal).await? {
             Some((handle, seen)) => (Some(wire_handle(handle)?), seen),
@@ -231,7 +231,7 @@ impl Wire for RemoteService {
     async fn acknowledge(&self, request: Request<AcknowledgeRequest>) -> Reply<AcknowledgeResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         finished(async move { driver.acknowledge(&handle, request.epoch).await }).await?;
         Ok(Response::new(AcknowledgeResponse {}))
     }
@@ -246,7 +246,7 @@ impl Wire for RemoteService {
         };
         let query = remote::LogsQuery { stream, offset: request.offset, follow: request.follow, from_end: request.from_end };
         let handle = own_handle(request.handle)?;
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let wire = |chunk: remote::LogChunk| LogChunk { offset: chunk.offset, data: chunk.data, file: chunk.file };
         let stream = pushed(wire, move |sink| async move { driver.logs(&handle, query, sink).await });
         Ok(Response::new(stream))
@@ -255,14 +255,14 @@ impl Wire for RemoteService {
     async fn signal(&self, request: Request<SignalRequest>) -> Reply<SignalResponse> {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         finished(async move { driver.signal(&handle, request.epoch, &request.signal).await }).await?;
         Ok(Response::new(SignalResponse {}))
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Reply<StatsResponse> {
         let handle = own_handle(request.into_inner().handle)?;
-        let usage = guarded(self.0.stats(&handle)).await?;
+        let usage = guarded(self.driver.stats(&handle)).await?;
         Ok(Response::new(StatsResponse { stats: usage.and_then(|usage| stats_response(usage).stats) }))
     }
 
@@ -275,7 +275,7 @@ impl Wire for RemoteService {
         let mut frame = first.frame.unwrap_or_default();
         let setup = frame.setup.take();
         let setup = setup.ok_or_else(|| Status::invalid_argument("the first exec message must carry the set-up"))?;
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let frames = messages.map(|message| message.map(|message| message.frame.unwrap_or_default()));
         let stream = exec_session(frame, frames, move |io: ExecIo| async move {
             driver.exec(&handle, epoch, setup.command, setup.tty, io).await.map_err(Status::from)

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::base::{Alive, Base, Broker, Controller, Stdio};
+use crate::observer::Observer;
 use crate::plain_remote::PlainRemote;
 use crate::plain_service::PlainService;
 use crate::remote_service::RemoteService;
@@ -57,15 +58,18 @@ pub async fn serve(driver: impl Driver) -> ExitCode {
 /// Serves a remote driver, over the remote extension and as a plain driver at once.
 pub async fn serve_remote(driver: impl RemoteDriver) -> ExitCode {
     let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
-    run(Arc::new(PlainRemote::new(driver.clone())), Some(driver)).await
+    let observer = Arc::new(Observer::new(driver.clone()));
+    run(Arc::new(PlainRemote::new(driver.clone(), observer.clone())), Some(RemoteService::new(driver, observer))).await
 }
 
 /// Serves a remote driver as a plain driver alone. For tests of hosts: those that know the extension get more from [`serve_remote`].
 pub async fn serve_remote_as_plain(driver: impl RemoteDriver) -> ExitCode {
-    run(Arc::new(PlainRemote::new(Arc::new(driver))), None).await
+    let driver: Arc<dyn RemoteDriver> = Arc::new(driver);
+    let observer = Arc::new(Observer::new(driver.clone()));
+    run(Arc::new(PlainRemote::new(driver, observer)), None).await
 }
 
-async fn run(driver: Arc<dyn Driver>, remote: Option<Arc<dyn RemoteDriver>>) -> ExitCode {
+async fn run(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> ExitCode {
     if std::env::var(handshake::COOKIE_KEY).as_deref() != Ok(handshake::COOKIE_VALUE) {
         return complain(format_args!(
             "this program is the driver plugin {:?}. It is started by an agent and does nothing when run by hand: \
@@ -87,7 +91,7 @@ fn complain(message: std::fmt::Arguments<'_>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<Arc<dyn RemoteDriver>>) -> io::Result<()> {
+async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<RemoteService>) -> io::Result<()> {
     let asked = |key| std::env::var(key).is_ok_and(|value| !value.is_empty());
     if !offered_versions().contains(&handshake::APP_VERSION) {
         // The host decides; the line tells it which version there is.
@@ -112,7 +116,7 @@ async fn serve_until_told(driver: Arc<dyn Driver>, remote: Option<Arc<dyn Remote
         .add_service(GrpcBrokerServer::new(Broker))
         .add_service(HealthServer::new(Alive))
         .add_service(DriverServer::new(PlainService::new(driver.clone(), context)).max_decoding_message_size(limit))
-        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(RemoteService::new(remote)).max_decoding_message_size(limit)));
+        .add_optional_service(remote.map(|remote| RemoteDriverServer::new(remote).max_decoding_message_size(limit)));
     // Hosts probe with connections that close before they speak; a failed accept ends nothing.
     let incoming = UnixListenerStream::new(listener).filter(|connection| std::future::ready(connection.is_ok()));
     let serving = tokio::spawn(server.serve_with_incoming(incoming));

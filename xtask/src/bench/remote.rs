@@ -56,7 +56,7 @@ impl Fleet {
     fn join(&mut self) -> Result<()> {
         let name = format!("bench-n{}", self.nodes.len() + 1);
         let plugins = format!(
-            "plugin \"mock_remote\" {{\n  config {{\n    dir = {:?}\n    caller = {name:?}\n    watch_interval = {:?}\n  }}\n}}\n\
+            "plugin \"mock_remote\" {{\n  config {{\n    dir = {:?}\n    caller = {name:?}\n    record = true\n    watch_interval = {:?}\n  }}\n}}\n\
              plugin \"remote_exec\" {{\n  config {{\n    transport = \"local\"\n    root = {:?}\n  }}\n}}",
             self.dir.join("provider"),
             self.watch_interval,
@@ -118,6 +118,25 @@ impl Fleet {
         self.server.put(&format!("/v1/node/{id}/drain"), &json!({"DrainSpec": spec, "MarkEligible": !on})).map(drop)
     }
 
+    /// Calls that the provider has seen since a time of the clock: all, those turned away, the most that it took in a second.
+    fn calls(&self, since_ms: u64) -> Result<(usize, usize, usize)> {
+        let (mut all, mut away, mut by_second) = (0, 0, BTreeMap::<u64, usize>::new());
+        for line in BufReader::new(fs::File::open(self.dir.join("provider/calls.jsonl"))?).lines() {
+            let call: Value = serde_json::from_str(&line?)?;
+            let at = call["at_ms"].as_u64().context("a call without a time")?;
+            if at < since_ms {
+                continue;
+            }
+            all += 1;
+            if call["outcome"] == "throttled" {
+                away += 1;
+            } else {
+                *by_second.entry(at / 1000).or_default() += 1;
+            }
+        }
+        Ok((all, away, by_second.into_values().max().unwrap_or(0)))
+    }
+
     fn fault(&self, faults: &Value) -> Result<()> {
         let file = self.dir.join("provider/faults.json");
         let new = file.with_extension("new");
@@ -142,6 +161,10 @@ fn job(id: &str, count: usize, driver: &str, config: &Value) -> Value {
             "Tasks": [{"Name": "t", "Driver": driver, "Config": config, "Resources": {"CPU": 1, "MemoryMB": 10}}]
         }]
     }})
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(now_ns() / 1_000_000).unwrap_or(u64::MAX)
 }
 
 /// All of it.
@@ -250,10 +273,11 @@ fn scale(kind: &Kind) -> Result<Vec<Row>> {
     // What the start has left settles; a pause before a measurement, nothing waits for it.
     std::thread::sleep(Duration::from_secs(30));
     let calm = costs(&fleet);
-    let begun = Instant::now();
+    let (begun, begun_ms) = (Instant::now(), now_ms());
     std::thread::sleep(PEACE);
     let (server, nodes) = costs(&fleet);
     let seconds = begun.elapsed().as_secs_f64();
+    let peace = fleet.calls(begun_ms)?;
     // A tick is 10 ms.
     let share = |now: u64, then: u64| f(now.saturating_sub(then)) / seconds;
     let each = |now: u64, then: u64| (f(now) - f(then)) / f(many as u64);
@@ -265,7 +289,7 @@ fn scale(kind: &Kind) -> Result<Vec<Row>> {
     eprintln!("xtask: managed by {by:?}");
     let lost = fleet.nodes[0].name().to_owned();
     let epochs = fleet.managed()?;
-    let killed = Instant::now();
+    let (killed, killed_ms) = (Instant::now(), now_ms());
     fleet.nodes[0].crash()?;
     until("everything to be observed again", BOUND * 3, || {
         let now = fleet.managed()?;
@@ -275,6 +299,8 @@ fn scale(kind: &Kind) -> Result<Vec<Row>> {
         Ok(again.then_some(()))
     })?;
     let observed = killed.elapsed().as_secs_f64();
+    let loss = fleet.calls(killed_ms)?;
+    let number = |n: usize| vec![f(n as u64)];
     Ok(vec![
         Row::new(format!("{many} remote: created and seen running"), kind.name(), "s", vec![created]),
         Row::new(format!("{many} remote: steady CPU of the server"), kind.name(), "%", vec![share(server.ticks, calm.0.ticks)]),
@@ -292,6 +318,11 @@ fn scale(kind: &Kind) -> Result<Vec<Row>> {
             "",
             vec![f(sum(&nodes, |c| c.processes as u64)) - f(sum(&before.1, |c| c.processes as u64))],
         ),
+        Row::new("  calls of the provider in a minute of peace", kind.name(), "", vec![f(peace.0 as u64) * 60.0 / seconds]),
+        Row::new(format!("    of these turned away at {BUDGET} a second"), kind.name(), "", number(peace.1)),
         Row::new(format!("{many} remote: all observed after kill -9 of a node"), kind.name(), "s", vec![observed]),
+        Row::new("  calls of the provider meanwhile", kind.name(), "", number(loss.0)),
+        Row::new("    of these turned away", kind.name(), "", number(loss.1)),
+        Row::new("    most taken in a second", kind.name(), "", number(loss.2)),
     ])
 }

@@ -20,8 +20,10 @@ use crate::context::{NodeContext, now_ns};
 
 /// Handles per stream: a change of the set reopens its stream only.
 const GROUP: usize = 256;
-/// Changes come in bursts (an order of 500 slots): one reopening takes them all.
+/// Changes come in bursts (an order of 500 slots): one reopening takes all that follow one another this closely …
 const SETTLE: Duration = Duration::from_millis(5);
+/// … for at most so long: thousands that are created one by one would hold it up for ever.
+const SETTLE_MAX: Duration = Duration::from_millis(200);
 
 /// Between two looks at the instances of a driver that pushes nothing.
 const PLAIN_PAUSE: Duration = Duration::from_secs(1);
@@ -92,7 +94,7 @@ async fn follow(
     let work = async {
         let mut pause = Duration::from_millis(100);
         loop {
-            tokio::time::sleep(SETTLE).await;
+            settle(&mut members).await;
             let set = members.borrow_and_update().clone();
             if set.is_empty() {
                 if members.changed().await.is_err() {
@@ -118,6 +120,12 @@ async fn follow(
         () = ends.cancelled() => {}
         () = ctx.stop.cancelled() => {}
     }
+}
+
+async fn settle(members: &mut watch::Receiver<Arc<Members>>) {
+    let calm = async { while let Ok(Ok(())) = tokio::time::timeout(SETTLE, members.changed()).await {} };
+    // What has not come to its end by then is taken as it is.
+    let _ = tokio::time::timeout(SETTLE_MAX, calm).await;
 }
 
 /// A driver of the plain protocol pushes nothing: it is asked again and again, until its plugin is away.

@@ -1,0 +1,458 @@
+//! Observations for all who ask: one poller per plugin, hence per provider, however many streams and calls there are.
+//!
+//! Everybody's instances share calls of as many as the driver takes at once, and the calls stay within its rate ([`schedule`]): the more instances there
+//! are, the longer a round takes; what has just come, or is asked for by name, goes first. Drivers that push changes themselves are not polled.
+
+mod schedule;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
+
+use self::schedule::{Limits, Next, Schedule, Told};
+use crate::remote::{InstanceState, Observation, ObservationSink, RemoteHandle};
+use crate::serve::panic_text;
+use crate::{RemoteDriver, RemoteError};
+
+/// Calls under way at the same time: one that takes long does not hold up all others.
+const CALLS: usize = 4;
+/// A call without an answer after this long has none.
+const CALL_LIMIT: Duration = Duration::from_secs(45);
+/// What was seen of an instance is kept for this long after the last watcher has gone: a stream over a changed set is another stream.
+const LINGER: Duration = Duration::from_secs(5);
+
+type Answer = Result<Vec<Observation>, RemoteError>;
+
+/// The way to the poller, which begins with the first question.
+pub(crate) struct Observer {
+    driver: Arc<dyn RemoteDriver>,
+    poller: OnceLock<mpsc::UnboundedSender<Command>>,
+}
+
+enum Command {
+    Ask {
+        handles: Vec<RemoteHandle>,
+        reply: oneshot::Sender<Answer>,
+    },
+    Watch {
+        watch: u64,
+        handles: Vec<RemoteHandle>,
+        news: Arc<News>,
+    },
+    Unwatch {
+        watch: u64,
+    },
+    Turn(oneshot::Sender<()>),
+    /// A call that had its turn has ended; false: the provider could not be asked.
+    Ended(bool),
+}
+
+/// What a watcher has not been sent yet: the newest of each instance, so that one who does not listen costs no more than that.
+#[derive(Default)]
+struct News {
+    pending: Mutex<Pending>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Pending {
+    changed: BTreeMap<u64, Observation>,
+    failed: Option<RemoteError>,
+}
+
+impl News {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, id: u64, seen: &Observation) {
+        self.lock().changed.insert(id, seen.clone());
+        self.wake.notify_one();
+    }
+
+    fn fail(&self, error: &RemoteError) {
+        self.lock().failed = Some(error.clone());
+        self.wake.notify_one();
+    }
+}
+
+/// Ends a watch however its call ends.
+struct Watching<'a> {
+    commands: &'a mpsc::UnboundedSender<Command>,
+    watch: u64,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        // Without the poller there is no watch.
+        let _ = self.commands.send(Command::Unwatch { watch: self.watch });
+    }
+}
+
+fn ends() -> RemoteError {
+    RemoteError::could_not_ask("the plugin ends")
+}
+
+impl Observer {
+    pub(crate) fn new(driver: Arc<dyn RemoteDriver>) -> Self {
+        Self { driver, poller: OnceLock::new() }
+    }
+
+    fn commands(&self) -> &mpsc::UnboundedSender<Command> {
+        self.poller.get_or_init(|| {
+            let (commands, receiver) = mpsc::unbounded_channel();
+            tokio::spawn(Poller::new(self.driver.clone()).run(receiver));
+            commands
+        })
+    }
+
+    /// One observation for each handle, made after this was called.
+    pub(crate) async fn observe(&self, handles: Vec<RemoteHandle>) -> Answer {
+        if handles.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.driver.describe().watch {
+            let asked = handles.len();
+            return counted(self.driver.observe(&handles).await?, asked);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.commands().send(Command::Ask { handles, reply }).map_err(|_| ends())?;
+        answer.await.map_err(|_| ends())?
+    }
+
+    /// The present observation of each handle and then every change, until the sink is closed.
+    pub(crate) async fn watch(&self, handles: Vec<RemoteHandle>, sink: ObservationSink) -> Result<(), RemoteError> {
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        if self.driver.describe().watch {
+            return self.driver.watch(handles, sink).await;
+        }
+        let commands = self.commands();
+        let watch = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let news = Arc::new(News::default());
+        commands.send(Command::Watch { watch, handles, news: news.clone() }).map_err(|_| ends())?;
+        let _watching = Watching { commands, watch };
+        loop {
+            let pending = std::mem::take(&mut *news.lock());
+            for seen in pending.changed.into_values() {
+                if sink.send(seen).await.is_err() {
+                    return Ok(());
+                }
+            }
+            if let Some(error) = pending.failed {
+                return Err(error);
+            }
+            tokio::select! {
+                () = news.wake.notified() => {}
+                () = sink.closed() => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes another call that looks, a page of a listing, within the same rate.
+    pub(crate) async fn in_turn<T>(&self, call: impl Future<Output = Result<T, RemoteError>>) -> Result<T, RemoteError> {
+        if self.driver.describe().watch {
+            return call.await;
+        }
+        let (reply, turn) = oneshot::channel();
+        self.commands().send(Command::Turn(reply)).map_err(|_| ends())?;
+        turn.await.map_err(|_| ends())?;
+        let answer = call.await;
+        let _ = self.commands().send(Command::Ended(!matches!(answer, Err(RemoteError::CouldNotAsk(_)))));
+        answer
+    }
+}
+
+fn counted(seen: Vec<Observation>, asked: usize) -> Answer {
+    if seen.len() == asked {
+        return Ok(seen);
+    }
+    Err(RemoteError::could_not_ask(format!("the driver answered {} observations for {asked} handles", seen.len())))
+}
+
+/// An instance that somebody wants to know about.
+struct Entry {
+    handle: RemoteHandle,
+    last: Option<Observation>,
+    watchers: Vec<(u64, Arc<News>)>,
+    /// Who waits for the next look: the question, and the place in its answer.
+    askers: Vec<(u64, usize)>,
+    /// Those whose look is under way.
+    asking: Vec<(u64, usize)>,
+    /// Nobody wants it any more: since when, and when it would have been looked at.
+    left: Option<(Duration, Duration)>,
+}
+
+/// A question that is being answered.
+struct Ask {
+    answers: Vec<Option<Observation>>,
+    left: usize,
+    reply: oneshot::Sender<Answer>,
+}
+
+type Call = BoxFuture<'static, (Vec<u64>, Answer)>;
+
+struct Poller {
+    driver: Arc<dyn RemoteDriver>,
+    begun: Instant,
+    schedule: Schedule,
+    next: u64,
+    ids: HashMap<RemoteHandle, u64>,
+    entries: HashMap<u64, Entry>,
+    asks: HashMap<u64, Ask>,
+    watches: HashMap<u64, Vec<u64>>,
+    turns: VecDeque<oneshot::Sender<()>>,
+    calls: FuturesUnordered<Call>,
+    /// Instances that nobody wants any more, with the time.
+    leaving: VecDeque<(Duration, u64)>,
+}
+
+impl Poller {
+    fn new(driver: Arc<dyn RemoteDriver>) -> Self {
+        Self {
+            driver,
+            begun: Instant::now(),
+            schedule: Schedule::default(),
+            next: 0,
+            ids: HashMap::new(),
+            entries: HashMap::new(),
+            asks: HashMap::new(),
+            watches: HashMap::new(),
+            turns: VecDeque::new(),
+            calls: FuturesUnordered::new(),
+            leaving: VecDeque::new(),
+        }
+    }
+
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let mut batch = Vec::new();
+        loop {
+            let until = self.start();
+            let sleep = async {
+                match until {
+                    Some(at) => tokio::time::sleep_until(self.begun + at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // What has come together is asked together.
+                n = commands.recv_many(&mut batch, 1024) => {
+                    if n == 0 {
+                        return;
+                    }
+                    batch.drain(..).for_each(|command| self.command(command));
+                }
+                Some((ids, answer)) = self.calls.next(), if !self.calls.is_empty() => self.ended(&ids, answer),
+                () = sleep => {}
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let rate = self.driver.observe_rate();
+        Limits {
+            interval: self.driver.watch_interval(),
+            batch: self.driver.observe_batch(),
+            rate: if rate.is_finite() { rate } else { 1e6 },
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Begins the calls that are due; until when there is nothing more to begin.
+    fn start(&mut self) -> Option<Duration> {
+        let limits = self.limits();
+        while self.calls.len() < CALLS {
+            match self.schedule.next(&limits, self.now()) {
+                Next::Look(ids) => self.look(ids),
+                Next::Turn => {
+                    // One that waits no more has not made its call.
+                    while self.turns.pop_front().is_some_and(|turn| turn.send(()).is_err()) {}
+                }
+                Next::At(at) => return Some(at),
+                Next::Rest => return None,
+            }
+        }
+        None
+    }
+
+    fn look(&mut self, ids: Vec<u64>) {
+        let mut handles = Vec::with_capacity(ids.len());
+        let ids: Vec<u64> = ids.into_iter().filter(|id| self.entries.contains_key(id)).collect();
+        for id in &ids {
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.asking.append(&mut entry.askers);
+                handles.push(entry.handle.clone());
+            }
+        }
+        let driver = self.driver.clone();
+        self.calls.push(
+            async move {
+                let asked = AssertUnwindSafe(driver.observe(&handles)).catch_unwind();
+                let answer = match tokio::time::timeout(CALL_LIMIT, asked).await {
+                    Ok(Ok(answer)) => answer.and_then(|seen| counted(seen, handles.len())),
+                    Ok(Err(panic)) => Err(RemoteError::could_not_ask(format!("the driver panicked: {}", panic_text(panic.as_ref())))),
+                    Err(_) => Err(RemoteError::could_not_ask(format!("no answer within {CALL_LIMIT:?}"))),
+                };
+                (ids, answer)
+            }
+            .boxed(),
+        );
+    }
+
+    fn ended(&mut self, ids: &[u64], answer: Answer) {
+        let (limits, now) = (self.limits(), self.now());
+        match answer {
+            Ok(seen) => {
+                let told = ids.iter().zip(&seen).map(|(id, seen)| match seen.state {
+                    InstanceState::Creating => (*id, Told::Changing),
+                    _ => (*id, Told::Steady),
+                });
+                self.schedule.ended(true, told, &limits, now);
+                for (id, seen) in ids.iter().zip(seen) {
+                    self.seen(*id, seen);
+                }
+            }
+            Err(error) => {
+                self.schedule.ended(false, ids.iter().map(|id| (*id, Told::Nothing)), &limits, now);
+                // Not knowing for a while is not a change; whoever needs to be sure asks.
+                let passing = matches!(error, RemoteError::CouldNotAsk(_));
+                if passing {
+                    tracing::debug!(%error, "observation failed, will ask again");
+                }
+                for id in ids {
+                    let Some(entry) = self.entries.get_mut(id) else { continue };
+                    if !passing {
+                        entry.watchers.iter().for_each(|(_, news)| news.fail(&error));
+                    }
+                    for (ask, _) in std::mem::take(&mut entry.asking) {
+                        if let Some(ask) = self.asks.remove(&ask) {
+                            // Nobody waits for it any more.
+                            let _ = ask.reply.send(Err(error.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        ids.iter().for_each(|id| self.let_go(*id));
+    }
+
+    fn seen(&mut self, id: u64, seen: Observation) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        for (number, place) in std::mem::take(&mut entry.asking) {
+            let Some(ask) = self.asks.get_mut(&number) else { continue };
+            ask.answers[place] = Some(seen.clone());
+            ask.left -= 1;
+            if ask.left == 0
+                && let Some(ask) = self.asks.remove(&number)
+            {
+                let _ = ask.reply.send(Ok(ask.answers.into_iter().flatten().collect()));
+            }
+        }
+        if entry.last.as_ref() != Some(&seen) {
+            entry.watchers.iter().for_each(|(_, news)| news.tell(id, &seen));
+            entry.last = Some(seen);
+        }
+    }
+
+    /// Looks no more at what nobody wants, and forgets it after a while.
+    fn let_go(&mut self, id: u64) {
+        let now = self.now();
+        while let Some((since, id)) = self.leaving.pop_front_if(|(since, _)| *since + LINGER <= now) {
+            if self.entries.get(&id).is_some_and(|entry| entry.left.is_some_and(|(left, _)| left == since))
+                && let Some(entry) = self.entries.remove(&id)
+            {
+                self.ids.remove(&entry.handle);
+            }
+        }
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let wanted = !entry.watchers.is_empty() || !entry.askers.is_empty() || !entry.asking.is_empty();
+        if !wanted && entry.left.is_none() {
+            let due = self.schedule.remove(id).unwrap_or(now);
+            entry.left = Some((now, due));
+            self.leaving.push_back((now, id));
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn entry(&mut self, handle: RemoteHandle) -> (u64, &mut Entry) {
+        let id = match self.ids.get(&handle) {
+            Some(id) => *id,
+            None => {
+                let id = self.number();
+                self.ids.insert(handle.clone(), id);
+                id
+            }
+        };
+        let none = || Entry { handle, last: None, watchers: Vec::new(), askers: Vec::new(), asking: Vec::new(), left: None };
+        (id, self.entries.entry(id).or_insert_with(none))
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Ask { handles, reply } => {
+                let number = self.number();
+                let ask = Ask { answers: vec![None; handles.len()], left: handles.len(), reply };
+                for (place, handle) in handles.into_iter().enumerate() {
+                    let (id, entry) = self.entry(handle);
+                    entry.askers.push((number, place));
+                    entry.left = None;
+                    self.schedule.soon(id, now);
+                }
+                self.asks.insert(number, ask);
+            }
+            Command::Watch { watch, handles, news } => {
+                let mut ids = Vec::with_capacity(handles.len());
+                for handle in handles {
+                    let (id, entry) = self.entry(handle);
+                    entry.watchers.push((watch, news.clone()));
+                    let left = entry.left.take();
+                    match &entry.last {
+                        // It is as new as anybody else's, and its turn is when it was.
+                        Some(last) => {
+                            news.tell(id, last);
+                            if let Some((_, due)) = left {
+                                self.schedule.due(id, due);
+                            }
+                        }
+                        None => self.schedule.soon(id, now),
+                    }
+                    ids.push(id);
+                }
+                self.watches.insert(watch, ids);
+            }
+            Command::Unwatch { watch } => {
+                for id in self.watches.remove(&watch).unwrap_or_default() {
+                    if let Some(entry) = self.entries.get_mut(&id) {
+                        entry.watchers.retain(|(by, _)| *by != watch);
+                    }
+                    self.let_go(id);
+                }
+            }
+            Command::Turn(turn) => {
+                self.turns.push_back(turn);
+                self.schedule.turn();
+            }
+            Command::Ended(answered) => {
+                let limits = self.limits();
+                self.schedule.ended(answered, [], &limits, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

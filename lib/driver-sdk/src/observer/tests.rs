@@ -1,0 +1,172 @@
+//! The poller over a provider that counts.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::remote::{Description, Ensure, Ensured};
+use crate::schema::{self, Spec};
+use crate::types::{PluginInfo, StopTask};
+
+/// Everything runs until it is said to have ended.
+#[derive(Default)]
+struct Counting {
+    calls: Mutex<Vec<(Instant2, Vec<u8>)>>,
+    ended: Mutex<Vec<u8>>,
+    asked: AtomicUsize,
+    fails: AtomicBool,
+    panics: AtomicBool,
+    hangs: AtomicBool,
+}
+
+type Instant2 = tokio::time::Instant;
+
+fn handle(n: u16) -> RemoteHandle {
+    RemoteHandle { schema: 1, data: n.to_be_bytes().to_vec() }
+}
+
+#[async_trait]
+impl RemoteDriver for Counting {
+    fn info(&self) -> PluginInfo {
+        PluginInfo::new("counting", "1")
+    }
+    fn task_config_schema(&self) -> Spec {
+        schema::object([("x", schema::string())])
+    }
+    fn describe(&self) -> Description {
+        Description::default()
+    }
+    async fn ensure(&self, _: Ensure) -> Result<Ensured, RemoteError> {
+        Err(RemoteError::wrong_request("not here"))
+    }
+    async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
+        self.asked.fetch_add(1, Relaxed);
+        assert!(!self.panics.load(Relaxed), "asked to");
+        if self.hangs.load(Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.calls.lock().expect("lock").push((Instant2::now(), vec![u8::try_from(handles.len()).expect("a batch")]));
+        if self.fails.load(Relaxed) {
+            return Err(RemoteError::could_not_ask("throttled"));
+        }
+        let ended = self.ended.lock().expect("lock").clone();
+        Ok(handles
+            .iter()
+            .map(|h| {
+                let state = if ended.contains(&h.data[1]) { InstanceState::Exited } else { InstanceState::Running };
+                Observation { key: format!("{:?}", h.data), state, ..Observation::default() }
+            })
+            .collect())
+    }
+    async fn stop(&self, _: &RemoteHandle, _: u64, _: StopTask) -> Result<Observation, RemoteError> {
+        Err(RemoteError::wrong_request("not here"))
+    }
+    async fn acknowledge(&self, _: &RemoteHandle, _: u64) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request("not here"))
+    }
+}
+
+fn observer() -> (Arc<Counting>, Arc<Observer>) {
+    let driver = Arc::new(Counting::default());
+    (driver.clone(), Arc::new(Observer::new(driver)))
+}
+
+fn watch(
+    observer: &Arc<Observer>,
+    handles: Vec<RemoteHandle>,
+) -> (tokio::task::JoinHandle<Result<(), RemoteError>>, mpsc::Receiver<Observation>) {
+    let (sink, seen) = mpsc::channel(16);
+    let observer = observer.clone();
+    (tokio::spawn(async move { observer.watch(handles, sink).await }), seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_streams_and_calls_are_one_poller_within_the_rate() {
+    let (driver, observer) = observer();
+    let mut streams: Vec<_> = (0..12).map(|g| watch(&observer, (g * 256..(g + 1) * 256).map(handle).collect())).collect();
+    for (_, seen) in &mut streams {
+        for _ in 0..256 {
+            seen.recv().await.expect("each is seen once");
+        }
+    }
+    // 3072 instances need 31 calls; 5 calls a second are allowed, and a few at once in the beginning.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let calls = driver.asked.load(Relaxed);
+    assert!((200..=350).contains(&calls), "{calls} calls in about 66 s");
+    // One that ends is told by its own stream, within a round.
+    driver.ended.lock().expect("lock").push(7);
+    let told = tokio::time::timeout(Duration::from_secs(8), streams[0].1.recv()).await.expect("a round").expect("told");
+    assert_eq!((told.state, told.key), (InstanceState::Exited, "[0, 7]".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_that_come_together_share_their_calls() {
+    let (driver, observer) = observer();
+    let asked: Vec<_> = (0..300).map(|n| observer.observe(vec![handle(n), handle(n)])).collect();
+    let answers = futures::future::join_all(asked).await;
+    assert!(answers.iter().all(|a| a.as_ref().is_ok_and(|seen| seen.len() == 2 && seen[0] == seen[1])));
+    assert!(driver.asked.load(Relaxed) <= 6, "{} calls", driver.asked.load(Relaxed));
+    assert_eq!(observer.observe(Vec::new()).await, Ok(Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_opened_anew_costs_no_call() {
+    let (driver, observer) = observer();
+    let (task, mut seen) = watch(&observer, (0..50).map(handle).collect());
+    for _ in 0..50 {
+        seen.recv().await.expect("seen");
+    }
+    task.abort();
+    drop(seen);
+    let before = driver.asked.load(Relaxed);
+    for n in 0..20 {
+        let (task, mut seen) = watch(&observer, (0..50).map(handle).collect());
+        for _ in 0..50 {
+            seen.recv().await.unwrap_or_else(|| panic!("opening {n}"));
+        }
+        task.abort();
+    }
+    assert_eq!(driver.asked.load(Relaxed), before, "what is known was told again");
+    // Nobody wants them any more.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(driver.asked.load(Relaxed) <= before + 1, "and then nothing is asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_reach_those_who_ask_and_end_no_stream() {
+    let (driver, observer) = observer();
+    driver.fails.store(true, Relaxed);
+    let (task, mut seen) = watch(&observer, vec![handle(1)]);
+    assert_eq!(observer.observe(vec![handle(1)]).await, Err(RemoteError::could_not_ask("throttled")));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let calls = driver.asked.load(Relaxed);
+    assert!(calls < 60, "{calls} calls at a provider that does not answer");
+    driver.fails.store(false, Relaxed);
+    assert_eq!(seen.recv().await.map(|s| s.state), Some(InstanceState::Running));
+    driver.panics.store(true, Relaxed);
+    let error = observer.observe(vec![handle(1)]).await.expect_err("it panics");
+    assert!(error.to_string().contains("the driver panicked: asked to"), "{error}");
+    driver.panics.store(false, Relaxed);
+    driver.hangs.store(true, Relaxed);
+    let error = observer.observe(vec![handle(1)]).await.expect_err("no answer");
+    assert!(error.to_string().contains("no answer within"), "{error}");
+    driver.hangs.store(false, Relaxed);
+    driver.ended.lock().expect("lock").push(1);
+    assert_eq!(seen.recv().await.map(|s| s.state), Some(InstanceState::Exited));
+    assert!(!task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn listings_have_their_turn() {
+    let (_driver, observer) = observer();
+    let (_task, _seen) = watch(&observer, (0..3000).map(handle).collect());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let begun = Instant2::now();
+    for n in 0..20 {
+        assert_eq!(observer.in_turn(async { Ok(n) }).await, Ok(n));
+    }
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(12), "{took:?}");
+}
