@@ -125,6 +125,23 @@ pub fn prepare() -> io::Result<()> {
     }
 }
 
+/// What tasks without cores of their own run on, for those that are in the cgroup of all of them.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn share_cores(cpus: &str) -> io::Result<()> {
+    let dir = match mode() {
+        Mode::Off => return Ok(()),
+        Mode::V2 => "nomad.slice/share.slice",
+        Mode::V1 => "cpuset/nomad/share",
+    };
+    let file = Path::new(ROOT).join(dir).join("cpuset.cpus");
+    if !file.exists() {
+        return Ok(());
+    }
+    fs::write(&file, cpus).map_err(|e| io::Error::new(e.kind(), format!("write {cpus:?} to {}: {e}", file.display())))
+}
+
 /// The directories that hold the tasks' cgroups.
 pub(crate) fn task_parents() -> Vec<PathBuf> {
     let root = Path::new(ROOT);

@@ -126,6 +126,7 @@ impl Client {
             tokens,
             inherited,
             cpu: facts.cpu,
+            cores: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
             launcher: OnceCell::new(),
             seeds: AtomicU64::new(seed),
@@ -166,6 +167,7 @@ impl Client {
             // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
             let _ = ctx.store.commit(forgotten).await;
         }
+        crate::cpuset::settle(&ctx).await;
         let ledger = Arc::new(Ledger::new(ctx.clone(), allocs.clone()));
         loops.push(tokio::spawn(ledger.clone().run()));
         loops.push(tokio::spawn(session.run()));

@@ -51,6 +51,8 @@ pub(crate) struct NodeContext {
     /// The agent's environment as tasks may see it.
     pub(crate) inherited: BTreeMap<String, String>,
     pub(crate) cpu: Cpu,
+    /// Who is kept off cores that others have for themselves.
+    pub(crate) cores: tokio::sync::Mutex<crate::cpuset::Bound>,
     pub(crate) stop: CancellationToken,
     pub(crate) launcher: OnceCell<Launcher>,
     pub(crate) seeds: AtomicU64,

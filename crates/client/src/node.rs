@@ -110,6 +110,9 @@ impl NodeLoop {
                 },
                 _ = sweep.tick() => {
                     self.refresh_disk();
+                    let ctx = self.ctx.clone();
+                    // Beside the loop: what could not be done before is tried again.
+                    tokio::spawn(async move { crate::cpuset::settle(&ctx).await });
                     self.collect_surplus();
                 }
             }

@@ -102,21 +102,11 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         reason: "it is an enterprise feature of the system whose job files are read here",
         used: |t| t.schedule.is_some(),
     },
-    Refused {
-        feature: "resources.cores",
-        reason: "nodes do not reserve whole cores yet; use resources.cpu",
-        used: |t| t.resources.cores.is_some_and(|c| c > 0),
-    },
     Refused { feature: "resources.device", reason: "devices are not scheduled yet", used: |t| !t.resources.devices.is_empty() },
     Refused {
         feature: "resources.numa",
         reason: "NUMA placement is not implemented",
         used: |t| t.resources.numa.as_ref().is_some_and(|n| n.affinity != "none"),
-    },
-    Refused {
-        feature: "resources.secrets",
-        reason: "the secrets directory has no size of its own yet",
-        used: |t| t.resources.secrets_mb.is_some_and(|m| m > 0),
     },
     Refused {
         feature: "resources.network",

@@ -528,6 +528,12 @@ fn check_resources(t: &Task, e: &mut ValidationErrors) {
     if let Some(max) = r.memory_max_mb.filter(|m| *m > 0) {
         inner.when(max < memory, || format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})"));
     }
+    if let Some(secrets) = r.secrets_mb.filter(|m| *m != 0) {
+        inner.when(secrets < 0, || format!("SecretsMB value cannot be negative; got {secrets}"));
+        inner.when(secrets >= memory, || {
+            format!("SecretsMB value ({secrets}) should be smaller than MemoryMB value ({memory}), of which it is a part")
+        });
+    }
     e.0.append(&mut inner.0);
 }
 

@@ -9,12 +9,9 @@ pub(crate) fn of(alloc: &Allocation) -> impl Iterator<Item = u16> {
     alloc.resources.tasks.values().filter(|t| !t.remote).flat_map(|t| t.cpu.reserved_cores.iter().copied())
 }
 
-/// The cores of a node that nobody has, ascending.
+/// The cores of a node that nobody has, in the node's order. A node that names none can keep nobody off them.
 pub(crate) fn free(node: &Node, taken: &BTreeSet<u16>) -> Vec<u16> {
-    let cpu = &node.resources.cpu;
-    let all: Vec<u16> =
-        if cpu.reservable_cpu_cores.is_empty() { (0..cpu.total_cpu_cores).collect() } else { cpu.reservable_cpu_cores.clone() };
-    all.into_iter().filter(|c| !taken.contains(c)).collect()
+    node.resources.cpu.reservable_cpu_cores.iter().copied().filter(|c| !taken.contains(c)).collect()
 }
 
 /// MHz of one core.

@@ -259,6 +259,31 @@ pub fn gather(paths: &Paths) -> io::Result<()> {
     Ok(())
 }
 
+/// Binds a running workload to cores; false when it has ended. `boundary` is the cgroup that has all its processes where `dir` may not have
+/// them (yet).
+pub fn bind_to_cores(dir: &Path, boundary: Option<&Path>, cpus: &str) -> io::Result<bool> {
+    let runs = || boundary.unwrap_or(dir).exists();
+    if !runs() {
+        return Ok(false);
+    }
+    let bind = || {
+        if let Some(boundary) = boundary {
+            if !dir.exists() {
+                make(dir)?;
+            }
+            inherit_cpuset(dir)?;
+            write(dir, "cpuset.cpus", cpus)?;
+            return gather(&Paths { unified: Some(boundary.to_owned()), v1: vec![("cpuset".to_owned(), dir.to_owned())] });
+        }
+        write(dir, "cpuset.cpus", cpus)
+    };
+    match bind() {
+        // Whatever it was, the workload has ended meanwhile.
+        Err(_) if !runs() => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
 /// Processes inside, those in cgroups that the workload made below included.
 pub fn members(paths: &Paths) -> Vec<i32> {
     let mut pids = Vec::new();
@@ -584,6 +609,25 @@ mod tests {
         assert!(tree.read("cpuset/drover/cpuset.cpus").starts_with("0-3"));
         assert!(tree.read("cpuset/drover/t/cpuset.cpus").starts_with("0-1"));
         assert!(tree.read("cpuset/drover/t/cpuset.mems").starts_with('0'));
+    }
+
+    #[test]
+    fn a_running_workload_is_bound_to_cores() {
+        let tree = Tree::new();
+        tree.dir("cpuset", &[("cpuset.cpus", "0-3\n"), ("cpuset.mems", "0\n")]);
+        let dir = tree.dir("cpuset/t", &[("cpuset.cpus", "\n"), ("cpuset.mems", "\n"), ("cgroup.procs", "11\n")]);
+        let boundary = tree.dir("unified/t", &[("cgroup.procs", "11\n12\n")]);
+        assert!(bind_to_cores(&dir, Some(&boundary), "1,3").unwrap());
+        assert!(tree.read("cpuset/t/cpuset.cpus").starts_with("1,3"));
+        assert!(tree.read("cpuset/t/cpuset.mems").starts_with('0'));
+        assert!(tree.read("cpuset/t/cgroup.procs").starts_with("12"), "who was not inside has been brought in");
+        // Version 2, where all are inside; and one that has ended.
+        let v2 = tree.dir("v2/t", &[("cpuset.cpus", "")]);
+        assert!(bind_to_cores(&v2, None, "2").unwrap());
+        assert_eq!(tree.read("v2/t/cpuset.cpus"), "2");
+        let gone = tree.0.path().join("unified/gone");
+        assert!(!bind_to_cores(&tree.0.path().join("cpuset/gone"), Some(&gone), "1").unwrap());
+        assert!(!tree.0.path().join("cpuset/gone").exists(), "nothing is made for it");
     }
 
     #[test]

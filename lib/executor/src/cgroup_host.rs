@@ -165,6 +165,60 @@ impl CgroupHost {
         self.unified.iter().chain(self.v1.values()).map(PathBuf::as_path)
     }
 
+    /// Where workloads are bound to cores: the parent of their cgroups in the hierarchy that can; none where nothing can.
+    fn cores_parent(&self) -> Option<&Path> {
+        match self.mode() {
+            CgroupMode::V2 => self.unified.as_deref().filter(|_| self.enforces("cpuset")),
+            _ => self.v1.get("cpuset").map(PathBuf::as_path),
+        }
+    }
+
+    /// Names of workloads' cgroups at present, those without processes included.
+    pub fn workloads(&self) -> Vec<String> {
+        let boundary = self.unified.as_ref().or_else(|| self.v1.get("freezer"));
+        let all = boundary.and_then(|parent| std::fs::read_dir(parent).ok()).into_iter().flatten().flatten();
+        all.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())).filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    /// Binds a running workload to these cores (`0-3,7`), with all its processes and those to come; false when there is no such workload. What
+    /// is made for that in a version 1 hierarchy goes with [`CgroupHost::sweep_cores`].
+    pub fn confine(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
+        let Some(parent) = self.cores_parent() else {
+            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "this host has no cgroup controller cpuset"));
+        };
+        let dir = parent.join(name);
+        match self.mode() {
+            CgroupMode::V2 => crate::cgroup::bind_to_cores(&dir, None, cpus),
+            _ => {
+                let boundary = self.unified.as_ref().or_else(|| self.v1.get("freezer")).map(|parent| parent.join(name));
+                crate::cgroup::bind_to_cores(&dir, boundary.as_deref(), cpus)
+            }
+        }
+    }
+
+    /// Removes what [`CgroupHost::confine`] has made for workloads that have ended. Returns how many workloads are still bound by a cgroup of
+    /// a version 1 hierarchy.
+    pub fn sweep_cores(&self) -> usize {
+        let (Some(parent), true) = (self.cores_parent(), self.mode() != CgroupMode::V2) else { return 0 };
+        let running = self.workloads();
+        let mut bound = 0;
+        for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(|name| name.starts_with("task-")) {
+                continue;
+            }
+            // Its boundary is made before all else and removed before all else.
+            let ended = name.to_str().is_some_and(|name| !running.iter().any(|r| r == name));
+            if !ended || std::fs::remove_dir(entry.path()).is_err() {
+                bound += 1;
+            }
+        }
+        if bound == 0 {
+            let _ = std::fs::remove_dir(parent);
+        }
+        bound
+    }
+
     /// How cgroups are mounted here.
     pub fn mode(&self) -> CgroupMode {
         let limits = self.v1.keys().any(|c| c != "freezer");

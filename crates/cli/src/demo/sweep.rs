@@ -1,5 +1,6 @@
 //! Ends every process that belongs to a directory, found by what only they have: that path in their executable, command line, working directory or
-//! environment. Workloads are children of executors that live there, so nothing is out of reach, and nothing else is in reach. Their cgroups go with them.
+//! environment. Workloads are children of executors that live there, so nothing is out of reach, and nothing else is in reach. Their cgroups and
+//! mounts go with them.
 //!
 //! The demo, the end-to-end tests and xtask share this file.
 
@@ -72,7 +73,17 @@ pub(crate) fn end_everything_of(dir: &Path) -> BTreeMap<i32, String> {
             let _ = fs::remove_dir(parent);
         }
     }
+    unmount_below(dir);
     left
+}
+
+/// Takes away what is mounted below: secrets of tasks that nobody has ended in the usual way.
+fn unmount_below(dir: &Path) {
+    let info = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = info.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new).filter(|point| point.starts_with(dir));
+    for point in points.collect::<Vec<_>>().into_iter().rev() {
+        let _ = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// Parent of the cgroups that executors make.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <task>/private/artifacts/<digest of the artifact>.done   it is in its place; never fetched again in this allocation
+//! <task>/private/artifacts/<digest>.secret.done            the same of one below `secrets`, which lasts as long as that memory
 //! <task>/private/artifacts/stage-<run>-<n>                 of a fetch under way; thrown away by whoever finds it
 //! ```
 
@@ -40,6 +41,8 @@ use crate::{
     events,
 };
 
+/// Ends the names of marks of artifacts that are in memory only.
+const SECRET_DONE: &str = ".secret.done";
 /// A report is one short line.
 const MAX_REPORT: u64 = 64 << 10;
 /// How long a process may take to end after its answer.
@@ -189,7 +192,21 @@ fn destination_below(root: &Path, task: &str, isolation: FsIsolation, destinatio
 }
 
 fn done(records: &Path, wanted: &Wanted) -> PathBuf {
-    records.join(format!("{}.done", wanted.digest))
+    let secret = wanted.destination.get(1).is_some_and(|name| name == "secrets");
+    records.join(format!("{}{}", wanted.digest, if secret { SECRET_DONE } else { ".done" }))
+}
+
+/// Artifacts below `secrets` are fetched again: the directory is about to be made anew.
+pub(super) fn forget_secret(task_root: &Path) -> io::Result<()> {
+    let records = task_root.join("private/artifacts");
+    let Ok(entries) = fs::read_dir(&records) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().ends_with(SECRET_DONE) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_stages(records: &Path) -> io::Result<()> {

@@ -18,8 +18,10 @@ use super::{
 use crate::{
     cgroup::{self, TaskCgroup},
     context::NodeContext,
+    cpuset,
     dirs::{AllocDirs, find_user},
     network::{AllocNetwork, SharedNetwork},
+    secrets,
     store::Write,
 };
 
@@ -164,6 +166,13 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     if !capabilities.disable_log_collection && !task_config::logs_disabled(task) {
         collect(subject, task).await.map_err(|why| StartFailure::Setup { why, recoverable: true })?;
     }
+    let has_cores = subject.alloc.resources.tasks.get(&subject.task).is_some_and(|t| !t.cpu.reserved_cores.is_empty());
+    if has_cores {
+        // Whoever shares its cores until now leaves them before it comes.
+        for why in cpuset::settle(ctx).await {
+            subject.note(format!("The task may not have its cores for itself: {why}"));
+        }
+    }
     let built = begin.elapsed();
     // One more attempt after each death of the plugin, on a clean table.
     let mut attempts = 0;
@@ -173,6 +182,9 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
         match driver.start_task(config.clone()).await {
             Ok(started) => {
                 tracing::debug!(run, ?prepared, ?built, started = ?begin.elapsed(), "task started");
+                if !has_cores {
+                    cpuset::settle(ctx).await;
+                }
                 let network =
                     started.network.map(|n| DriverNetwork { address: n.address, port_map: n.port_map, auto_advertise: n.auto_advertise });
                 return Ok(Launched { handle: handle_to_bytes(&started.handle), network });
@@ -209,10 +221,12 @@ async fn prepare(subject: &Subject, task: &Task, owner: Option<(u32, u32)>, cgro
     }
     let dirs = subject.dirs();
     let task_dirs = dirs.task(&subject.task);
+    let size = task.resources.secrets_mb;
     let payload = task.dispatch_payload.clone().map(|p| (p.file, subject.job.payload.clone().unwrap_or_default()));
     let work = move || -> Result<(), String> {
         dirs.create().map_err(|e| e.to_string())?;
         task_dirs.create(owner).map_err(|e| e.to_string())?;
+        secrets::mount_at(&task_dirs.secrets, size, owner, || artifacts::forget_secret(&task_dirs.root)).map_err(|e| e.to_string())?;
         if let Some((file, payload)) = payload {
             write_payload(&task_dirs.local, &file, &payload)?;
         }
@@ -541,7 +555,7 @@ async fn contain(subject: &Subject) -> Result<usize, String> {
     Ok(killed)
 }
 
-/// The task is dead: collector, fifos and cgroups go.
+/// The task is dead: collector, fifos, secrets and cgroups go.
 pub(crate) async fn task_over(subject: &Subject) {
     let ctx = &subject.ctx;
     let mut released = Vec::new();
@@ -558,6 +572,11 @@ pub(crate) async fn task_over(subject: &Subject) {
     for fifo in [stdout, stderr] {
         // A task of a driver that collects by itself has none.
         let _ = std::fs::remove_file(fifo);
+    }
+    cpuset::sweep(ctx).await;
+    let secrets = subject.dirs().task(&subject.task).secrets;
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || secrets::unmount_at(&secrets)).await {
+        tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, %error, "the secrets of a dead task stay until its directory goes");
     }
     if let Some(cgroup) = subject.cgroup() {
         match tokio::task::spawn_blocking(move || cgroup.destroy()).await {

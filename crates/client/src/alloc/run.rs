@@ -197,6 +197,12 @@ impl AllocLoop {
                     if let Ok(task) = done {
                         self.cleaning.remove(&task);
                         self.publish();
+                        let ctx = self.ctx.clone();
+                        self.effects.spawn(async move {
+                            // What it had for itself is everybody's again.
+                            crate::cpuset::settle(&ctx).await;
+                            None
+                        });
                     }
                 }
                 _ = retry_save.tick(), if !self.held.is_empty() => self.settle().await,

@@ -158,7 +158,9 @@ fn check_user(config: &ClientConfig, driver: &str, user: &str) -> Result<(), Str
 fn resources(input: &Input<'_>) -> wire::Resources {
     let given = input.alloc.resources.tasks.get(&input.task.name).cloned().unwrap_or_default();
     let usable = (input.cpu.total_mhz.saturating_sub(input.config.reserved.cpu)).max(1);
-    let max_mb = given.memory.memory_max_mb.max(given.memory.memory_mb);
+    // Secrets are memory of the task, which its own limit would not see.
+    let secrets = input.task.resources.secrets_mb.unwrap_or(0).max(0);
+    let max_mb = given.memory.memory_max_mb.max(given.memory.memory_mb).saturating_sub(secrets);
     let cores: Vec<String> = given.cpu.reserved_cores.iter().map(u16::to_string).collect();
     let ports = input.alloc.resources.shared.ports.iter();
     wire::Resources {

@@ -10,6 +10,8 @@ use crate::config::ClientConfig;
 pub struct Cpu {
     /// Every online core.
     pub cores: Vec<Core>,
+    /// Those that tasks may have for themselves: none where nobody could be kept off them.
+    pub reservable: Vec<u16>,
     /// Sum of all cores, or the operator's figure, in MHz.
     pub total_mhz: u64,
 }
@@ -115,6 +117,11 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
             }
         })
         .collect();
+    // An agent that is bound to some cores gives no others.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let own = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_ranges).unwrap_or_default();
+    let enforced = crate::cpuset::host().enforces("cpuset");
+    let reservable: Vec<u16> = cores.iter().map(|c| c.id).filter(|id| enforced && own.contains(id)).collect();
     let measured: u64 = cores.iter().map(Core::mhz).sum();
     let total = if config.cpu_total_compute > 0 { config.cpu_total_compute } else { measured };
     let usable = total.saturating_sub(config.reserved.cpu);
@@ -131,7 +138,7 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
         facts.set("cpu.modelname", model);
     }
     facts.set("cpu.numcores", cores.len());
-    facts.set("cpu.reservablecores", cores.len());
+    facts.set("cpu.reservablecores", reservable.len());
     facts.set("cpu.frequency", cores.iter().map(Core::mhz).max().unwrap_or(0));
     facts.set("cpu.totalcompute", total);
     facts.set("cpu.usablecompute", usable);
@@ -141,8 +148,8 @@ pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     }
     facts.resources.cpu.cpu_shares = total.cast_signed();
     facts.resources.cpu.total_cpu_cores = u16::try_from(cores.len()).unwrap_or(u16::MAX);
-    facts.resources.cpu.reservable_cpu_cores = cores.iter().map(|c| c.id).collect();
-    facts.cpu = Cpu { cores, total_mhz: total };
+    facts.resources.cpu.reservable_cpu_cores.clone_from(&reservable);
+    facts.cpu = Cpu { cores, reservable, total_mhz: total };
 }
 
 #[cfg(test)]

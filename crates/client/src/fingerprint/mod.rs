@@ -36,7 +36,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    fn set(&mut self, name: impl Into<Arc<str>>, value: impl ToString) {
+    pub(crate) fn set(&mut self, name: impl Into<Arc<str>>, value: impl ToString) {
         self.attributes.insert(name.into(), value.to_string().into());
     }
 }
@@ -63,6 +63,7 @@ pub fn look(config: &ClientConfig) -> Facts {
             look(config, &mut facts);
         }
     }
+    crate::secrets::look(&mut facts);
     facts.set("nomad.version", &config.nomad_version);
     facts.set("nomad.revision", "");
     facts.set("nomad.service_discovery", "true");
@@ -153,6 +154,7 @@ mod tests {
             "unique.storage.volume",
             "unique.storage.bytestotal",
             "unique.storage.bytesfree",
+            "secrets.memory",
             "nomad.version",
             "drover.version",
         ] {

@@ -5,19 +5,18 @@ use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::Instant,
 };
 
 use api::shapes::AuditKind as Kind;
-use executor_client::CgroupHost;
 use model::AllocId;
 
 use super::{Belongs, Handle, Role, Thing};
 use crate::{
     cgroup,
     context::NodeContext,
-    dirs,
+    cpuset, dirs,
     leftovers::{self, Owner, Places, Seen},
     network,
 };
@@ -168,9 +167,7 @@ fn role_of(told: &HashMap<i32, Belongs>, pid: i32) -> Role {
 }
 
 fn cgroups(known: &HashSet<AllocId>) -> Vec<Thing> {
-    /// Found once: looking for them makes directories, and hierarchies do not change under a running system.
-    static HOST: LazyLock<CgroupHost> = LazyLock::new(CgroupHost::detect);
-    let parents = HOST.parents().map(Path::to_owned).chain(cgroup::task_parents());
+    let parents = cpuset::host().parents().map(Path::to_owned).chain(cgroup::task_parents());
     let mut things = Vec::new();
     for (name, path) in parents.flat_map(|parent| entries(&parent).collect::<Vec<_>>()) {
         let Some((owner, run)) = cgroup_owner(&name).filter(|(owner, _)| known.contains(&owner.alloc)) else { continue };
@@ -189,10 +186,14 @@ fn mounts(places: &Places, mountinfo: &str) -> Vec<Thing> {
         .into_iter()
         .filter_map(|(mount, point)| {
             let below = places.alloc_dirs.iter().find_map(|dir| point.strip_prefix(dir).ok())?;
-            let alloc = below.components().next()?.as_os_str().to_str()?.parse().ok()?;
+            let mut names = below.components().map(|name| name.as_os_str().to_str());
+            let alloc = names.next()??.parse().ok()?;
             let what = point.display().to_string();
             let depth = point.components().count();
-            let belongs = Belongs::Alloc(alloc);
+            let belongs = match (names.next().flatten(), names.next().flatten(), names.next()) {
+                (Some(task), Some("secrets"), None) => Belongs::Fixture(Owner { alloc, task: task.to_owned() }),
+                _ => Belongs::Alloc(alloc),
+            };
             Some((depth, Thing { kind: Kind::Mount, identity: format!("{mount}:{what}"), what, belongs, handle: Handle::Path(point) }))
         })
         .collect();

@@ -379,6 +379,20 @@ impl Drop for Rig {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
+        unmount_below(self.dir.path());
+    }
+}
+
+/// What is mounted below a directory.
+pub(crate) fn mounts(dir: &Path) -> Vec<PathBuf> {
+    let info = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    info.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).filter(|point| point.starts_with(dir)).collect()
+}
+
+/// Takes away what is mounted below a directory.
+pub(crate) fn unmount_below(dir: &Path) {
+    for point in mounts(dir) {
+        let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
     }
 }
 
@@ -411,6 +425,7 @@ pub(crate) async fn end(rig: &Rig, node: Client) {
     }
     node.stop().await;
     nothing_left(rig).await;
+    assert_eq!(mounts(rig.dir.path()), [] as [PathBuf; 0], "nothing stays mounted");
 }
 
 /// Waits until no process of the rig is left.

@@ -12,7 +12,7 @@ use client::{Client, ClientConfig, PluginSettings, StartError};
 use model::{AllocClientUpdate, AllocId, ClientStatus, Job, Task, TaskRunState};
 use serde_json::{Value, json};
 
-use crate::fixture::{PATIENCE, Rig, alloc, eventually, kinds, nothing_left, plugin, processes, restarts, task};
+use crate::fixture::{PATIENCE, Rig, alloc, eventually, kinds, nothing_left, plugin, processes, restarts, task, unmount_below};
 
 const DRIVER: &str = "go_like";
 
@@ -479,6 +479,7 @@ async fn e4_16_lost_records_cost_no_process_for_ever() {
         let _ = fs::remove_file(go.rig.dir.path().join("client").join(file));
     }
     // Not even the directory says whose the executor is.
+    unmount_below(&go.rig.alloc_dir(id));
     fs::remove_dir_all(go.rig.alloc_dir(id)).expect("removed");
     let node = go.node().await;
     assert!(!alive(workload));

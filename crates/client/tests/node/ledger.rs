@@ -7,7 +7,7 @@ use client::ClientHandle;
 use model::ClientStatus;
 use serde_json::json;
 
-use crate::fixture::{PATIENCE, Rig, alloc, end, task};
+use crate::fixture::{PATIENCE, Rig, alloc, end, eventually, processes, task};
 
 /// Kinds of what is not claimed, with what it is.
 fn unbalanced(audit: &NodeAudit) -> Vec<(Kind, Status, &str)> {
@@ -39,6 +39,8 @@ async fn what_runs_is_claimed_and_what_has_ended_is_gone() {
     let (a, job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Running).await;
+    let sleeps = || processes(rig.dir.path()).iter().filter(|(_, line)| line.starts_with("sleep 60")).count();
+    eventually("three sleeps", || sleeps() == 3).await;
     let audit = settled(&node.handle()).await;
     assert!(audit.balanced, "{:#?}", unbalanced(&audit));
     let of = |kind: Kind| audit.findings.iter().filter(|f| f.kind == kind && f.alloc_id == a.id).count();

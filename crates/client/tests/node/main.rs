@@ -12,6 +12,7 @@ mod order;
 mod plain;
 mod processes;
 mod remote;
+mod resources;
 mod services;
 mod tasks;
 mod templates;

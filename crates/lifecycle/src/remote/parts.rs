@@ -14,6 +14,14 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             !task.volume_mounts.is_empty(),
             "volume_mount: the task runs where the volumes of nodes are not; use what the runtime has of its own",
         ),
+        (
+            task.resources.cores.is_some_and(|cores| cores > 0),
+            "resources.cores: they are cores of a node, and the task runs elsewhere; use resources.cpu",
+        ),
+        (
+            task.resources.secrets_mb.is_some_and(|mib| mib > 0),
+            "resources.secrets: the directory is the runtime's, with its own limits; leave the size out",
+        ),
         (files_of_node, "template.source: it is a file of a node, and the task runs elsewhere; write the text as data"),
         (users_of_node, "template.uid, template.gid: they are users of a node and mean nothing where the task runs; leave them out"),
         (
@@ -32,7 +40,10 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use model::task::{Artifact, DispatchPayload, Template, VolumeMount};
+    use model::{
+        resources::Resources,
+        task::{Artifact, DispatchPayload, Template, VolumeMount},
+    };
 
     use super::*;
 
@@ -41,7 +52,12 @@ mod tests {
         let full = RemoteProvider::default();
         let poor = RemoteProvider { no_files: true, no_signals: true, ..RemoteProvider::default() };
         let inline = Template { data: Some("x".into()), ..Template::default() };
-        let cases: [(Task, &str, bool); 7] = [
+        let cases: [(Task, &str, bool); 8] = [
+            (
+                Task { resources: Resources { cores: Some(1), ..Resources::default() }, ..Task::default() },
+                "deliver resources.cores:",
+                false,
+            ),
             (Task { artifacts: vec![Artifact::default()], ..Task::default() }, "deliver artifact:", false),
             (Task { volume_mounts: vec![VolumeMount::default()], ..Task::default() }, "deliver volume_mount:", false),
             (

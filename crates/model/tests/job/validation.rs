@@ -98,6 +98,10 @@ fn mistakes_by_name() {
             format!("{t}Task can only ask for 'cpu' or 'cores' resource, not both."),
         ),
         (
+            small(none(), none(), json!({"Resources": {"MemoryMB": 20, "SecretsMB": 20}})),
+            format!("{t}SecretsMB value (20) should be smaller than MemoryMB value (20), of which it is a part"),
+        ),
+        (
             small(none(), none(), json!({"LogConfig": {"MaxFiles": 30, "MaxFileSizeMB": 10}})),
             format!("{t}log storage (300 MB) must be less than requested disk capacity (300 MB)"),
         ),
@@ -200,7 +204,7 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({"Resources": {
-                "Cores": 1, "Devices": [{"Name": "gpu"}], "NUMA": {"Affinity": "require"}, "SecretsMB": 5,
+                "Devices": [{"Name": "gpu"}], "NUMA": {"Affinity": "require"},
                 "Networks": [{"DynamicPorts": [{"Label": "x"}]}]
             }}),
         ),

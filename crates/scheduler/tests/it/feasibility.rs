@@ -56,6 +56,7 @@ fn reasons_are_named() {
             "exhausted network: dynamic port selection failed=1",
         ),
         ("n1 cores=2", |j| j.task_groups[0].tasks[0].resources.cores = Some(3), "exhausted cores=1"),
+        ("n1 unreservable", |j| j.task_groups[0].tasks[0].resources.cores = Some(1), "exhausted cores=1"),
     ];
     for (nodes, edit, expect) in cases {
         let mut w = World::new(nodes);

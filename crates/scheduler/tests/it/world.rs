@@ -57,6 +57,7 @@ pub(crate) fn node(line: &str) -> Node {
     };
     n.resources.cpu.cpu_shares = 4000;
     n.resources.cpu.total_cpu_cores = 4;
+    n.resources.cpu.reservable_cpu_cores = (0..4).collect();
     n.resources.memory.memory_mb = 8000;
     n.resources.disk.disk_mb = 100_000;
     let address = NodeAddress { alias: "default".into(), address: format!("ip-of-{name}"), ..NodeAddress::default() };
@@ -72,7 +73,11 @@ pub(crate) fn node(line: &str) -> Node {
             "cpu" => n.resources.cpu.cpu_shares = v.parse().expect(w),
             "mem" => n.resources.memory.memory_mb = v.parse().expect(w),
             "disk" => n.resources.disk.disk_mb = v.parse().expect(w),
-            "cores" => n.resources.cpu.total_cpu_cores = v.parse().expect(w),
+            "cores" => {
+                n.resources.cpu.total_cpu_cores = v.parse().expect(w);
+                n.resources.cpu.reservable_cpu_cores = (0..n.resources.cpu.total_cpu_cores).collect();
+            }
+            "unreservable" => n.resources.cpu.reservable_cpu_cores.clear(),
             "reserved" => n.reserved.networks.reserved_host_ports = v.into(),
             "dynamic" => {
                 let (a, b) = v.split_once('-').expect(w);
