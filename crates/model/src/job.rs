@@ -109,6 +109,8 @@ pub struct Job {
     pub parameterized_job: Option<Parameterized>,
     /// True for a dispatched child.
     pub dispatched: bool,
+    /// The token of the dispatch, of which one child is made however often it is repeated; empty = none.
+    pub dispatch_idempotency_token: String,
     /// Dispatch payload, base64 in JSON.
     pub payload: Option<String>,
     /// Free metadata.

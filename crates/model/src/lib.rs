@@ -12,6 +12,7 @@ pub mod canonical;
 pub mod constraint;
 pub mod deployment;
 pub mod diff;
+pub mod dispatch;
 pub mod eval;
 pub mod go_duration;
 pub mod identity_rules;

@@ -31,11 +31,6 @@ pub(crate) const JOB: &[Refused<Job>] = &[
         used: |j| j.periodic.is_some(),
     },
     Refused {
-        feature: "parameterized",
-        reason: "dispatch is not implemented yet; register one job for each payload",
-        used: |j| j.parameterized_job.is_some(),
-    },
-    Refused {
         feature: "multiregion",
         reason: "it is an enterprise feature of the system whose job files are read here",
         used: |j| j.multiregion.is_some(),
@@ -95,7 +90,6 @@ pub(crate) const TASK: &[Refused<Task>] = &[
     Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
     Refused { feature: "csi_plugin", reason: "CSI volumes are not attached yet", used: |t| t.csi_plugin.is_some() },
-    Refused { feature: "dispatch_payload", reason: "dispatch is not implemented yet", used: |t| t.dispatch_payload.is_some() },
     Refused { feature: "kind", reason: "Connect is not supported", used: |t| !t.kind.is_empty() },
     Refused {
         feature: "schedule",

@@ -294,6 +294,7 @@ pub fn specification_changed(old: &Job, new: &Job) -> bool {
         periodic,
         parameterized_job,
         dispatched,
+        dispatch_idempotency_token: _,
         payload,
         meta,
         consul_token,

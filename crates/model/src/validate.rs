@@ -151,6 +151,9 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
         "" => e.text("Missing job type"),
         other => e.text(format!("Invalid job type: {other:?}")),
     }
+    for wrong in crate::dispatch::mistakes(job) {
+        e.text(wrong);
+    }
     e.when(!(1..=MAX_PRIORITY).contains(&job.priority), || format!("Job priority must be between [1, {MAX_PRIORITY}]"));
     e.when(job.datacenters.is_empty(), || "Missing job datacenters".to_owned());
     e.when(job.datacenters.iter().any(String::is_empty), || "Job datacenter must be non-empty string".to_owned());

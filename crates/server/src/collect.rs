@@ -90,9 +90,8 @@ impl Garbage {
     /// Jobs with everything that belongs to them, or not at all: their versions and counts explain their allocations.
     fn dead_jobs(&mut self, state: &State, before: Before) {
         for job in state.jobs().filter(|job| job.status == job_status::DEAD) {
-            let template = job.periodic.is_some() || job.parameterized_job.is_some();
             let finite = job_type::finite(&job.kind);
-            if !job.stopped() && (!finite || template) {
+            if !job.stopped() && (!finite || job.is_template()) {
                 continue;
             }
             let key = job.key();

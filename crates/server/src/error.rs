@@ -84,6 +84,9 @@ pub enum ServerError {
         /// Which, and why.
         String,
     ),
+    /// A job cannot be dispatched so.
+    #[error(transparent)]
+    Dispatch(#[from] model::dispatch::DispatchError),
     /// The job asks for something that this release refuses.
     #[error("{feature} is not supported by this release: {reason}")]
     Unsupported {
@@ -155,7 +158,7 @@ impl ServerError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotFound { .. } => ErrorClass::NotFound,
-            Self::InvalidJob(_) | Self::InvalidArgument(_) | Self::Unsupported { .. } => ErrorClass::Invalid,
+            Self::InvalidJob(_) | Self::InvalidArgument(_) | Self::Dispatch(_) | Self::Unsupported { .. } => ErrorClass::Invalid,
             Self::EnforceIndex { .. }
             | Self::EnforceVersion { .. }
             | Self::TerminalDeployment { .. }

@@ -59,7 +59,7 @@ fn node_eval(job: &Job, node: NodeId, trigger: Trigger, stamp: Stamp) -> Evaluat
 
 /// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already.
 pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
-    let jobs = state.jobs().filter(|job| job_type::everywhere(&job.kind) && !job.stopped());
+    let jobs = state.jobs().filter(|job| job_type::everywhere(&job.kind) && !job.stopped() && !job.is_template());
     let new = jobs.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
     new.map(|job| node_eval(job, node, Trigger::NodeUpdate, stamp)).collect()
 }

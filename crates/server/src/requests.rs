@@ -53,6 +53,30 @@ pub struct DeregisterJob {
     pub no_shutdown_delay: bool,
 }
 
+/// Makes a job of a parameterized one.
+#[derive(Clone, Debug, Default)]
+pub struct DispatchJob {
+    /// The parameterized job.
+    pub key: JobKey,
+    /// What its child gets.
+    pub dispatch: model::dispatch::Dispatch,
+}
+
+/// The job that a dispatch has made, now or before with the same token.
+#[derive(Clone, Debug, Default)]
+pub struct Dispatched {
+    /// Its id.
+    pub job_id: model::JobId,
+    /// Index of its registration.
+    pub job_create_index: StoreIndex,
+    /// The evaluation; nil when it was there before.
+    pub eval_id: EvalId,
+    /// Its index; 0 when it was there before.
+    pub eval_create_index: StoreIndex,
+    /// Index of the commit.
+    pub index: StoreIndex,
+}
+
 /// Changes the count of a group.
 #[derive(Clone, Debug, Default)]
 pub struct ScaleJob {

@@ -428,6 +428,30 @@ pub struct JobDispatchRequest {
     pub id_prefix_template: String,
 }
 
+/// The answer to a dispatch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobDispatchResponse {
+    /// The job that was made.
+    #[serde(rename = "DispatchedJobID")]
+    pub dispatched_job_id: String,
+    /// Its evaluation; empty when the token had made it before.
+    #[serde(rename = "EvalID")]
+    pub eval_id: EvalId,
+    /// Its index.
+    pub eval_create_index: StoreIndex,
+    /// Index of the job's registration.
+    pub job_create_index: StoreIndex,
+    /// Index of the commit.
+    pub index: StoreIndex,
+    /// Always 0 on writes.
+    pub last_contact: i64,
+    /// Always false on writes.
+    pub known_leader: bool,
+    /// Always empty on writes.
+    pub next_token: String,
+}
+
 /// `PUT /v1/job/:id/versions/:name/tag`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

@@ -1,4 +1,4 @@
-//! `drover job run|plan|status|stop|inspect|validate|history|eval`.
+//! `drover job dispatch|run|plan|status|stop|inspect|validate|history|eval`.
 
 use std::process::ExitCode;
 
@@ -22,6 +22,8 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Make a job of a parameterized one and follow it
+    Dispatch(super::job_dispatch::Dispatch),
     /// Have the scheduler look at a job again
     Eval {
         #[command(flatten)]
@@ -164,6 +166,7 @@ pub(crate) struct Stop {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Dispatch(args) => super::job_dispatch::run(args).await,
         Command::Eval { api, shape, force_reschedule, detach, id } => {
             let conn = api.conn()?;
             let id = find(&conn, &id).await?;
@@ -223,6 +226,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 struct Stub {
     #[serde(rename = "ID")]
     id: String,
+    #[serde(rename = "ParentID")]
+    parent_id: String,
     namespace: String,
     #[serde(rename = "Type")]
     kind: String,
@@ -288,6 +293,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         return Ok(ExitCode::SUCCESS);
     }
     let summary: Value = conn.get(&format!("{path}/summary")).await?;
+    if job.is_template() {
+        return children(conn, &job, &summary["Children"]).await;
+    }
     output::heading("Summary");
     let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
     for (group, s) in summary["Summary"].as_object().into_iter().flatten() {
@@ -350,6 +358,34 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
             ]);
         }
         table.print();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was made from a parameterized job.
+async fn children(conn: &Conn, job: &Job, counts: &Value) -> Result<ExitCode> {
+    let rules = job.parameterized_job.clone().unwrap_or_default();
+    output::heading("Parameterized Job");
+    output::pairs(&[
+        ("Payload", rules.payload),
+        ("Required Metadata", rules.meta_required.join(", ")),
+        ("Optional Metadata", rules.meta_optional.join(", ")),
+    ]);
+    output::heading("Parameterized Job Summary");
+    let n = |k: &str| counts[k].as_u64().unwrap_or(0).to_string();
+    let mut table = Table::new(["Pending", "Running", "Dead"]);
+    table.row([n("Pending"), n("Running"), n("Dead")]);
+    table.print();
+    output::heading("Dispatched Jobs");
+    let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(&format!("{}/", job.id)))).await?;
+    let mut table = Table::new(["ID", "Status", "Submit Date"]);
+    for j in found.iter().filter(|j| j.parent_id == job.id.as_str()) {
+        table.row([j.id.clone(), j.status.clone(), when::stamp(j.submit_time)]);
+    }
+    if table.is_empty() {
+        output::line("No dispatched instances of parameterized job")
+    } else {
+        table.print()
     }
     Ok(ExitCode::SUCCESS)
 }

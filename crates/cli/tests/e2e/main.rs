@@ -6,6 +6,7 @@ mod artifacts;
 mod commands;
 mod demo;
 mod disk_full;
+mod dispatch;
 mod examples;
 mod exec;
 mod faults;

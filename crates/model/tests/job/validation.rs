@@ -195,7 +195,7 @@ fn refused_features_are_refused_by_name() {
             none(),
             none(),
             json!({
-                "Templates": [{"VaultGrace": 5}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {}, "DispatchPayload": {"File": "x"},
+                "Templates": [{"VaultGrace": 5}], "Vault": {}, "Consul": {}, "CSIPluginConfig": {},
                 "Identities": [{"Env": true}, {"Name": "x"}], "Kind": "connect-proxy:x",
                 "Schedule": {}
             }),

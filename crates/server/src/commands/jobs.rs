@@ -103,7 +103,7 @@ pub(super) fn cluster_warnings(state: &State, job: &Job) -> Vec<String> {
 }
 
 /// Checks what a job refers to in the cluster.
-pub(super) fn check_references(state: &State, job: &Job) -> Result<(), ServerError> {
+pub(in crate::commands) fn check_references(state: &State, job: &Job) -> Result<(), ServerError> {
     if state.namespace(&job.namespace).is_none() {
         return Err(ServerError::InvalidArgument(format!("job {:?} is in nonexistent namespace {:?}", job.id, job.namespace)));
     }
@@ -168,6 +168,7 @@ fn register(
             job.id, known.kind, job.kind
         )));
     }
+    let template = job.is_template();
     let unchanged = known.is_some_and(|known| !model::updates::specification_changed(known, &job));
     let job_modify_index = known.filter(|_| unchanged).map_or(stamp.index, |known| known.job_modify_index);
     // Also without a change: what is missing is placed, what was stopped by hand comes back.
@@ -179,7 +180,13 @@ fn register(
         Some(known) if unchanged => Job::clone(known),
         _ => job,
     };
-    let batch = Batch::new(vec![Change::UpsertJob { job: Box::new(job), submission }, Change::UpsertEvals(vec![eval])]);
+    let mut batch: Batch = Change::UpsertJob { job: Box::new(job), submission }.into();
+    if template {
+        // It is never scheduled itself.
+        let answer = EvalCreated { eval_id: model::EvalId::NIL, eval_create_index: 0, ..answer };
+        return Ok(Decided { batch, answer });
+    }
+    batch.push(Change::UpsertEvals(vec![eval]));
     Ok(Decided { batch, answer })
 }
 
@@ -192,6 +199,12 @@ impl ServerHandle {
     pub async fn register_job(&self, request: RegisterJob) -> Result<EvalCreated, ServerError> {
         let RegisterJob { job, enforce_index, preserve_counts, eval_priority, submission } = request;
         let config = self.config();
+        if job.dispatched || job.payload.is_some() {
+            return Err(ServerError::InvalidArgument(format!(
+                "job {} cannot be submitted with Dispatched or Payload: dispatch its parameterized job, or leave them out",
+                job.id
+            )));
+        }
         let Admitted { job, mut warnings } = admit(job, config)?;
         warnings.extend(cluster_warnings(&self.snapshot(), &job));
         if let Some(priority) = eval_priority
@@ -279,9 +292,15 @@ impl ServerHandle {
                     let live = state.allocs_by_job(&key).filter(|alloc| !alloc.client_terminal());
                     batch.push(Change::AllocTransitions(live.map(|alloc| (alloc.id, hurry.clone())).collect()));
                 }
+                let template = job.is_template();
                 let eval = eval_of(job, Trigger::JobDeregister, eval_priority, stamp);
                 let answer = created(&eval, stamp.index, stamp);
                 batch.push(if purge { Change::DeleteJob(key) } else { Change::StopJob(key) });
+                if template {
+                    // Nothing of it runs; the jobs made from it go on.
+                    let answer = EvalCreated { eval_id: model::EvalId::NIL, eval_create_index: 0, ..answer };
+                    return Ok(Decided { batch, answer });
+                }
                 batch.push(Change::UpsertEvals(vec![eval]));
                 Ok(Decided { batch, answer })
             })
@@ -297,7 +316,7 @@ impl ServerHandle {
             .queue()
             .commit(move |state, stamp| {
                 let job = job_of(state, &key)?;
-                if job.periodic.is_some() || (job.parameterized_job.is_some() && !job.dispatched) {
+                if job.is_template() {
                     return Err(ServerError::InvalidArgument(format!("job {key} is a template: evaluate the jobs made from it")));
                 }
                 let mut batch = Batch::default();

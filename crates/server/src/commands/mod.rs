@@ -2,6 +2,7 @@
 
 mod allocs;
 mod deployments;
+mod dispatch;
 mod jobs;
 mod keyring;
 mod nodes;

@@ -45,7 +45,11 @@ fn preview(state: &State, job: Job, with_diff: bool) -> Result<PlanPreview, Serv
     let batch =
         Batch::new(vec![Change::UpsertJob { job: Box::new(job.clone()), submission: None }, Change::UpsertEvals(vec![eval.clone()])]);
     imagined.apply(stamp.index, stamp.now, batch).map_err(|error| internal(error.to_string()))?;
-    let decision = scheduler::schedule(&imagined, &eval, stamp.now, seed()).map_err(|error| internal(error.to_string()))?;
+    // A template is never scheduled itself: only what changes of it is shown.
+    let decision = match job.is_template() {
+        true => model::plan::Decision::default(),
+        false => scheduler::schedule(&imagined, &eval, stamp.now, seed()).map_err(|error| internal(error.to_string()))?,
+    };
     let diff = with_diff.then(|| {
         let before = known.as_deref();
         let mut diff = model::diff::diff(before, Some(&job), true);

@@ -1,18 +1,19 @@
 //! Changing jobs.
 
 use api::shapes::{
-    EvalResponse, IndexResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest, JobPlanResponse, JobRegisterRequest,
-    JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest, JobValidateResponse, PlanAnnotations,
-    ScaleRequest, eval_detail,
+    EvalResponse, IndexResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
+    JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest,
+    JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
 };
-use model::{Job, Namespace};
+use model::{Job, Namespace, dispatch::Dispatch};
 use std::sync::Arc;
 
 use super::{
     reply::{HttpError, Reply},
     request::Ctx,
 };
-use crate::requests::{DeregisterJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission};
+use crate::error::ServerError;
+use crate::requests::{DeregisterJob, DispatchJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission};
 
 /// Largest source text that is kept with a job.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
@@ -187,6 +188,44 @@ pub(super) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {
     let mut response = eval_response(&made);
     response.job_modify_index = made.job_modify_index;
     ctx.written(made.index, &response)
+}
+
+pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
+    let request: JobDispatchRequest = ctx.json_or_default().await?;
+    dispatched(&ctx, request).await
+}
+
+/// The body is the payload.
+pub(super) async fn dispatch_payload(ctx: Ctx) -> Result<Reply, HttpError> {
+    let payload = ctx.bytes().await?.to_vec();
+    dispatched(&ctx, JobDispatchRequest { payload, ..JobDispatchRequest::default() }).await
+}
+
+async fn dispatched(ctx: &Ctx, request: JobDispatchRequest) -> Result<Reply, HttpError> {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let dispatch = Dispatch {
+        payload: BASE64_STANDARD.encode(&request.payload),
+        payload_bytes: request.payload.len(),
+        meta: request.meta,
+        id_prefix: request.id_prefix_template,
+        idempotency_token: ctx.query.text("idempotency_token").to_owned(),
+    };
+    let made = ctx.server().dispatch_job(DispatchJob { key: ctx.job_key(), dispatch }).await.map_err(|e| match e {
+        // Clients know it by this text.
+        ServerError::NotFound { .. } => HttpError::internal("parameterized job not found"),
+        other => other.into(),
+    })?;
+    ctx.written(
+        made.index,
+        &JobDispatchResponse {
+            dispatched_job_id: made.job_id.to_string(),
+            eval_id: made.eval_id,
+            eval_create_index: made.eval_create_index,
+            job_create_index: made.job_create_index,
+            index: made.index,
+            ..JobDispatchResponse::default()
+        },
+    )
 }
 
 pub(super) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {

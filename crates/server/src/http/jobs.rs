@@ -10,7 +10,7 @@ use api::{
         JobSubmissionDetail, JobSummary, JobVersions, eval_detail,
     },
 };
-use model::{Allocation, Job, Namespace};
+use model::{Allocation, Job, Namespace, job::job_status};
 use state::{State, Table, TableSet};
 
 use super::{
@@ -57,7 +57,7 @@ fn stub(state: &State, job: &Job, with_meta: bool) -> JobListStub {
         stop: job.stop,
         status: job.status.clone(),
         status_description: job.status_description.clone(),
-        job_summary: state.job_summary(&job.key()).map(|s| summary_view(s)),
+        job_summary: state.job_summary(&job.key()).map(|s| summary_view(state, s)),
         version: job.version,
         create_index: job.create_index,
         modify_index: job.modify_index,
@@ -67,7 +67,25 @@ fn stub(state: &State, job: &Job, with_meta: bool) -> JobListStub {
     }
 }
 
-fn summary_view(s: &state::JobSummary) -> JobSummary {
+/// The jobs made from one, by their status.
+fn children(state: &State, s: &state::JobSummary) -> JobChildren {
+    let mut counts = JobChildren::default();
+    let key = model::JobKey::new(s.namespace.clone(), s.job_id.clone());
+    if !state.job(&key).is_some_and(|job| job.is_template()) {
+        return counts;
+    }
+    let beginning = format!("{}/", s.job_id);
+    for child in state.jobs_in(&s.namespace, &beginning).filter(|job| job.parent_id == s.job_id.as_str()) {
+        match child.status.as_str() {
+            job_status::PENDING => counts.pending += 1,
+            job_status::RUNNING => counts.running += 1,
+            _ => counts.dead += 1,
+        }
+    }
+    counts
+}
+
+fn summary_view(state: &State, s: &state::JobSummary) -> JobSummary {
     let group = |g: &state::GroupSummary| GroupSummary {
         queued: g.queued,
         complete: g.complete,
@@ -81,7 +99,7 @@ fn summary_view(s: &state::JobSummary) -> JobSummary {
         job_id: s.job_id.clone(),
         namespace: s.namespace.clone(),
         summary: s.summary.iter().map(|(name, g)| (name.clone(), group(g))).collect(),
-        children: Some(s.children.map(|c| JobChildren { pending: c.pending, running: c.running, dead: c.dead }).unwrap_or_default()),
+        children: Some(children(state, s)),
         create_index: s.create_index,
         modify_index: s.modify_index,
     }
@@ -102,9 +120,9 @@ pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn summary(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let (summary, index, _) = ctx.watch_object(Table::JobSummaries, |s| s.job_summary(&key).cloned(), |s| s.modify_index).await?;
+    let (summary, index, state) = ctx.watch_object(Table::JobSummaries, |s| s.job_summary(&key).cloned(), |s| s.modify_index).await?;
     let summary = summary.ok_or_else(|| not_found().read_at(index))?;
-    ctx.read(index, &summary_view(&summary))
+    ctx.read(index, &summary_view(&state, &summary))
 }
 
 /// Allocations and deployments of the job that has the name now; with `all=true` also of earlier ones.

@@ -73,18 +73,6 @@ fn empty_list(ctx: &Ctx) -> Result<Reply, HttpError> {
     ctx.read(1, &Vec::<()>::new())
 }
 
-/// No registered job is parameterized (they are refused at registration), so none can be dispatched.
-pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
-    let key = ctx.job_key();
-    match ctx.server().snapshot().job(&key) {
-        None => Err(HttpError::internal("parameterized job not found")),
-        Some(job) if job.parameterized_job.is_none() => {
-            Err(HttpError::internal(format_args!("Specified job {:?} is not a parameterized job", key.id.as_str())))
-        }
-        Some(_) => Err(HttpError::unsupported("dispatching jobs", "register a job of its own instead")),
-    }
-}
-
 /// No registered job is periodic (they are refused at registration), so none can be forced.
 pub(super) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();

@@ -107,8 +107,8 @@ routes! {
     "/v1/job/*id/revert": Put job_writes::revert;
     "/v1/job/*id/stable": Put job_writes::stable;
     "/v1/job/*id/scale": Get jobs::scale_status, Put job_writes::scale;
-    "/v1/job/*id/dispatch/payload": Put refused::dispatch;
-    "/v1/job/*id/dispatch": Put refused::dispatch;
+    "/v1/job/*id/dispatch/payload": Put job_writes::dispatch_payload;
+    "/v1/job/*id/dispatch": Put job_writes::dispatch;
     "/v1/job/*id/periodic/force": Put refused::periodic_force;
     "/v1/job/*id/services": Get services::of_job;
     "/v1/job/*id/actions": Get jobs::actions;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod conventions;
+mod dispatch;
 mod jobs;
 mod keyring;
 mod nodes;

@@ -217,8 +217,7 @@ impl Applier<'_> {
 
 /// Running while something of it is alive, pending while something is to be decided, else dead.
 fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str {
-    let template = job.parameterized_job.is_some() && !job.dispatched;
-    if template || job.periodic.is_some() {
+    if job.is_template() {
         return if job.stop { job_status::DEAD } else { job_status::RUNNING };
     }
     if counts.live_allocs > 0 {

@@ -1,0 +1,112 @@
+//! `drover job dispatch`.
+
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result, bail};
+use api::shapes::{JobDispatchRequest, JobDispatchResponse};
+
+use super::{ApiArgs, Shape};
+use crate::{conn::encode, output};
+
+/// Arguments of `job dispatch`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Dispatch {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// Metadata of the dispatched job, KEY=VALUE; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    meta: Vec<String>,
+    /// Beginning of the dispatched job's name
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    id_prefix_template: String,
+    /// The same token dispatches once, however often the command is run
+    #[arg(long, value_name = "TOKEN")]
+    idempotency_token: Option<String>,
+    /// Do not follow the work
+    #[arg(long)]
+    detach: bool,
+    /// Print identifiers in full
+    #[arg(long)]
+    verbose: bool,
+    /// The parameterized job
+    job: String,
+    /// File with the payload; `-` reads standard input
+    payload: Option<PathBuf>,
+}
+
+/// Dispatches, and follows the work.
+pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
+    let conn = args.api.conn()?;
+    let request = JobDispatchRequest {
+        payload: payload(args.payload.as_deref())?,
+        meta: meta(&args.meta)?,
+        id_prefix_template: args.id_prefix_template,
+    };
+    let token = args.idempotency_token.map(|token| format!("?idempotency_token={}", encode(&token))).unwrap_or_default();
+    let made: JobDispatchResponse = conn.put(&format!("/v1/job/{}/dispatch{token}", encode(&args.job)), &request).await?;
+    let evaluated = !made.eval_id.is_nil();
+    let mut rows = vec![("Dispatched Job ID", made.dispatched_job_id.to_string())];
+    if evaluated {
+        rows.push(("Evaluation ID", made.eval_id.to_string()));
+    }
+    output::pairs(&rows);
+    if args.detach || !evaluated {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line("");
+    super::monitor::follow(&conn, made.eval_id, &Shape { json: false, verbose: args.verbose }).await
+}
+
+fn meta(given: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut meta = BTreeMap::new();
+    for pair in given {
+        let Some((key, value)) = pair.split_once('=') else { bail!("-meta {pair:?} is not KEY=VALUE") };
+        meta.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(meta)
+}
+
+/// What is larger than any payload may be is not read to its end: the server says what it thinks of the first byte too many.
+fn payload(from: Option<&Path>) -> Result<Vec<u8>> {
+    let most = model::dispatch::MAX_PAYLOAD_BYTES as u64 + 1;
+    let mut bytes = Vec::new();
+    match from {
+        None => {}
+        Some(path) if path == Path::new("-") => {
+            std::io::stdin().lock().take(most).read_to_end(&mut bytes).context("could not read the payload from standard input")?;
+        }
+        Some(path) => {
+            let doing = || format!("could not read the payload {}", path.display());
+            std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).with_context(doing)?;
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_pairs() {
+        let pairs = ["a=1".to_owned(), "b=x=y".to_owned(), "a=2".to_owned()];
+        assert_eq!(meta(&pairs).expect("pairs"), BTreeMap::from([("a".into(), "2".into()), ("b".into(), "x=y".into())]));
+        assert!(meta(&["a".to_owned()]).expect_err("no value").to_string().contains("KEY=VALUE"));
+    }
+
+    #[test]
+    fn payloads_are_read_up_to_one_byte_too_many() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let file = dir.path().join("p");
+        std::fs::write(&file, vec![7; 20_000]).expect("file");
+        assert_eq!(payload(Some(&file)).expect("read").len(), model::dispatch::MAX_PAYLOAD_BYTES + 1);
+        assert!(payload(None).expect("none").is_empty());
+        let error = format!("{:#}", payload(Some(&dir.path().join("missing"))).expect_err("missing"));
+        assert!(error.contains("missing"), "{error}");
+    }
+}
