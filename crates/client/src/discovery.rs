@@ -83,7 +83,8 @@ impl Discovery {
         Ok((answer.value, answer.meta.index))
     }
 
-    fn client(&self) -> Result<ApiClient, DiscoveryError> {
+    /// The client of the server of the session.
+    pub(crate) fn client(&self) -> Result<ApiClient, DiscoveryError> {
         let server = {
             let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
             if !session.connected {

@@ -73,11 +73,6 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
             g.volumes.values().any(|v| v.kind != "csi" && asks(v))
         },
     },
-    Refused {
-        feature: "ephemeral_disk.migrate",
-        reason: "data is taken over on the same node only (ephemeral_disk.sticky), it is not copied between nodes yet",
-        used: |g| g.ephemeral_disk.as_ref().is_some_and(|d| d.migrate == Some(true)),
-    },
     Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.is_some() },
 ];
 

@@ -11,6 +11,7 @@ mod examples;
 mod exec;
 mod faults;
 mod fleet;
+mod migrate;
 mod plugins;
 mod remote;
 mod services;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     artifacts, identities,
     machine::{Event, Exit, Launched, StartFailure},
+    migrate::Moved,
     run::AllocCommand,
     sticky, task_config, templates,
 };
@@ -42,6 +43,8 @@ pub(crate) struct Subject {
     pub(crate) notes: mpsc::UnboundedSender<AllocCommand>,
     /// Of the allocation.
     pub(crate) network: SharedNetwork,
+    /// Of the allocation: its data is taken over once.
+    pub(crate) moved: Moved,
 }
 
 impl Subject {

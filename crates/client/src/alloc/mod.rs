@@ -9,6 +9,7 @@ pub(crate) mod identities;
 pub(crate) mod machine;
 #[cfg(test)]
 mod machine_tests;
+pub(crate) mod migrate;
 pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod services;

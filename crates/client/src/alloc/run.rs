@@ -18,6 +18,7 @@ use super::{
     effects::{self, Subject},
     identities,
     machine::{Effect, Event, Machine, Now},
+    migrate::Moved,
     record::{AllocRecord, TaskRecord},
     services, templates,
 };
@@ -123,6 +124,7 @@ pub(crate) struct AllocLoop {
     problems: BTreeMap<String, String>,
     checks: HashMap<String, checks::Running>,
     network: SharedNetwork,
+    moved: Moved,
     destroyed: bool,
 }
 
@@ -165,6 +167,7 @@ impl AllocLoop {
             problems: BTreeMap::new(),
             checks: HashMap::new(),
             network,
+            moved: Moved::default(),
             destroyed: false,
         };
         (this, handle)
@@ -408,8 +411,8 @@ impl AllocLoop {
     fn subject(&self, task: &Arc<str>) -> Subject {
         let view = self.view.borrow();
         let notes = self.handle.commands.clone();
-        let network = self.network.clone();
-        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes, network }
+        let (network, moved) = (self.network.clone(), self.moved.clone());
+        Subject { ctx: self.ctx.clone(), alloc: view.alloc.clone(), job: view.job.clone(), task: task.clone(), notes, network, moved }
     }
 
     /// Cancelled when the end of the run is known.

@@ -17,6 +17,7 @@ use crate::{context::now_ns, dirs::AllocDirs, events};
 /// Waits for the end of the previous allocation and takes its data over. Nothing is done for groups without a sticky disk, or when the previous
 /// allocation was elsewhere. Tasks of an allocation may do this at the same time.
 pub(crate) async fn take_over(subject: &Subject, group: &TaskGroup, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    super::migrate::bring(subject, group, interrupted).await?;
     let previous = subject.alloc.previous_allocation;
     if !wanted(group) || previous.is_nil() {
         return Ok(());
@@ -50,10 +51,10 @@ pub(crate) async fn take_over(subject: &Subject, group: &TaskGroup, interrupted:
 
 /// Does the group keep its data from one allocation to the next?
 pub(crate) fn wanted(group: &TaskGroup) -> bool {
-    group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true))
+    group.ephemeral_disk.as_ref().is_some_and(|disk| disk.sticky == Some(true) || disk.migrate == Some(true))
 }
 
-fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> io::Result<()> {
+pub(super) fn move_data(from: &AllocDirs, to: &AllocDirs, tasks: &[String]) -> io::Result<()> {
     to.create()?;
     let mut pairs: Vec<(PathBuf, PathBuf)> = vec![(from.shared().join("data"), to.shared().join("data"))];
     for task in tasks {

@@ -106,10 +106,6 @@ pub(super) async fn pause() -> Response {
     text(StatusCode::INTERNAL_SERVER_ERROR, "Enterprise only")
 }
 
-pub(super) async fn snapshot() -> Response {
-    text(StatusCode::NOT_IMPLEMENTED, "this release does not migrate ephemeral disks between nodes")
-}
-
 pub(super) async fn host_stats(State(handle): State<ClientHandle>, query: Query) -> Result<Response, RequestError> {
     let at = handle.clone();
     let sampled = tokio::task::spawn_blocking(move || stats::host(at.config(), at.inner.ctx.cpu.core_mhz())).await;

@@ -11,6 +11,7 @@ mod frames;
 mod fs;
 mod logs;
 mod modes;
+mod snapshot;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ use axum::{
 };
 use model::AllocId;
 use serde::Serialize;
+#[cfg(test)]
+pub(crate) use snapshot::write_tar;
 
 use crate::{alloc::AllocHandle, client::ClientHandle, error::RequestError, node};
 
@@ -42,7 +45,7 @@ pub fn router(handle: ClientHandle) -> Router {
         .route("/v1/client/allocation/{alloc}/gc", get(allocs::gc).put(allocs::gc).post(allocs::gc))
         .route("/v1/client/allocation/{alloc}/pause", any(allocs::pause))
         .route("/v1/client/allocation/{alloc}/exec", any(exec::exec))
-        .route("/v1/client/allocation/{alloc}/snapshot", any(allocs::snapshot))
+        .route("/v1/client/allocation/{alloc}/snapshot", get(snapshot::snapshot))
         .route("/v1/client/audit", get(audit::audit).put(audit::audit).post(audit::audit))
         .route("/v1/client/drivers/reload", axum::routing::put(drivers::reload).post(drivers::reload))
         .route("/v1/client/gc", get(allocs::gc_all).put(allocs::gc_all).post(allocs::gc_all))

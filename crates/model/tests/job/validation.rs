@@ -189,7 +189,6 @@ fn refused_features_are_refused_by_name() {
             json!({"Volumes": {"a": {"Type": "csi", "Source": "a"}, "b": {"Source": "b", "PerAlloc": true}, "c": {"Source": "c", "AccessMode": "x"}}}),
             none(),
         ),
-        small(none(), json!({"EphemeralDisk": {"Migrate": true}}), none()),
         small(none(), json!({"Services": [{"Provider": "consul"}], "Consul": {}}), none()),
         small(
             none(),

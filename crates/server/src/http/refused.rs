@@ -23,7 +23,6 @@ unsupported! {
     scaling_policies: "scaling policies", "/v1/job/:id/scale reads and changes counts";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
     action: "actions of jobs", "run the command with alloc exec";
-    alloc_snapshot: "copying the data of an allocation to another node", "ephemeral_disk.migrate is refused at registration";
     node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";
     namespace_writes: "creating, changing and deleting namespaces", "the only namespace is default";
     monitor: "streaming the agent's log", "read the agent's standard error or its journal";

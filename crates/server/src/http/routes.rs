@@ -164,7 +164,7 @@ routes! {
     "/v1/client/allocation/:alloc/gc": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/checks": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/exec": Get proxy::by_alloc;
-    "/v1/client/allocation/:alloc/snapshot": Get refused::alloc_snapshot;
+    "/v1/client/allocation/:alloc/snapshot": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/pause": Get refused::alloc_pause, Put refused::alloc_pause;
     "/v1/client/stats": Get proxy::by_node;
     "/v1/client/audit": Get proxy::by_node, Put proxy::by_node;
