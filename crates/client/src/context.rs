@@ -53,6 +53,8 @@ pub(crate) struct NodeContext {
     pub(crate) cpu: Cpu,
     /// Who is kept off cores that others have for themselves.
     pub(crate) cores: tokio::sync::Mutex<crate::cpuset::Bound>,
+    /// Somebody could not be kept off, and is to be tried again.
+    pub(crate) unbound: tokio::sync::Notify,
     pub(crate) stop: CancellationToken,
     pub(crate) launcher: OnceCell<Launcher>,
     pub(crate) seeds: AtomicU64,

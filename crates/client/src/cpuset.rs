@@ -35,6 +35,9 @@ pub(crate) fn host() -> &'static CgroupHost {
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long the node waits before it tries again to bind whom it could not.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+
 /// What one pass has left for the next.
 #[derive(Debug)]
 pub(crate) struct Bound {
@@ -141,10 +144,14 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
         (elsewhere, problems, host().sweep_cores())
     });
     let Ok((elsewhere, refused, left)) = done.await else { return problems };
-    problems.extend(refused);
+    let mut refused = refused;
     if !elsewhere.is_empty() {
-        problems.extend(bind_containers(ctx, &elsewhere, &cpus).await);
+        refused.extend(bind_containers(ctx, &elsewhere, &cpus).await);
     }
+    if !refused.is_empty() {
+        ctx.unbound.notify_one();
+    }
+    problems.extend(refused);
     bound.any = !reserved.is_empty() || left > 0;
     let said: BTreeSet<String> = problems.iter().cloned().collect();
     for why in said.difference(&bound.said) {

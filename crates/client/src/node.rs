@@ -22,6 +22,7 @@ use crate::{
         sticky,
     },
     context::{NodeContext, now_ns},
+    cpuset,
     error::RequestError,
     fingerprint, gc,
     leftovers::{Owner, end_unclaimed},
@@ -108,11 +109,15 @@ impl NodeLoop {
                     Some(command) => self.command(command),
                     None => break,
                 },
+                () = self.ctx.unbound.notified() => {
+                    let ctx = self.ctx.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(cpuset::AGAIN).await;
+                        cpuset::settle(&ctx).await
+                    });
+                }
                 _ = sweep.tick() => {
                     self.refresh_disk();
-                    let ctx = self.ctx.clone();
-                    // Beside the loop: what could not be done before is tried again.
-                    tokio::spawn(async move { crate::cpuset::settle(&ctx).await });
                     self.collect_surplus();
                 }
             }

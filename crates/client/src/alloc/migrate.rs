@@ -164,7 +164,8 @@ async fn receive(subject: &Subject, into: &Path, tasks: &[String], room: u64) ->
     let path = format!("/v1/client/allocation/{}/snapshot", subject.alloc.previous_allocation);
     let options = RequestOptions::default().in_namespace(subject.job.namespace.to_string());
     let client = subject.ctx.discovery.client().map_err(|e| e.to_string())?;
-    let mut stream = client.stream(&path, &options).await.map_err(|e| e.to_string())?;
+    let opened = tokio::time::timeout(STALLED, client.stream(&path, &options)).await;
+    let mut stream = opened.map_err(|_| format!("no answer came for {} s", STALLED.as_secs()))?.map_err(|e| e.to_string())?;
     let (pieces, received) = mpsc::channel::<Bytes>(8);
     let (into, tasks) = (into.to_owned(), tasks.to_vec());
     let unpacked = tokio::task::spawn_blocking(move || unpack(Pieces { received, now: Bytes::new() }, &into, &tasks, room));

@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use axum::{
@@ -19,18 +20,20 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::find;
 use crate::{client::ClientHandle, dirs::AllocDirs, error::RequestError};
 
+/// How long an allocation may take to be over.
+const PUT_AWAY: Duration = Duration::from_secs(30);
 /// Bytes that are sent at once.
 const PIECE: usize = 64 * 1024;
 
 pub(super) async fn snapshot(State(handle): State<ClientHandle>, UrlPath(alloc): UrlPath<String>) -> Result<Response, RequestError> {
     let (id, at) = find(&handle, &alloc)?;
-    let (over, tasks) = {
-        let view = at.view.borrow();
-        (view.over, view.claims.keys().map(ToString::to_string).collect::<Vec<_>>())
+    let mut view = at.view.clone();
+    // Its end is told to the servers a moment before everything of it is put away.
+    let over = tokio::time::timeout(PUT_AWAY, view.wait_for(|view| view.over)).await;
+    let tasks = match over {
+        Ok(Ok(view)) => view.claims.keys().map(ToString::to_string).collect::<Vec<_>>(),
+        _ => return Err(RequestError::Failed("the allocation still runs: its data is given away when it has ended".into())),
     };
-    if !over {
-        return Err(RequestError::Failed("the allocation still runs: its data is given away when it has ended".into()));
-    }
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
     let (sender, pieces) = mpsc::channel(8);
     tokio::task::spawn_blocking(move || {
