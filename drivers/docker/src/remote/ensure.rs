@@ -4,7 +4,8 @@
 //! make the container (its name decides) ── look for a seal ── files ── start
 //! ```
 //! Every step may be the last one of a manager that dies; the next call with the key goes on from there. A seal that is made before the second step
-//! is seen there; one that is made later finds the container.
+//! is seen there; one that is made later finds the container. Engines start what has ended once more: what was started by another call is left alone, as far as it
+//! can be seen right before.
 
 use std::collections::BTreeMap;
 
@@ -114,6 +115,11 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
         let path = format!("{}/archive?path=/{dir}", container_path(id));
         let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
         answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
+    }
+    // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once more.
+    let standing = inspect(engine, id).await.map_err(answer)?;
+    if standing.state.status != "created" {
+        return Ok(standing);
     }
     match engine.act("start the container", &format!("{}/start", container_path(id))).await {
         Ok(_) => {}

@@ -75,6 +75,17 @@ async fn lost_answers_and_dead_managers_make_no_second_one() {
 }
 
 #[tokio::test]
+async fn what_another_call_has_started_meanwhile_is_not_started_once_more() {
+    let engine = Engine::start();
+    // While this manager brings the files, another one has started the container, and it has ended.
+    engine.with(|s| s.before_upload = Some(|s| s.containers.values_mut().for_each(|c| (c.status, c.code) = ("exited".into(), 3))));
+    let got = driver(&engine).await.ensure(request(2)).await.expect("got");
+    assert_eq!((got.observed.state, got.observed.exit.exit_code), (InstanceState::Exited, 3));
+    let (id, container) = engine.only();
+    assert_eq!((container.status.as_str(), engine.calls("POST", &format!("/containers/{id}/start"))), ("exited", 0));
+}
+
+#[tokio::test]
 async fn stale_epochs_change_nothing() {
     let engine = Engine::start();
     let (old, new) = (driver(&engine).await, driver(&engine).await);
