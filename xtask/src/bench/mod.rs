@@ -32,6 +32,7 @@ const BENCHES: &[Bench] = &[
     ("drivers", drivers::drivers),
     ("placements", measure::placements),
     ("remote", remote::remote),
+    ("remote-scale", remote::scale),
 ];
 
 /// Runs the benches of these names, or all of them.

@@ -39,6 +39,8 @@ struct Entry {
     slot: Slot,
     failures: u32,
     prepared: Option<(IncarnationId, Result<Prepared, String>)>,
+    /// The incarnation whose create is under way.
+    ensuring: Option<IncarnationId>,
     /// A create waits for an allocation that can prepare it.
     wants_preparation: bool,
     shown: Option<RemoteView>,
@@ -269,6 +271,14 @@ impl RemoteLoop {
             if matches!(event, Event::Done(node::Answer::Instance { .. } | node::Answer::Absent)) {
                 entry.failures = 0;
             }
+            if let Event::Done(answer) = &event
+                && let Some(made) = entry.ensuring.take()
+                && matches!(answer, node::Answer::Instance { .. })
+                && entry.prepared.as_ref().is_some_and(|(of, _)| *of == made)
+            {
+                // What a create has taken along is not needed again: thousands of environments and files would be held for nothing.
+                entry.prepared = None;
+            }
             entry.slot = step.slot;
             for effect in step.effects {
                 if effect == Effect::Persist {
@@ -344,6 +354,7 @@ impl RemoteLoop {
             (Call::Ensure { .. }, Some((of, result))) if *of == incarnation => Some(result.clone()),
             _ => None,
         };
+        entry.ensuring = matches!(call, Call::Ensure { .. }).then_some(incarnation);
         let driver = self.driver_of(key);
         let about = About { ctx: self.ctx.clone(), cluster: self.cluster, slot: key.clone(), driver };
         let (manager, slot) = (self.manager.clone(), key.clone());
