@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
 mod artifacts;
+mod chaos_remote;
 pub(crate) mod cluster;
 mod cni;
 mod disk_full;
@@ -47,6 +48,11 @@ const CHECKS: &[Check] = &[
     ),
     ("driver-template", "a driver from the template builds outside this workspace and its task outlives it", driver_template::check),
     ("chaos", "each fault of `cargo xtask chaos` once: nothing lost, doubled, leaked or told wrongly", chaos::check),
+    (
+        "chaos-remote",
+        "remote tasks on ssh hosts and an engine while managers, lines, hosts, the engine and the server fail: one instance for each slot, none lost, none left",
+        chaos_remote::check,
+    ),
     ("disk-full", "a full disk refuses writes with the reason and corrupts nothing", disk_full::check),
     (
         "artifacts",
