@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_config::meta::region::ProvideRegion;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_cloudwatchlogs::operation::get_log_events::GetLogEventsOutput;
 use aws_sdk_ecs::config::retry::RetryConfig;
 use aws_sdk_ecs::config::timeout::TimeoutConfig;
@@ -27,6 +29,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// All attempts of a call together.
 const CALL_WITHIN: Duration = Duration::from_secs(40);
+/// Credentials that were refused are not looked for anew more often.
+const RENEW_AFTER: Duration = Duration::from_secs(2);
 
 /// What RunTask has brought.
 pub(crate) enum Ran {
@@ -57,14 +61,26 @@ pub(crate) enum Listing<'a> {
     Ended,
 }
 
-/// The cluster's API.
-pub(crate) struct Api {
+/// What speaks to AWS with the credentials that were there when it was made: profiles are read once, and the SDK keeps what does not say when it ends.
+struct Clients {
     ecs: aws_sdk_ecs::Client,
     /// Repeats nothing by itself: after a lost answer one looks first.
     once: aws_sdk_ecs::Client,
     sdk: SdkConfig,
     /// By region.
     logs: Mutex<HashMap<String, aws_sdk_cloudwatchlogs::Client>>,
+    made: Instant,
+}
+
+/// The cluster's API.
+pub(crate) struct Api {
+    config: PluginConfig,
+    clients: Mutex<Arc<Clients>>,
+    /// The credentials were refused, or there were none: they are looked for anew.
+    refused: AtomicBool,
+    renew_after: Duration,
+    /// Of many calls that were refused the first looks for new credentials.
+    renewing: tokio::sync::Mutex<()>,
     pub(crate) cluster: Cluster,
     pub(crate) region: String,
     budget: Budget,
@@ -92,16 +108,20 @@ pub(crate) async fn region(config: &PluginConfig, cluster: &Cluster) -> Option<S
     profile.build().region().await.map(text)
 }
 
-impl Api {
-    /// Asks nothing yet.
-    pub(crate) async fn new(config: &PluginConfig, cluster: Cluster, region: String) -> Self {
+/// No credentials were found, so nothing was asked.
+fn lacks_credentials(error: &(dyn StdError + 'static)) -> bool {
+    std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<CredentialsError>())
+}
+
+impl Clients {
+    async fn make(config: &PluginConfig, region: &str) -> Self {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CONNECT_WITHIN)
             .operation_attempt_timeout(ANSWER_WITHIN)
             .operation_timeout(CALL_WITHIN)
             .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
-            .region(Region::new(region.clone()))
+            .region(Region::new(region.to_owned()))
             .retry_config(RetryConfig::standard().with_max_attempts(3))
             .timeout_config(timeouts);
         if let Some(profile) = &config.profile {
@@ -120,12 +140,59 @@ impl Api {
             once: aws_sdk_ecs::Client::from_conf(once),
             sdk,
             logs: Mutex::default(),
+            made: Instant::now(),
+        }
+    }
+
+    fn logs(&self, region: &str) -> aws_sdk_cloudwatchlogs::Client {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = logs.entry(region.to_owned()).or_insert_with(|| {
+            let config = aws_sdk_cloudwatchlogs::config::Builder::from(&self.sdk).region(Region::new(region.to_owned())).build();
+            aws_sdk_cloudwatchlogs::Client::from_conf(config)
+        });
+        client.clone()
+    }
+}
+
+impl Api {
+    /// Asks nothing yet.
+    pub(crate) async fn new(config: &PluginConfig, cluster: Cluster, region: String) -> Self {
+        let clients = Clients::make(config, &region).await;
+        Self {
+            config: config.clone(),
+            clients: Mutex::new(Arc::new(clients)),
+            refused: AtomicBool::new(false),
+            renew_after: RENEW_AFTER,
+            renewing: tokio::sync::Mutex::default(),
             cluster,
             region,
             budget: Budget::new(config.requests_per_second),
             definitions: Mutex::default(),
             registering: tokio::sync::Mutex::default(),
         }
+    }
+
+    fn now(&self) -> Arc<Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The clients; with the credentials that there are now, when the last ones were refused.
+    async fn clients(&self) -> Arc<Clients> {
+        let due = |clients: &Clients| self.refused.load(Ordering::Relaxed) && clients.made.elapsed() >= self.renew_after;
+        let clients = self.now();
+        if !due(&clients) {
+            return clients;
+        }
+        let _turn = self.renewing.lock().await;
+        let clients = self.now();
+        if !due(&clients) {
+            return clients;
+        }
+        self.refused.store(false, Ordering::Relaxed);
+        let new = Arc::new(Clients::make(&self.config, &self.region).await);
+        *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        tracing::info!(cluster = self.cluster.name, "the credentials were refused; those that there are now are used");
+        new
     }
 
     async fn ask<T, E>(&self, doing: &'static str, call: impl Future<Output = Result<T, SdkError<E>>>) -> Result<T, Trouble>
@@ -140,7 +207,11 @@ impl Api {
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
+        let unfound = lacks_credentials(&error);
         let trouble = Trouble::of(doing, error);
+        if unfound || trouble.meaning() == crate::answer::Meaning::Credentials {
+            self.refused.store(true, Ordering::Relaxed);
+        }
         if trouble.meaning() == crate::answer::Meaning::Throttled {
             self.budget.slow_down();
         }
@@ -150,7 +221,7 @@ impl Api {
     /// The cluster itself.
     pub(crate) async fn cluster(&self) -> Result<ClusterSeen, Trouble> {
         let doing = "ask for the cluster";
-        let answer = self.ask(doing, self.ecs.describe_clusters().clusters(&self.cluster.given).send()).await?;
+        let answer = self.ask(doing, self.clients().await.ecs.describe_clusters().clusters(&self.cluster.given).send()).await?;
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         match answer.clusters().first() {
             Some(c) => Ok(ClusterSeen {
@@ -169,7 +240,8 @@ impl Api {
     /// Starts a task.
     pub(crate) async fn run(&self, plan: &Plan, definition: &str) -> Result<Ran, Trouble> {
         self.budget.take().await;
-        let call = self
+        let clients = self.clients().await;
+        let call = clients
             .once
             .run_task()
             .cluster(&self.cluster.given)
@@ -197,7 +269,8 @@ impl Api {
 
     /// At most [`BATCH`] tasks, with their tags; and what the service does not know, with the reason.
     pub(crate) async fn describe(&self, arns: Vec<String>) -> Result<(Vec<Task>, Vec<Failure>), Trouble> {
-        let call = self.ecs.describe_tasks().cluster(&self.cluster.given).set_tasks(Some(arns)).include(TaskField::Tags).send();
+        let call =
+            self.clients().await.ecs.describe_tasks().cluster(&self.cluster.given).set_tasks(Some(arns)).include(TaskField::Tags).send();
         let answer = self.ask("look at tasks", call).await?;
         Ok((answer.tasks.unwrap_or_default(), answer.failures.unwrap_or_default()))
     }
@@ -210,7 +283,7 @@ impl Api {
         size: usize,
     ) -> Result<(Vec<String>, Option<String>), Trouble> {
         let size = i32::try_from(size.clamp(1, BATCH)).ok();
-        let call = self.ecs.list_tasks().cluster(&self.cluster.given).set_next_token(from).set_max_results(size);
+        let call = self.clients().await.ecs.list_tasks().cluster(&self.cluster.given).set_next_token(from).set_max_results(size);
         let call = match listing {
             Listing::OfKey(started_by) => call.started_by(started_by),
             Listing::Live => call.desired_status(DesiredStatus::Running),
@@ -222,13 +295,13 @@ impl Api {
 
     /// Tells a task to end.
     pub(crate) async fn stop(&self, arn: &str, reason: &str) -> Result<(), Trouble> {
-        let call = self.ecs.stop_task().cluster(&self.cluster.given).task(arn).reason(reason).send();
+        let call = self.clients().await.ecs.stop_task().cluster(&self.cluster.given).task(arn).reason(reason).send();
         self.ask("stop the task", call).await.map(drop)
     }
 
     /// Sets tags of a task.
     pub(crate) async fn tag(&self, arn: &str, tags: Vec<Tag>) -> Result<(), Trouble> {
-        self.ask("tag the task", self.ecs.tag_resource().resource_arn(arn).set_tags(Some(tags)).send()).await.map(drop)
+        self.ask("tag the task", self.clients().await.ecs.tag_resource().resource_arn(arn).set_tags(Some(tags)).send()).await.map(drop)
     }
 
     fn definitions(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
@@ -246,7 +319,7 @@ impl Api {
         if let Some(known) = self.definitions().get(name) {
             return Ok(known.clone());
         }
-        let call = self.ecs.describe_task_definition().task_definition(name).send();
+        let call = self.clients().await.ecs.describe_task_definition().task_definition(name).send();
         let answer = self.ask("read the task definition", call).await?;
         Ok(self.learn(answer.task_definition().map(Known::of).unwrap_or_default()))
     }
@@ -270,7 +343,8 @@ impl Api {
 
     async fn register(&self, made: &Made, family: &str, tags: Vec<Tag>) -> Result<Arc<Known>, driver_sdk::RemoteError> {
         let ((cpu, memory), (task_role, execution_role)) = (made.size(), made.roles());
-        let call = self
+        let clients = self.clients().await;
+        let call = clients
             .ecs
             .register_task_definition()
             .family(family)
@@ -287,19 +361,80 @@ impl Api {
         Ok(self.learn(answer.task_definition().map(Known::of).unwrap_or_default()))
     }
 
-    fn logs(&self, region: &str) -> aws_sdk_cloudwatchlogs::Client {
-        let region = if region.is_empty() { &self.region } else { region };
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = logs.entry(region.to_owned()).or_insert_with(|| {
-            let config = aws_sdk_cloudwatchlogs::config::Builder::from(&self.sdk).region(Region::new(region.to_owned())).build();
-            aws_sdk_cloudwatchlogs::Client::from_conf(config)
-        });
-        client.clone()
-    }
-
     /// A page of a log from its beginning, or from a token.
     pub(crate) async fn events(&self, place: &LogPlace, from: Option<String>) -> Result<GetLogEventsOutput, Trouble> {
-        let call = self.logs(&place.region).get_log_events().log_group_name(&place.group).log_stream_name(&place.stream);
+        let region = if place.region.is_empty() { &self.region } else { &place.region };
+        let call = self.clients().await.logs(region).get_log_events().log_group_name(&place.group).log_stream_name(&place.stream);
         self.ask("read the log", call.start_from_head(true).set_next_token(from).send()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A service that knows one key at a time.
+    async fn service(key: Arc<Mutex<String>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let key = key.clone();
+                tokio::spawn(async move {
+                    let mut asked = Vec::new();
+                    while !asked.ends_with(b"}") {
+                        if !matches!(stream.read_buf(&mut asked).await, Ok(n) if n > 0) {
+                            return;
+                        }
+                    }
+                    let known = format!("Credential={}/", key.lock().expect("unpoisoned"));
+                    let (status, body) = if String::from_utf8_lossy(&asked).contains(&known) {
+                        ("200 OK", r#"{"clusters":[{"clusterArn":"a","status":"ACTIVE"}]}"#)
+                    } else {
+                        ("400 Bad Request", r#"{"__type":"ExpiredTokenException","message":"The security token has expired"}"#)
+                    };
+                    let head = format!(
+                        "HTTP/1.1 {status}\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                        body.len()
+                    );
+                    // A client that has gone away is asked nothing more.
+                    let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+                });
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn credentials_that_were_refused_are_looked_for_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("credentials");
+        let write = |key: &str| {
+            std::fs::write(&file, format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")).expect("written");
+        };
+        let known = Arc::new(Mutex::new("first".to_owned()));
+        let endpoint = Some(service(known.clone()).await);
+        let config = PluginConfig {
+            endpoint,
+            shared_credentials_file: Some(file.clone()),
+            requests_per_second: 1000.0,
+            region: Some("us-east-1".to_owned()),
+            ..PluginConfig::default()
+        };
+        let mut api = Api::new(&config, config.cluster().expect("fine"), "us-east-1".to_owned()).await;
+        api.renew_after = Duration::ZERO;
+        let why = api.cluster().await.expect_err("there is no file yet").to_string();
+        assert!(why.contains("cannot read the credentials file"), "{why}");
+        write("first");
+        assert_eq!(api.cluster().await.map(|c| c.status), Ok("ACTIVE".to_owned()));
+        "second".clone_into(&mut known.lock().expect("unpoisoned"));
+        let why = api.cluster().await.expect_err("refused").to_string();
+        assert!(why.contains("AWS refuses this node's credentials (ExpiredTokenException"), "{why}");
+        api.cluster().await.expect_err("what there is is no better");
+        write("second");
+        assert_eq!(api.cluster().await.map(|c| c.status), Ok("ACTIVE".to_owned()));
     }
 }

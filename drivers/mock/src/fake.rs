@@ -54,6 +54,8 @@ pub enum Outcome {
     Sealed,
     /// Too many calls.
     Throttled,
+    /// Not with these credentials.
+    Denied,
     /// The provider itself has failed.
     Failed,
 }
@@ -228,14 +230,26 @@ impl FakeProvider {
         locked.put(&record).map_err(|e| self.failed(e))
     }
 
+    /// Takes calls with these credentials only from now on.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn admit(&self, credentials: &str) -> Result<(), FakeError> {
+        self.replace("credentials", credentials)
+    }
+
+    fn replace(&self, name: &str, text: &str) -> Result<(), FakeError> {
+        let new = self.dir.join(format!("{name}.new"));
+        // As whole as any reader may expect.
+        fs::write(&new, text).and_then(|()| fs::rename(&new, self.dir.join(name))).map_err(|e| self.failed(e))
+    }
+
     /// What goes wrong from now on (keys as of the plugin's `faults` block), for everybody or for one caller.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn fault(&self, caller: Option<&str>, faults: &serde_json::Value) -> Result<(), FakeError> {
         let name = caller.map_or_else(|| "faults.json".to_owned(), |caller| format!("faults-{caller}.json"));
-        let new = self.dir.join(format!("{name}.new"));
-        // As whole as any reader may expect.
-        fs::write(&new, faults.to_string()).and_then(|()| fs::rename(&new, self.dir.join(&name))).map_err(|e| self.failed(e))
+        self.replace(&name, &faults.to_string())
     }
 }

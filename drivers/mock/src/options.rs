@@ -188,11 +188,18 @@ pub struct RemoteOptions {
     pub caller: String,
     /// Every call is recorded in the file `calls.jsonl` of the directory.
     pub record: bool,
+    /// Credentials for the provider. Where its directory has a file `credentials`, calls with other ones than that file's lines are denied.
+    pub credentials: String,
+    /// A file with them instead, read at each call.
+    pub credentials_file: Option<PathBuf>,
     /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results.
     pub without: Vec<String>,
     /// How often instances are looked at.
     #[config(default = "50ms")]
     pub watch_interval: Duration,
+    /// After how long without an answer instances that were seen running are unknown.
+    #[config(default = "10s")]
+    pub watch_patience: Duration,
 }
 
 /// What goes wrong between the driver and its provider.

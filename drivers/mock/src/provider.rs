@@ -4,6 +4,7 @@
 //! <dir>/provider-id            identity, made once
 //! <dir>/lock                   held while an instance is read and changed
 //! <dir>/faults.json            what goes wrong now, for whoever tests; faults-<caller>.json: for one caller
+//! <dir>/credentials            who may call, one a line; without it everybody may
 //! <dir>/instances/<id>.json    one instance: who, since when, what it was asked to be, how it was stopped
 //! <dir>/sealed/<key>           nothing is created with this key any more
 //! <dir>/calls.jsonl            every call, when that is asked for (`crate::fake`)
@@ -234,6 +235,16 @@ impl Provider {
         let faults = Faults::decode(packed).map_err(|error| wrong(error.to_string()))?;
         faults.validate().map_err(|error| wrong(error.to_string()))?;
         Ok(faults)
+    }
+
+    /// Does it take these credentials now?
+    pub(crate) fn admits(&self, credentials: &str) -> Result<bool, RemoteError> {
+        let file = self.dir.join("credentials");
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(text.lines().any(|line| line.trim() == credentials)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(trouble("read", &file)(error)),
+        }
     }
 
     /// Appends a line to a file of records. One write: lines of several processes never mix.

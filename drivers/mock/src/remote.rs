@@ -84,6 +84,14 @@ fn shown(record: &Record, options: &RemoteOptions) -> Result<Observation, Remote
     Ok(seen)
 }
 
+/// What the operator has given it to show to the provider.
+fn credentials(options: &RemoteOptions) -> Result<String, RemoteError> {
+    let Some(file) = &options.credentials_file else { return Ok(options.credentials.clone()) };
+    let text =
+        std::fs::read_to_string(file).map_err(|e| RemoteError::could_not_ask(format!("cannot read the credentials file {file:?}: {e}")))?;
+    Ok(text.trim().to_owned())
+}
+
 /// Files block, and so does the lock.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Result<T, RemoteError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(RemoteError::could_not_ask(error)))
@@ -118,6 +126,11 @@ impl MockRemote {
             if rate > 0 && !provider.within_rate(rate, now_ms())? {
                 record(&provider, &options, name, &about, Outcome::Throttled)?;
                 return Err(RemoteError::could_not_ask(format!("throttled: more than {rate} requests a second")));
+            }
+            if !provider.admits(&credentials(&options)?)? {
+                record(&provider, &options, name, &about, Outcome::Denied)?;
+                let what = "renew `credentials` or the file that `credentials_file` names";
+                return Err(RemoteError::could_not_ask(format!("denied: the provider does not take this node's credentials; {what}")));
             }
             let answer = work(&provider, &options);
             record(&provider, &options, name, &about, Outcome::of(&answer))?;
@@ -359,6 +372,10 @@ impl RemoteDriver for MockRemote {
 
     fn watch_interval(&self) -> Duration {
         self.opened().map_or(LOOK_EVERY, |opened| opened.options.watch_interval)
+    }
+
+    fn watch_patience(&self) -> Duration {
+        self.opened().map_or(LOOK_EVERY, |opened| opened.options.watch_patience)
     }
 
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {

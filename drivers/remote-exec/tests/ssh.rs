@@ -18,12 +18,13 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 /// Behaves as the files beside it say: `NAME.says` = refuse with these words, `NAME.limit` = cut after so many bytes from the manager, `NAME.noise` =
-/// what the login shell writes first, `NAME.path` = directory that is searched for programs first.
+/// what the login shell writes first, `NAME.key` = who shows another identity file is refused, `NAME.path` = directory that is searched for programs first.
 const FAKE_SSH: &str = r#"#!/bin/sh
 here=${0%/*}
-while [ "$1" != -- ]; do shift; done
+while [ "$1" != -- ]; do [ "$1" = -i ] && key=$2; shift; done
 name=$2 command=$3
 echo >> "$here/$name.calls"
+if [ -e "$here/$name.key" ] && ! cmp -s "$key" "$here/$name.key"; then echo "ops@$name: Permission denied (publickey)." >&2; exit 255; fi
 if [ -e "$here/$name.says" ]; then cat "$here/$name.says" >&2; exit 255; fi
 [ -e "$here/$name.path" ] && PATH=$(cat "$here/$name.path"):$PATH
 mkdir -p "$here/$name" && cd "$here/$name" || exit 255
@@ -320,6 +321,38 @@ async fn a_host_that_cannot_be_asked_is_unknown_with_the_reason_and_since_when()
     };
     let (watch, ()) = tokio::join!(manager.watch(vec![ensured.handle.clone()], sink), watching);
     watch.unwrap();
+    end(&manager, &ensured.handle, 1).await;
+}
+
+#[tokio::test]
+async fn a30_a_renewed_key_opens_a_new_channel_to_the_same_instances() {
+    let world = World::new();
+    let key = world.dir.path().join("id");
+    std::fs::write(&key, "first").unwrap();
+    world.set("a", "key", "first");
+    let manager = world.manager(json!({ "a": { "identity_file": key } })).await;
+    let ensured = made(&manager, world.ensure("t", 1, SLEEP)).await;
+    let pid = ensured.observed.attributes["pid"].clone();
+    // The host takes another key from now on, which only the next connection meets.
+    world.set("a", "key", "second");
+    assert_eq!(observe(&manager, &ensured.handle).await.state, InstanceState::Running);
+    world.cut("a");
+    let seen = until_state(&manager, &ensured.handle, InstanceState::Unknown).await;
+    let denied = |reason: &str| reason.contains("the credentials were refused") && reason.contains("since");
+    let mut reason = seen.reason;
+    let begun = Instant::now();
+    while !denied(&reason) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{reason}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        reason = observe(&manager, &ensured.handle).await.reason;
+    }
+    assert!(denied(&why(manager.ensure(world.ensure("u", 1, SLEEP)).await.unwrap_err())));
+    assert!(denied(&why(manager.stop(&ensured.handle, 1, now()).await.unwrap_err())));
+    // The file is read by each attempt: nobody has to reload anything.
+    std::fs::write(&key, "second").unwrap();
+    let back = until_state(&manager, &ensured.handle, InstanceState::Running).await;
+    assert_eq!(back.attributes["pid"], pid);
+    assert_eq!((world.intents("t").len(), world.intents("u").len()), (1, 0));
     end(&manager, &ensured.handle, 1).await;
 }
 

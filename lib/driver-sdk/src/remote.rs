@@ -350,6 +350,11 @@ pub trait RemoteDriver: Send + Sync + 'static {
         (1.0 / self.watch_interval().as_secs_f64()).max(5.0)
     }
 
+    /// After how long without any answer the SDK says that what it saw last is not known any more.
+    fn watch_patience(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
     /// Stops the instance; idempotent; returns only when it has confirmedly ended. The result stays until acknowledged.
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError>;
 

@@ -21,11 +21,11 @@ use crate::agent::{Agent, drover, until};
 const SERVER: &str =
     "server {\n  enabled = true\n  min_heartbeat_ttl = \"1500ms\"\n  heartbeat_grace = \"200ms\"\n}\nclient {\n  enabled = true\n}";
 
-struct Fleet {
-    server: Agent,
-    nodes: BTreeMap<String, Agent>,
-    dir: tempfile::TempDir,
-    provider: FakeProvider,
+pub(crate) struct Fleet {
+    pub(crate) server: Agent,
+    pub(crate) nodes: BTreeMap<String, Agent>,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) provider: FakeProvider,
 }
 
 impl Fleet {
@@ -34,7 +34,7 @@ impl Fleet {
     }
 
     /// The same with further options of the provider.
-    fn with(names: &[&str], options: &str) -> Self {
+    pub(crate) fn with(names: &[&str], options: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("drover-e2e-").tempdir().expect("a directory");
         let provider = FakeProvider::open(&dir.path().join("provider")).expect("a provider");
         let server = Agent::of_roles(SERVER, "name = \"server\"");
@@ -50,7 +50,14 @@ impl Fleet {
         ready(&self.server, name);
     }
 
-    fn record(&self, slot: &str) -> Option<Value> {
+    /// One node more.
+    pub(crate) fn join(&mut self, name: &str, options: &str) {
+        let at = |part: &str| self.dir.path().join(part);
+        self.nodes.insert(name.to_owned(), join(&self.server, name, &at("provider"), &at("runtime"), options));
+        self.ready(name);
+    }
+
+    pub(crate) fn record(&self, slot: &str) -> Option<Value> {
         self.server.get(&format!("/v1/remote/task/{slot}"))
     }
 
@@ -64,15 +71,15 @@ impl Fleet {
         })
     }
 
-    fn kill(&mut self, name: &str) {
+    pub(crate) fn kill(&mut self, name: &str) {
         self.nodes.get_mut(name).expect("a node").kill();
     }
 
-    fn count(&self, call: &str) -> usize {
+    pub(crate) fn count(&self, call: &str) -> usize {
         self.provider.count(call).expect("reads")
     }
 
-    fn at_most_one(&self) {
+    pub(crate) fn at_most_one(&self) {
         let most = self.provider.most_live().expect("reads");
         assert!(most.values().all(|n| *n <= 1), "I1: {most:?}\n{:#?}", self.provider.calls());
     }
@@ -109,7 +116,7 @@ fn job(id: &str, count: u32, driver: &str, config: &Value, update: &Value) -> Va
     }})
 }
 
-fn mock_job(id: &str, count: u32) -> Value {
+pub(crate) fn mock_job(id: &str, count: u32) -> Value {
     job(id, count, "mock_remote", &json!({"run_for": "1h", "kill_after": "10ms", "driver_ip": "192.0.2.7"}), &json!({"MaxParallel": 0}))
 }
 
@@ -167,7 +174,7 @@ impl Wire {
     }
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 

@@ -1,8 +1,8 @@
 //! Keeps observations coming: a few streams per driver, each over a set of handles.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -24,6 +24,11 @@ const GROUP: usize = 256;
 const SETTLE: Duration = Duration::from_millis(5);
 /// … for at most so long: thousands that are created one by one would hold it up for ever.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
+
+/// What a stream has not told of after this long is asked for.
+const UNHEARD: Duration = Duration::from_secs(5);
+/// Instances in one such question.
+const ASKED: usize = 100;
 
 /// Between two looks at the instances of a driver that pushes nothing.
 const PLAIN_PAUSE: Duration = Duration::from_secs(1);
@@ -133,14 +138,7 @@ async fn poll(plain: &Plain<'_>, manager: &RemoteManager, set: &Members) -> bool
     let mut told = false;
     while plain.driver.is_ready() {
         for (incarnation, (slot, handle)) in set {
-            let sighting = match plain.look(handle).await {
-                Answer::Instance { sighting, .. } => sighting,
-                Answer::Absent => Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() }),
-                Answer::CouldNotAsk(why) => {
-                    Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why }, ..Sighting::default() })
-                }
-                Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => continue,
-            };
+            let Some(sighting) = sighted(plain.look(handle).await) else { continue };
             told = true;
             let event = Event::Seen { incarnation: *incarnation, sighting };
             manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
@@ -168,25 +166,65 @@ async fn once(ctx: &NodeContext, manager: &RemoteManager, driver: &str, set: &Me
             return false;
         }
     };
-    let mut told = false;
-    while let Some(item) = stream.next().await {
-        match item {
-            Ok(observation) => {
-                told = true;
-                let Ok(incarnation) = observation.key.parse::<IncarnationId>() else {
-                    continue;
-                };
-                let Some((slot, _)) = set.get(&incarnation) else {
-                    continue;
-                };
-                let event = Event::Seen { incarnation, sighting: Box::new(calls::sighting(&observation)) };
-                manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
-            }
-            Err(error) => {
-                tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");
-                break;
+    let unheard = Mutex::new(set.keys().copied().collect::<HashSet<_>>());
+    let heard = |incarnation| {
+        unheard.lock().unwrap_or_else(PoisonError::into_inner).remove(&incarnation);
+    };
+    let tell = |incarnation: IncarnationId, sighting: Box<Sighting>| {
+        if let Some((slot, _)) = set.get(&incarnation) {
+            let event = Event::Seen { incarnation, sighting };
+            manager.send(Command::Event { slot: slot.clone(), event: Box::new(event) });
+        }
+    };
+    let listen = async {
+        let mut told = false;
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(observation) => {
+                    told = true;
+                    let Ok(incarnation) = observation.key.parse::<IncarnationId>() else {
+                        continue;
+                    };
+                    heard(incarnation);
+                    tell(incarnation, Box::new(calls::sighting(&observation)));
+                }
+                Err(error) => {
+                    tracing::debug!(driver, %error, "the watch of instances has ended, will be opened again");
+                    break;
+                }
             }
         }
+        told
+    };
+    // A stream begins with what is. Of what it does not tell nothing is known by it: that is asked for, and why it cannot be told.
+    let ask = async {
+        loop {
+            tokio::time::sleep(UNHEARD).await;
+            let silent: Vec<IncarnationId> = unheard.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+            for some in silent.chunks(ASKED) {
+                let handles: Vec<RemoteHandle> = some.iter().filter_map(|i| Some(set.get(i)?.1.clone())).collect();
+                for (incarnation, answer) in some.iter().zip(calls::observe(&remote, &handles).await) {
+                    if let Some(sighting) = sighted(answer) {
+                        tell(*incarnation, sighting);
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        told = listen => told,
+        never = ask => never,
     }
-    told
+}
+
+/// What an answer says about the instance, if anything.
+fn sighted(answer: Answer) -> Option<Box<Sighting>> {
+    match answer {
+        Answer::Instance { sighting, .. } => Some(sighting),
+        Answer::Absent => Some(Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() })),
+        Answer::CouldNotAsk(why) => {
+            Some(Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why }, ..Sighting::default() }))
+        }
+        Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => None,
+    }
 }

@@ -211,6 +211,8 @@ struct Poller {
     calls: FuturesUnordered<Call>,
     /// Instances that nobody wants any more, with the time.
     leaving: VecDeque<(Duration, u64)>,
+    /// Since when no call has had an answer.
+    failing: Option<Duration>,
 }
 
 impl Poller {
@@ -227,6 +229,7 @@ impl Poller {
             turns: VecDeque::new(),
             calls: FuturesUnordered::new(),
             leaving: VecDeque::new(),
+            failing: None,
         }
     }
 
@@ -312,6 +315,7 @@ impl Poller {
         let (limits, now) = (self.limits(), self.now());
         match answer {
             Ok(seen) => {
+                self.failing = None;
                 let told = ids.iter().zip(&seen).map(|(id, seen)| match seen.state {
                     InstanceState::Creating => (*id, Told::Changing),
                     _ => (*id, Told::Steady),
@@ -323,10 +327,11 @@ impl Poller {
             }
             Err(error) => {
                 self.schedule.ended(false, ids.iter().map(|id| (*id, Told::Nothing)), &limits, now);
-                // Not knowing for a while is not a change; whoever needs to be sure asks.
+                // Not knowing for a moment is not a change; whoever needs to be sure asks.
                 let passing = matches!(error, RemoteError::CouldNotAsk(_));
                 if passing {
                     tracing::debug!(%error, "observation failed, will ask again");
+                    self.unanswered(&error);
                 }
                 for id in ids {
                     let Some(entry) = self.entries.get_mut(id) else { continue };
@@ -360,6 +365,22 @@ impl Poller {
         if entry.last.as_ref() != Some(&seen) {
             entry.watchers.iter().for_each(|(_, news)| news.tell(id, &seen));
             entry.last = Some(seen);
+        }
+    }
+
+    /// A provider that answers nothing at all for longer: what was seen last is not known any more. Told once, until an instance is seen again.
+    fn unanswered(&mut self, error: &RemoteError) {
+        let now = self.now();
+        if now - *self.failing.get_or_insert(now) < self.driver.watch_patience() {
+            return;
+        }
+        let RemoteError::CouldNotAsk(why) = error else { return };
+        for (id, entry) in &mut self.entries {
+            let Some(last) = entry.last.as_mut().filter(|o| matches!(o.state, InstanceState::Creating | InstanceState::Running)) else {
+                continue;
+            };
+            *last = Observation::unknown(last.key.clone(), why);
+            entry.watchers.iter().for_each(|(_, news)| news.tell(*id, last));
         }
     }
 
@@ -449,6 +470,9 @@ impl Poller {
             Command::Ended(answered) => {
                 let limits = self.limits();
                 self.schedule.ended(answered, [], &limits, now);
+                if answered {
+                    self.failing = None;
+                }
             }
         }
     }

@@ -153,6 +153,7 @@ async fn failures_reach_those_who_ask_and_end_no_stream() {
     let error = observer.observe(vec![handle(1)]).await.expect_err("no answer");
     assert!(error.to_string().contains("no answer within"), "{error}");
     driver.hangs.store(false, Relaxed);
+    assert_eq!(seen.recv().await.map(|s| s.state), Some(InstanceState::Unknown), "nothing was answered for long");
     driver.ended.lock().expect("lock").push(1);
     assert_eq!(seen.recv().await.map(|s| s.state), Some(InstanceState::Exited));
     assert!(!task.is_finished());
@@ -169,4 +170,26 @@ async fn listings_have_their_turn() {
     }
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(12), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_seen_is_unknown_when_nothing_is_answered_for_long_and_seen_again_with_the_first_answer() {
+    let (driver, observer) = observer();
+    let (_task, mut seen) = watch(&observer, (0..2).map(handle).collect());
+    let mut next = async |state: InstanceState| {
+        for _ in 0..2 {
+            let told = seen.recv().await.expect("told");
+            assert_eq!((told.state, told.key.is_empty()), (state, false), "{told:?}");
+            assert!(state != InstanceState::Unknown || told.reason == "throttled", "{told:?}");
+        }
+        assert!(seen.try_recv().is_err(), "once");
+    };
+    next(InstanceState::Running).await;
+    driver.fails.store(true, Relaxed);
+    let begun = Instant2::now();
+    next(InstanceState::Unknown).await;
+    assert!(begun.elapsed() >= Duration::from_secs(10), "not for a moment: {:?}", begun.elapsed());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    driver.fails.store(false, Relaxed);
+    next(InstanceState::Running).await;
 }
