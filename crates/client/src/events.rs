@@ -150,13 +150,9 @@ pub fn check_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
     e
 }
 
-/// A check asks for a restart that this node may not make.
-pub fn check_cannot_restart(now: TimestampNs, why: &str) -> TaskEvent {
-    event(
-        kind::SERVICE,
-        now,
-        format!("{why}: check_restart does not restart remote tasks, whose restarts the servers order (remote restart)"),
-    )
+/// A check asks for a restart of what is not known to run.
+pub fn check_in_doubt(now: TimestampNs, why: &str) -> TaskEvent {
+    event(kind::SERVICE, now, format!("{why}: the task is not restarted while its provider cannot say how it is"))
 }
 
 /// A service is not registered or not checked.

@@ -313,6 +313,8 @@ pub struct RemoteTask {
     pub next: Option<Box<RemoteWanted>>,
     /// Why `desired` is Stop.
     pub stop_reason: String,
+    /// Not empty: a check has found the instance unhealthy, and this is why it is stopped. Its end counts as a failure.
+    pub unhealthy: String,
     /// The provider's name for the instance, for people.
     pub provider_id: String,
     /// Attributes from the driver, for people ("pid" …).
@@ -439,6 +441,8 @@ pub struct RemoteReport {
     pub stale_epoch: u64,
     /// Not empty: the provider has positively refused to create the instance and nothing was created; the text says why.
     pub refused: String,
+    /// Not empty: a check of the running instance asks for its restart; the text says why.
+    pub unhealthy: String,
 }
 
 /// An instance as a provider lists it for its owner, whether or not any record knows it.

@@ -110,7 +110,14 @@ pub(crate) async fn region(config: &PluginConfig, cluster: &Cluster) -> Option<S
 
 /// No credentials were found, so nothing was asked.
 fn lacks_credentials(error: &(dyn StdError + 'static)) -> bool {
-    std::iter::successors(Some(error), |e| e.source()).any(|e| e.is::<CredentialsError>())
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<CredentialsError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 impl Clients {
@@ -422,6 +429,7 @@ mod tests {
             shared_credentials_file: Some(file.clone()),
             requests_per_second: 1000.0,
             region: Some("us-east-1".to_owned()),
+            poll_interval: Duration::from_secs(2),
             ..PluginConfig::default()
         };
         let mut api = Api::new(&config, config.cluster().expect("fine"), "us-east-1".to_owned()).await;

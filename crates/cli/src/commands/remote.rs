@@ -335,7 +335,11 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
         name if name.is_empty() => manager(t, shape),
         name => format!("{} ({name})", manager(t, shape)),
     };
-    let desired = if t.stop_reason.is_empty() { lower(&t.desired) } else { format!("{}: {}", lower(&t.desired), t.stop_reason) };
+    let desired = match (&*t.stop_reason, &*t.unhealthy) {
+        ("", "") => lower(&t.desired),
+        ("", unhealthy) => format!("{}, but this instance is being stopped: {unhealthy}", lower(&t.desired)),
+        (stop, _) => format!("{}: {stop}", lower(&t.desired)),
+    };
     let guarantee = &t.extra.guarantee;
     let mut pairs = vec![
         ("Slot", t.slot.to_string()),

@@ -62,7 +62,7 @@ impl Fleet {
     }
 
     /// Waits until a node other than those manages the task and it is seen running.
-    fn managed(&self, slot: &str, not: &[&str]) -> Value {
+    pub(crate) fn managed(&self, slot: &str, not: &[&str]) -> Value {
         until(&format!("{slot} to be managed by none of {not:?}"), || {
             self.record(slot).filter(|r| {
                 let by = r["ManagerName"].as_str().unwrap_or_default();

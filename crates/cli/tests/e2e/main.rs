@@ -15,6 +15,7 @@ mod fleet;
 mod migrate;
 mod plugins;
 mod remote;
+mod remote_checks;
 mod services;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

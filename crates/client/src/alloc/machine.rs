@@ -255,6 +255,12 @@ pub(crate) enum Effect {
     TaskOver {
         task: Arc<str>,
     },
+    /// A check asks for a restart of a remote task: the servers decide.
+    Unhealthy {
+        task: Arc<str>,
+        incarnation: model::IncarnationId,
+        why: String,
+    },
     /// A start is no longer wanted: what the node is at before the driver is called ends.
     Interrupt {
         run: String,
@@ -271,7 +277,7 @@ impl Effect {
     /// It begins nothing and loses nothing when it is done twice: it need not be announced by a record.
     pub(crate) fn only_ends(&self) -> bool {
         match self {
-            Self::Stop { .. } | Self::EndUnattended { .. } | Self::Interrupt { .. } | Self::Wake { .. } => true,
+            Self::Stop { .. } | Self::EndUnattended { .. } | Self::Unhealthy { .. } | Self::Interrupt { .. } | Self::Wake { .. } => true,
             Self::Start { .. }
             | Self::Recover { .. }
             | Self::Wait { .. }

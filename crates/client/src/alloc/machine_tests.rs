@@ -69,6 +69,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
             Effect::Settle { task, .. } => format!("settle {task}"),
             Effect::EndUnattended { task, .. } => format!("end unattended {task}"),
             Effect::TaskOver { task } => format!("over {task}"),
+            Effect::Unhealthy { task, .. } => format!("unhealthy {task}"),
             Effect::Interrupt { .. } => "interrupt".into(),
             Effect::Wake { at, timer } => match timer {
                 Timer::Restart { task } => format!("restart {task} at {}", at / S),

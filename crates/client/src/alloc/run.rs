@@ -488,6 +488,11 @@ impl AllocLoop {
                     task
                 });
             }
+            Effect::Unhealthy { task, incarnation, why } => {
+                let slot = slot_of(self.machine.alloc(), &task);
+                let event = Box::new(lifecycle::remote::node::Event::Unhealthy { incarnation, why });
+                self.ctx.remote.send(crate::remote::Command::Event { slot, event });
+            }
             Effect::Interrupt { run } => {
                 if let Some(start) = self.starts.get(&run) {
                     start.cancel();

@@ -100,7 +100,9 @@ impl Work {
 
     fn restart_verdict(&mut self, exit: &RemoteExit, refused: bool) -> RemoteVerdict {
         let mut tracker = Tracker { window_start: self.r.restart_window_start, in_window: self.r.restarts_in_window };
-        let end = if refused { End::Unrecoverable } else { End::Exited { successful: exit.successful() } };
+        // It ends well when it is told to: that makes it no less unhealthy.
+        let successful = exit.successful() && self.r.unhealthy.is_empty();
+        let end = if refused { End::Unrecoverable } else { End::Exited { successful } };
         // The incarnation id is random: it spreads the jitter and is the same wherever the decision is replayed.
         let (high, low) = self.r.incarnation.0.as_u64_pair();
         let decision = tracker.on_end(&self.r.policy.restart, self.r.policy.batch, end, self.cx.now, high ^ low);

@@ -140,6 +140,13 @@ pub enum Event {
         /// What of it.
         sighting: Box<Sighting>,
     },
+    /// A check of that instance asks for its restart.
+    Unhealthy {
+        /// Which instance.
+        incarnation: IncarnationId,
+        /// Why.
+        why: String,
+    },
     /// Node-local preparation for a create is done.
     Prepared,
     /// The pause after [`Effect::RetryLater`] is over.
@@ -183,6 +190,8 @@ struct Local {
     refused: String,
     /// The higher epoch that the provider has accepted, 0 = none.
     stale_epoch: u64,
+    /// Why a check asks for a restart.
+    unhealthy: String,
 }
 
 /// One slot on a node. [`Slot::stored`] is what must survive the agent.
@@ -283,6 +292,10 @@ pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProv
         }
         Event::Done(answer) => work.done(answer),
         Event::Seen { incarnation, sighting } => work.seen(*incarnation, sighting),
+        Event::Unhealthy { incarnation, why } => {
+            work.unhealthy(*incarnation, why);
+            false
+        }
         Event::Prepared => {
             work.s.preparing = false;
             work.s.local.prepared = true;
@@ -453,6 +466,17 @@ impl Work<'_> {
         true
     }
 
+    /// Only told: the servers order it stopped, or not (rule 5).
+    fn unhealthy(&mut self, incarnation: IncarnationId, why: &str) {
+        let manages = self.s.order.as_ref().is_some_and(|o| o.role == RemoteRole::Manage && o.desired == DesiredRemote::Run);
+        let runs = self.s.local.sighting.as_ref().is_some_and(|s| s.observed == Observed::Running);
+        if !manages || incarnation != self.s.local.incarnation || !runs {
+            return self.because("a check asks for a restart of what this node does not manage or does not see running: not told");
+        }
+        why.clone_into(&mut self.s.local.unhealthy);
+        self.report();
+    }
+
     /// Rule 2: not an exit, not an absence. Said to the servers and tried again; nothing else.
     fn unknown(&mut self, why: &str) {
         let Some(old) = self.s.local.sighting.as_ref().map(|s| s.observed.clone()) else {
@@ -468,6 +492,8 @@ impl Work<'_> {
     fn say_unknown(&mut self, since: TimestampNs, why: &str) {
         let known = self.s.local.sighting.clone().unwrap_or_default();
         self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.to_owned() }, ..known });
+        // What was found before may be over when it is seen again; then the check asks anew.
+        self.s.local.unhealthy.clear();
         self.because(format!("unknown: {why}"));
         self.report();
     }
@@ -492,6 +518,7 @@ impl Work<'_> {
             forgotten: l.forgotten,
             refused: l.refused.clone(),
             stale_epoch: l.stale_epoch,
+            unhealthy: l.unhealthy.clone(),
         };
         if self.s.told.as_ref() != Some(&report) {
             self.s.told = Some(report.clone());

@@ -48,6 +48,7 @@ impl Work {
         }
         self.learn(report);
         self.observe(report, role);
+        self.unhealthy(report, role);
         if report.forgotten && self.r.exit_acknowledged && role != RemoteRole::Observe && !self.r.forgotten {
             self.r.forgotten = true;
             self.changed("the provider has let the ended instance go");
@@ -58,6 +59,21 @@ impl Work {
                 self.take_over(s, "the successor has observed the instance");
             }
         }
+    }
+
+    /// A check of the manager asks for a restart: an order to stop this incarnation, once. Its end counts as a failure, and the policy decides.
+    fn unhealthy(&mut self, report: &RemoteReport, role: RemoteRole) {
+        if report.unhealthy.is_empty() || !self.r.unhealthy.is_empty() {
+            return;
+        }
+        if role != RemoteRole::Manage || self.r.desired == DesiredRemote::Stop || self.r.next.is_some() {
+            return self.because("its check asks for a restart, but it is being stopped or handed over already");
+        }
+        if self.r.observed != Observed::Running {
+            return self.because("its check asks for a restart, but it is not known to run: nothing is stopped in doubt (rule 2)");
+        }
+        self.r.unhealthy.clone_from(&report.unhealthy);
+        self.changed(format!("stopping: {}", report.unhealthy));
     }
 
     /// Takes over what the report knows. Absence erases nothing.

@@ -55,7 +55,8 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         role,
         incarnation: r.incarnation,
         epoch: r.epoch,
-        desired: r.desired,
+        // What a check has found unhealthy is still wanted: this incarnation of it ends, and the restart policy goes on.
+        desired: if r.unhealthy.is_empty() { r.desired } else { DesiredRemote::Stop },
         driver: r.driver.clone(),
         provider: r.provider.clone(),
         alloc_id: who.alloc_id,
@@ -199,6 +200,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.successor = None;
     r.desired = DesiredRemote::Run;
     r.stop_reason.clear();
+    r.unhealthy.clear();
     r.next = None;
     // What belongs to the instance begins anew; this is the only place that forgets a handle, and its instance has confirmedly ended.
     r.handle = None;

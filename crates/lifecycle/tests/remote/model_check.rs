@@ -106,6 +106,11 @@ fn ordered_restart_and_drain() {
 }
 
 #[test]
+fn an_unhealthy_instance_and_a_crash() {
+    holds("unhealthy and crash", Budget { unhealthy: 1, crashes: 1, ..Budget::default() }, Config::default());
+}
+
+#[test]
 fn batch_exit_and_partition() {
     holds(
         "batch",

@@ -751,3 +751,56 @@ fn a7_a_create_that_its_maker_left_half_done_is_finished_by_the_next() {
     let stopping = play(&caps, &[node::Event::LeaseHeld, stop, node::Event::Done(found(Observed::Creating))]);
     assert!(stopping.iter().all(|call| matches!(call, node::Call::Stop { .. })), "{stopping:?}");
 }
+
+#[test]
+fn an_unhealthy_instance_is_stopped_once_whoever_manages_it_and_its_policy_goes_on() {
+    let mut w = running(Config { restart_attempts: 1, ..Config::default() });
+    let first = identity(&w, 0);
+    w.apply(&Action::Unhealthy(0, 0));
+    while w.records[&0].unhealthy.is_empty() {
+        w.apply(&Action::ToServers(0));
+    }
+    assert_eq!(w.records[&0].desired, DesiredRemote::Run, "the slot is still wanted");
+    // Its manager dies before it hears of it: the next one stops the instance, and nobody does so again.
+    w.kill_and_expire(0);
+    w.run_as_is();
+    let second = identity(&w, 0);
+    assert_eq!((manager(&w, 0), second.2, w.records[&0].unhealthy.as_str()), (Some(1), 1, ""));
+    assert!(second.0 != first.0 && w.alive(0).len() == 1);
+    assert_eq!((w.provider.creates, w.provider.stops), (2, 1));
+    // The policy's attempts are used up: the task has failed, and a new allocation follows.
+    w.apply(&Action::Unhealthy(1, 0));
+    w.run_as_is();
+    assert_eq!((w.provider.creates, w.provider.stops, w.alive(0).len()), (3, 2, 1));
+    w.assert_ok();
+}
+
+#[test]
+fn nothing_is_found_unhealthy_in_doubt_or_by_who_does_not_manage_it() {
+    let mut w = running(Config::default());
+    let before = identity(&w, 0);
+    let r = w.records[&0].clone();
+    let report = |observed, epoch| RemoteReport {
+        slot: slot_key(0),
+        incarnation: r.incarnation,
+        epoch,
+        observed,
+        unhealthy: "its check fails".to_owned(),
+        ..RemoteReport::default()
+    };
+    let unknown = Observed::Unknown { since: 1, why: "cut off".to_owned() };
+    for (from, report) in
+        [(0, report(unknown, r.epoch)), (0, report(Observed::Running, r.epoch - 1)), (1, report(Observed::Running, r.epoch))]
+    {
+        w.server(0, &Event::Report { from: node_id(from), report: Box::new(report) });
+        assert_eq!(w.records[&0].unhealthy, "");
+    }
+    // Nor does a node tell of what it does not see running.
+    let unseen = node::Slot::restore(&node::Stored::default());
+    let event = node::Event::Unhealthy { incarnation: r.incarnation, why: "its check fails".to_owned() };
+    let step = node::transition(&slot_key(0), &unseen, &event, &w.cfg.caps(), w.now);
+    assert!(step.effects.is_empty() && step.slot == unseen);
+    w.run_as_is();
+    assert_eq!(identity(&w, 0), before);
+    assert_eq!((w.provider.creates, w.provider.stops), (1, 0));
+}

@@ -37,6 +37,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         updates: dice.below(3) as u32,
         restarts: dice.below(2) as u32,
         outages: dice.below(3) as u32,
+        unhealthy: dice.below(3) as u32,
     };
     let cfg = Config {
         nodes: 2 + dice.below(3),

@@ -50,6 +50,7 @@ pub(crate) struct Budget {
     pub(crate) updates: u32,
     pub(crate) restarts: u32,
     pub(crate) outages: u32,
+    pub(crate) unhealthy: u32,
 }
 
 impl Default for Config {
@@ -200,6 +201,8 @@ pub(crate) enum Action {
     UpdateJob,
     ScaleDown,
     RestartOrder(u32),
+    /// A check on the node finds the instance unhealthy.
+    Unhealthy(usize, u32),
     /// The provider cannot be asked, or can again.
     Outage,
     Recover,
@@ -222,6 +225,7 @@ impl Action {
                 | Self::UpdateJob
                 | Self::ScaleDown
                 | Self::RestartOrder(_)
+                | Self::Unhealthy(..)
                 | Self::Outage
         )
     }
@@ -407,6 +411,9 @@ impl World {
             }
             out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
             out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
+            if left.unhealthy > 0 {
+                out.extend(node.slots.iter().filter(|(_, s)| s.order().is_some()).map(|(s, _)| Action::Unhealthy(n, *s)));
+            }
             out.extend(node.watching.iter().filter(|s| self.observation_for(n, **s).is_some()).map(|s| Action::Observe(n, *s)));
         }
         out.extend((0..self.zombies.len()).map(Action::Late));
@@ -577,6 +584,12 @@ impl World {
                 self.left.restarts = self.left.restarts.saturating_sub(1);
                 self.server(slot, &Event::Restart { why: "a person asks".to_owned() });
             }
+            Action::Unhealthy(n, slot) => {
+                self.left.unhealthy = self.left.unhealthy.saturating_sub(1);
+                if let Some(incarnation) = self.nodes[n].slots.get(&slot).and_then(Slot::order).map(|o| o.incarnation) {
+                    self.feed(n, slot, &node::Event::Unhealthy { incarnation, why: "its check fails".to_owned() });
+                }
+            }
             Action::Outage => {
                 self.left.outages = self.left.outages.saturating_sub(1);
                 self.provider.unreachable = true;
@@ -740,7 +753,7 @@ impl World {
                 self.violation(format!("I1: slot {slot} goes on to a new incarnation while the old instance lives"));
             }
         }
-        if r.desired == DesiredRemote::Stop {
+        if r.desired == DesiredRemote::Stop || !r.unhealthy.is_empty() {
             self.stop_ordered.insert(r.incarnation);
         }
         self.version_of.insert(r.incarnation, r.job_version);

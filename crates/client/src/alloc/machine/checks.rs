@@ -6,7 +6,7 @@ use lifecycle::{
     checks::{self, CheckHealth, CheckSpec, Outcome, Verdict},
     services::{members, stands},
 };
-use model::{CheckResult, Job};
+use model::{CheckResult, Job, Observed};
 use sha2::{Digest, Sha256};
 
 use super::{After, Effect, Kill, Machine, Now, Phase};
@@ -65,7 +65,15 @@ impl Machine {
         for name in names {
             let Some(slot) = self.slots.get_mut(&name) else { continue };
             if slot.remote {
-                events::push(&mut slot.record.state, events::check_cannot_restart(now.time, why));
+                let Some(seen) = slot.seen.as_ref().filter(|s| s.epoch > 0 && !s.stopping) else { continue };
+                let doubt = seen.observed != Observed::Running;
+                let event = if doubt { events::check_in_doubt(now.time, why) } else { events::check_unhealthy(now.time, why) };
+                if slot.record.state.events.last().is_none_or(|last| last.display_message != event.display_message) {
+                    events::push(&mut slot.record.state, event);
+                }
+                if !doubt {
+                    out.push(Effect::Unhealthy { task: name.clone(), incarnation: seen.incarnation, why: why.to_owned() });
+                }
             } else if slot.phase == Phase::Running && slot.kill.is_none() {
                 events::push(&mut slot.record.state, events::check_unhealthy(now.time, why));
                 slot.kill = Some(Kill { after: After::Unhealthy, sent: false, error: String::new() });

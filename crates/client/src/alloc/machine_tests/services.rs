@@ -125,6 +125,28 @@ fn an_unhealthy_task_is_stopped_and_its_policy_decides() {
 }
 
 #[test]
+fn an_unhealthy_remote_task_is_told_of_and_not_touched() {
+    let rule = CheckRestart { limit: 1, grace: Some(GoDuration::ZERO), ignore_warnings: false };
+    let machine = checked("service", Some(rule));
+    let mut record = machine.record().clone();
+    record.alloc.remote.insert("t".into(), IncarnationId::default());
+    let machine = Machine::new(record, machine.job().clone(), Vec::new(), GoDuration::from_secs(30));
+    let (mut play, _) = Play::begin(machine, 0);
+    let see = |play: &mut Play, observed: Observed, stopping: bool| {
+        let view = RemoteView { observed, epoch: 3, started_at: 1, stopping, ..RemoteView::default() };
+        play.apply(Event::Remote { task: "t".into(), view: Box::new(view) }, S);
+    };
+    see(&mut play, Observed::Running, false);
+    assert_eq!(play.found(Some(Outcome::Fail), 2 * S), ["unhealthy t"]);
+    see(&mut play, Observed::Unknown { since: 1, why: "x".into() }, false);
+    assert!(play.found(Some(Outcome::Fail), 3 * S).is_empty(), "nothing is stopped in doubt");
+    let said = |play: &Play| play.machine.update().task_states["t"].events.last().expect("an event").display_message.clone();
+    assert!(said(&play).contains("cannot say how it is"), "{}", said(&play));
+    see(&mut play, Observed::Running, true);
+    assert!(play.found(Some(Outcome::Fail), 4 * S).is_empty(), "once is enough");
+}
+
+#[test]
 fn health_waits_for_checks_and_begins_anew_with_them() {
     let mut machine = checked("service", None);
     let mut alloc = machine.alloc().clone();
