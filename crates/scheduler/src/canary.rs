@@ -27,7 +27,7 @@ pub(crate) fn wanted(group: &TaskGroup) -> usize {
     group.update.as_ref().map_or(0, |u| usize::try_from(u.canary()).unwrap_or(0))
 }
 
-/// The slots that a job's groups with canaries want.
+/// The slots that a job's groups want which have canaries, or have had some.
 pub struct Coverage<'a> {
     state: &'a State,
     job: &'a Job,
@@ -47,7 +47,7 @@ impl<'a> Coverage<'a> {
             }
             return Self { state, job, groups };
         }
-        for group in job.task_groups.iter().filter(|g| wanted(g) > 0) {
+        for group in job.task_groups.iter().filter(|g| wanted(g) > 0 || any_beyond(state, job, g)) {
             let allocs = state.allocs_by_job(&key).filter(|a| a.task_group == group.name && !a.terminal());
             let live: BTreeSet<u32> = allocs.filter(|a| !is_canary(a)).map(|a| a.index()).collect();
             let records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name);
@@ -83,6 +83,18 @@ impl<'a> Coverage<'a> {
             None
         }
     }
+}
+
+/// Has the group a slot that only a canary can have got: its index is not among the count of the job's version that it runs? It was promoted, and a later version
+/// may ask for no canaries any more. A slot that merely was scaled down is among the count of the version that it runs.
+fn any_beyond(state: &State, job: &Job, group: &TaskGroup) -> bool {
+    let key = job.key();
+    let count_then = |version: u64| {
+        let then = if version == job.version { Some(job) } else { state.job_version(&key, version).map(|j| &**j) };
+        then.and_then(|j| j.task_groups.iter().find(|g| g.name == group.name)).map(TaskGroup::count)
+    };
+    let mut records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name && r.desired == DesiredRemote::Run);
+    records.any(|r| count_then(r.job_version).is_some_and(|count| i64::from(r.slot.index) >= i64::from(count)))
 }
 
 /// Slots of a system job's group that exist, and of those that share a provider the one that stays.

@@ -223,6 +223,42 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), live);
 }
 
+/// A version without canaries takes nothing from what an earlier one has promoted, managed or not; scaling down still goes by the index.
+#[test]
+fn a_promoted_remote_canary_outlives_versions_without_canaries() {
+    let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
+    let mut w = World::new(&line("n1"));
+    let mut job = with_canaries(1, 1);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    w.submit(&job);
+    w.manage();
+    w.settle();
+    let mut next = changed(&job);
+    w.submit(&next);
+    w.manage();
+    w.all_healthy();
+    w.promote();
+    w.run();
+    w.manage();
+    w.settle();
+    let indices = |w: &World| w.live().iter().map(|a| a.index()).collect::<Vec<_>>();
+    assert_eq!(indices(&w), [1], "{}", w.show());
+    let gone = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: 0, task: "t".into() };
+    w.apply(vec![Change::DeleteRemoteTask(gone)]);
+    // The same tasks, no canaries: nothing is to be created anew.
+    next.task_groups[0].update.as_mut().unwrap().canary = Some(0);
+    w.submit(&next);
+    w.manage();
+    assert_eq!((indices(&w), w.uncovered()), (vec![1], vec![]), "{}", w.show());
+    w.down("n1");
+    w.run();
+    assert_eq!(w.uncovered(), [0_u32; 0], "nobody manages it, and it is wanted");
+    w.node(&line("n2"));
+    w.run();
+    w.manage();
+    assert_eq!((indices(&w), w.uncovered()), (vec![1], vec![]), "adopted, not made again: {}", w.show());
+}
+
 #[test]
 fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
     let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
