@@ -15,7 +15,7 @@ use model::{
 };
 use state::State;
 
-use crate::remote;
+use crate::{outcome, remote};
 
 /// What becomes of an allocation because of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,18 +95,13 @@ pub(crate) fn stops_by_itself(group: &TaskGroup, a: &Allocation) -> Option<GoDur
     Some(GoDuration(after.nanos().saturating_add(kill)))
 }
 
-/// Is its work done?
-pub(crate) fn done(state: &State, a: &Allocation) -> bool {
-    a.ran_successfully() && remote::has_done_all(state, a)
-}
-
 /// Does the one that was cut off stay, rather than what was placed instead of it?
 pub(crate) fn original_stays(state: &State, pick: Pick, original: &Allocation, replacement: &Allocation) -> bool {
     let version = |a: &Allocation| a.job.as_ref().map(|j| (j.create_index, j.version));
-    if done(state, replacement) || version(replacement) > version(original) {
+    if outcome::done(state, replacement) || version(replacement) > version(original) {
         return false;
     }
-    if done(state, original) || replacement.client_status != ClientStatus::Running {
+    if outcome::done(state, original) || replacement.client_status != ClientStatus::Running {
         return true;
     }
     match pick {

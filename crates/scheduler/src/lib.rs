@@ -14,6 +14,7 @@ mod disconnect;
 mod feasible;
 mod ids;
 mod network;
+mod outcome;
 mod overlay;
 mod place;
 mod pools;

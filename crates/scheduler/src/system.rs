@@ -25,6 +25,7 @@ use crate::{
     canary,
     feasible::GroupRules,
     ids::Ids,
+    outcome,
     reconcile::{GroupRequests, Request, Wanted, by_group, node_lost, stop, stop_allocs, stop_job, why},
     remote,
 };
@@ -48,14 +49,6 @@ fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
 pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
     let mixed = |group: &&TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
     job.task_groups.iter().filter(mixed)
-}
-
-/// One of its main tasks was ended instead of ending.
-fn was_killed(a: &Allocation) -> bool {
-    let group = a.job.as_ref().and_then(|job| job.group(&a.task_group));
-    let main = |name: &str| group.and_then(|g| g.task(name)).is_none_or(|t| t.lifecycle.is_none());
-    let killed = |kind: &str| matches!(kind, "Killing" | "Killed");
-    a.task_states.iter().any(|(name, state)| main(name) && state.events.iter().any(|e| killed(&e.kind)))
 }
 
 struct System<'a> {
@@ -193,9 +186,7 @@ impl System<'_> {
         let force = a.desired_transition.force_reschedule == Some(true);
         match a.client_status {
             // What was ended by somebody looks like a good end otherwise.
-            ClientStatus::Complete => {
-                !a.server_terminal() || (a.ran_successfully() && !was_killed(a) && remote::has_done_all(self.state, a))
-            }
+            ClientStatus::Complete => !a.server_terminal() || (outcome::done(self.state, a) && !outcome::was_killed(a)),
             ClientStatus::Failed => !a.server_terminal() && !force,
             ClientStatus::Pending | ClientStatus::Running | ClientStatus::Lost | ClientStatus::Unknown => false,
         }

@@ -12,7 +12,7 @@ use model::{
 };
 
 use super::{RESCHEDULE_WINDOW, Reconciler, Sorted, node_lost, stop, why};
-use crate::{disconnect, ids::Ids};
+use crate::{disconnect, ids::Ids, outcome};
 
 impl Reconciler<'_> {
     /// What is lost is stopped, and replaced now or when its node has stopped it by itself.
@@ -66,7 +66,7 @@ impl Reconciler<'_> {
                 continue;
             }
             counts.reconnect += 1;
-            let counting = |r: &&Arc<Allocation>| !r.terminal() || (self.batch && disconnect::done(self.state, r));
+            let counting = |r: &&Arc<Allocation>| !r.terminal() || (self.batch && outcome::done(self.state, r));
             let rival = all.iter().filter(counting).max_by_key(|r| (r.create_index, r.id));
             let losers = if rival.is_none_or(|r| disconnect::original_stays(self.state, pick, &a, r)) { all } else { vec![a] };
             for l in &losers {

@@ -36,7 +36,7 @@ use crate::{
     disconnect::{self, Contact},
     feasible,
     ids::Ids,
-    remote,
+    outcome, remote,
     reschedule::{self, Verdict},
 };
 
@@ -298,8 +298,7 @@ impl Reconciler<'_> {
             return Fate::Ignore;
         }
         if a.server_terminal() {
-            let done = a.ran_successfully() && remote::has_done_all(self.state, a);
-            return if self.batch && done { Fate::Keep } else { Fate::Ignore };
+            return if self.batch && outcome::done(self.state, a) { Fate::Keep } else { Fate::Ignore };
         }
         match a.client_status {
             ClientStatus::Failed => self.fate_of_failed(group, a),

@@ -274,6 +274,33 @@ fn within_a_deployment_the_watcher_decides_about_failures() {
     assert_eq!(w.at(0).previous_allocation, failed);
 }
 
+/// What was cut short by a drain or by a person has not done its work, however politely it went.
+#[test]
+fn a_batch_task_that_was_ended_is_run_again() {
+    let mut w = World::new("n1\nn2");
+    w.submit(&batch(1));
+    let first = w.at(0);
+    w.drain(&first.node_name);
+    w.mark(first.id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    w.run();
+    w.killed(first.id);
+    w.run();
+    let second = w.at(0);
+    assert_eq!((w.live().len(), second.previous_allocation), (1, first.id), "{}", w.show());
+    assert!(w.run().plan.is_no_op(), "and stays");
+    // Nor does it stand in for what replaced it.
+    w.down(&second.node_name);
+    w.node("n3");
+    w.run();
+    let second = w.at(0);
+    assert_eq!((w.live().len(), &*second.node_name), (1, "n3"), "{}", w.show());
+    // One that had ended before it was told to has done it.
+    w.mark(second.id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
+    w.report(second.id, ClientStatus::Complete, None);
+    w.run();
+    assert_eq!(w.show(), "");
+}
+
 #[test]
 fn batch_success_stands_for_good() {
     let mut w = World::new(THREE);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::{
-    AllocClientUpdate, ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
-    alloc::{DesiredTransition, TaskEvent, TaskRunState, TaskState},
+    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
+    alloc::DesiredTransition,
     eval::Trigger,
     policy::Update,
     remote::{Manager, RemoteHandle},
@@ -272,16 +272,7 @@ fn what_a_sysbatch_job_has_not_done_to_its_end_is_done_again() {
     let id = w.live().iter().find(|a| &*a.node_name == "n2").expect("there").id;
     w.mark(id, DesiredTransition { migrate: Some(true), ..DesiredTransition::default() });
     w.run();
-    // As a node tells of a task that it was told to end.
-    let killed = TaskEvent { kind: "Killing".into(), ..TaskEvent::default() };
-    let task = TaskState { state: TaskRunState::Dead, events: vec![killed], ..TaskState::default() };
-    let update = AllocClientUpdate {
-        id,
-        client_status: ClientStatus::Complete,
-        task_states: model::Map::from([(Arc::from("t"), task)]),
-        ..AllocClientUpdate::default()
-    };
-    w.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
+    w.killed(id);
     assert_eq!(w.places(), "n3:v0");
     w.node("n1");
     w.apply(vec![Change::NodeDrain { id: node_id("n2"), drain: None, mark_eligible: true, last_drain: None, event: None }]);

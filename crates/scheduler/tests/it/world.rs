@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, TaskState,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, TaskEvent, TaskState,
     alloc::{AllocClientUpdate, DesiredTransition},
     eval::EvalStatus,
     ids::{EvalId, JobId},
@@ -285,6 +285,19 @@ impl World {
             client_status: status,
             task_states: model::Map::from([(Arc::from("t"), task)]),
             deployment_status: healthy.map(|h| AllocDeploymentStatus { healthy: Some(h), ..AllocDeploymentStatus::default() }),
+            ..AllocClientUpdate::default()
+        };
+        self.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
+    }
+
+    /// As a node tells of a task that it was told to end, and that did so without complaint.
+    pub(crate) fn killed(&mut self, id: AllocId) {
+        let killed = TaskEvent { kind: "Killing".into(), ..TaskEvent::default() };
+        let task = TaskState { state: model::TaskRunState::Dead, events: vec![killed], ..TaskState::default() };
+        let update = AllocClientUpdate {
+            id,
+            client_status: ClientStatus::Complete,
+            task_states: model::Map::from([(Arc::from("t"), task)]),
             ..AllocClientUpdate::default()
         };
         self.apply(vec![Change::UpdateAllocsFromClient(vec![update])]);
