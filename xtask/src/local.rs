@@ -5,7 +5,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -88,10 +88,14 @@ pub(crate) fn end_all(dir: &Path) -> Result<()> {
 /// Ends what lives in `dir` with its cgroups, unmounts what is mounted there, removes it.
 pub(crate) fn remove(dir: &Path) {
     sweep::end_everything_of(dir);
-    for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
-        if let Some(point) = line.split(' ').nth(1).filter(|p| p.starts_with(&*dir.to_string_lossy())) {
-            drop(Command::new("umount").arg(point).status());
-        }
-    }
+    unmount(dir);
     drop(fs::remove_dir_all(dir));
+}
+
+/// Unmounts what is mounted at `dir` and below, the last one first as they may lie in one another. True when nothing is left.
+pub(crate) fn unmount(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let points = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|point| Path::new(point).starts_with(dir));
+    let unmounted = |point: &&str| Command::new("umount").arg(point).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    points.filter(|point| !unmounted(point)).count() == 0
 }

@@ -373,7 +373,9 @@ fn dns(task: &TaskConfig, options: &TaskOptions, mode: &str, host: &mut Value) -
             continue;
         }
         if mode.starts_with("container:") {
-            return invalid("DNS settings belong to the group's network block, because the task shares the group's network".into());
+            let why = "DNS settings cannot be given in a group's network, whose names are resolved as its first container does: leave them out of the task \
+                       and of the group's network block";
+            return invalid(why.into());
         }
         host[key] = json!(chosen);
     }

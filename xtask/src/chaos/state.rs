@@ -142,7 +142,8 @@ impl Disk {
     fn lose_power(&self) -> Result<()> {
         let kept = self.image.with_extension("kept");
         Run::new("cp", ["--sparse=always".as_ref(), self.image.as_os_str(), kept.as_os_str()]).run()?;
-        until("the unmounting", BOUND, || Ok(Run::new("umount", [self.point.as_os_str()]).succeeds().then_some(())))?;
+        // With it goes what is mounted in it: secrets of tasks.
+        until("the unmounting", BOUND, || Ok(crate::local::unmount(&self.point).then_some(())))?;
         fs::rename(kept, &self.image)?;
         self.mount()
     }

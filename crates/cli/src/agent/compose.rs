@@ -52,7 +52,7 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     };
     let router = match (&server, &client) {
         (Some(server), client) => server::http::router(server.handle().clone(), http_options(&settings, client.as_ref())?),
-        (None, Some(client)) => forward::router(client.handle()),
+        (None, Some(client)) => forward::router(client.handle(), settings.prometheus),
         (None, None) => anyhow::bail!("the agent is neither server nor client"),
     };
     let stop = CancellationToken::new();

@@ -1,20 +1,21 @@
 //! The HTTP API of an agent that is only a node: its own client endpoints, and everything else by the server that it talks to, which knows the
 //! node of every allocation.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use api::client::tunnel;
 use axum::{
     Router,
     body::Body,
-    extract::{Request, State},
+    extract::{Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
+    routing::get,
 };
 use client::ClientHandle;
 use http::{
     StatusCode, Uri,
-    header::{HOST, UPGRADE},
+    header::{CONTENT_TYPE, HOST, UPGRADE},
 };
 use hyper_util::{client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use model::AllocId;
@@ -24,10 +25,20 @@ struct Forward {
     http: HttpClient<HttpConnector, Body>,
 }
 
-/// The router.
-pub(crate) fn router(node: ClientHandle) -> Router {
+/// The router; `prometheus` says whether metrics are told in that format, too.
+pub(crate) fn router(node: ClientHandle, prometheus: bool) -> Router {
     let state = Arc::new(Forward { node: node.clone(), http: HttpClient::builder(TokioExecutor::new()).build_http() });
+    let measured = node.clone();
+    // An agent's metrics are its own: whoever collects them asks every agent.
+    let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
+        let format = query.get("format").map(String::as_str).unwrap_or_default();
+        match server::http::metrics_of_node(measured.metrics(), format, prometheus) {
+            Ok((kind, body)) => ([(CONTENT_TYPE, kind)], body).into_response(),
+            Err((status, why)) => refused(status, why),
+        }
+    };
     client::http::router(node)
+        .route("/v1/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(state.clone(), elsewhere))
         .fallback_service(Router::new().fallback(forward).with_state(state))
 }

@@ -126,9 +126,12 @@ impl AllocNetwork {
         };
         self.standing().status = Some(record.status.clone());
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-        // Containers share the files of the one that holds their network.
-        let upstream = if record.driver.is_empty() { read(UPSTREAM_RESOLVER) } else { String::new() };
-        let dns = plan::resolver(job_dns, record.status.dns.as_ref(), &read(HOST_RESOLVER), &upstream);
+        // Containers share the files of the one that holds their network, and their driver refuses what cannot be written there: it is told what the
+        // job asks for, not what the network's plugins or the host would do.
+        let dns = match record.driver.is_empty() {
+            true => plan::resolver(job_dns, record.status.dns.as_ref(), &read(HOST_RESOLVER), &read(UPSTREAM_RESOLVER)),
+            false => job_dns.cloned(),
+        };
         Ok(TaskNetwork { isolation: Some(isolation(&record)), dns: dns.as_ref().map(to_wire) })
     }
 

@@ -28,36 +28,56 @@ struct View {
     samples: Kept<Sampled>,
 }
 
-pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
-    let prometheus = match ctx.query.text("format") {
-        "prometheus" => true,
-        "" => false,
-        other => {
-            return Err(HttpError::bad_request(format_args!("unknown format {other:?}: leave it out or use prometheus")));
-        }
-    };
-    if prometheus && !ctx.app.options.prometheus {
-        return Err(HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Prometheus is not enabled"));
+/// The format that a request asks for: true = Prometheus'.
+fn asked(format: &str, enabled: bool) -> Result<bool, (StatusCode, String)> {
+    match format {
+        "prometheus" if enabled => Ok(true),
+        "prometheus" => Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "Prometheus is not enabled".to_owned())),
+        "" => Ok(false),
+        other => Err((StatusCode::BAD_REQUEST, format!("unknown format {other:?}: leave it out or use prometheus"))),
     }
+}
+
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// `GET /v1/metrics` of an agent that is only a node: its own gauges, as content type and body. `format` is the request's, `enabled` says whether the
+/// operator wants Prometheus' one.
+///
+/// # Errors
+/// Status and text, when the format is unknown or not enabled.
+pub fn metrics_of_node(gauges: Vec<Gauge>, format: &str, enabled: bool) -> Result<(&'static str, Vec<u8>), (StatusCode, String)> {
+    if asked(format, enabled)? {
+        return Ok((PROMETHEUS, text_format(&gauges, &[]).into_bytes()));
+    }
+    let body = api::go_json::to_vec(&View::of(gauges, &[]), false).map_err(|e| (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    Ok(("application/json", body))
+}
+
+impl View {
+    fn of(gauges: Vec<Gauge>, counters: &[(&'static str, u64)]) -> Self {
+        let sampled =
+            |(name, sum): &(&'static str, u64)| Sampled { name: (*name).to_owned(), count: *sum, sum: real(*sum), ..Sampled::default() };
+        Self {
+            timestamp: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string(),
+            gauges: Kept(gauges),
+            points: Kept(Vec::new()),
+            counters: Kept(counters.iter().map(sampled).collect()),
+            samples: Kept(Vec::new()),
+        }
+    }
+}
+
+pub(super) async fn metrics(ctx: Ctx) -> Result<Reply, HttpError> {
+    let prometheus = asked(ctx.query.text("format"), ctx.app.options.prometheus).map_err(|(status, why)| HttpError::new(status, why))?;
     let stats = ctx.server().stats();
     let (mut gauges, counters) = (gauges(&ctx.server().snapshot(), &stats, &ctx.server().remote_sweeps()), counters(&stats));
     if let Some(metrics) = ctx.app.options.local.as_ref().and_then(|local| local.metrics.as_ref()) {
         gauges.extend(metrics());
     }
     if prometheus {
-        return Ok(Reply::bytes("text/plain; version=0.0.4; charset=utf-8", text_format(&gauges, &counters)));
+        return Ok(Reply::bytes(PROMETHEUS, text_format(&gauges, &counters)));
     }
-    let counters = counters
-        .into_iter()
-        .map(|(name, sum)| Sampled { name: name.to_owned(), count: sum, sum: real(sum), ..Sampled::default() })
-        .collect();
-    ctx.plain(&View {
-        timestamp: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string(),
-        gauges: Kept(gauges),
-        points: Kept(Vec::new()),
-        counters: Kept(counters),
-        samples: Kept(Vec::new()),
-    })
+    ctx.plain(&View::of(gauges, &counters))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "metrics are read as floats; beyond 2^53 the last digits do not matter")]

@@ -37,6 +37,7 @@ use model::NodeId;
 
 use crate::handle::ServerHandle;
 
+pub use metrics::metrics_of_node;
 pub use serve::{Limits, serve, serve_unix};
 
 /// What the agent around the server tells the API.
