@@ -12,6 +12,7 @@ mod examples;
 mod exec;
 mod faults;
 mod fleet;
+mod metrics;
 mod migrate;
 mod plugins;
 mod remote;
