@@ -13,7 +13,7 @@ fn resident() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_of_mebibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
+async fn four_gibibytes_of_output_cost_the_host_a_bounded_amount_of_memory() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let test = std::env::current_exe().expect("own path");
     let command = test.parent().and_then(Path::parent).expect("target directory").join("examples/fake_plugin");
@@ -26,7 +26,7 @@ async fn hundreds_of_mebibytes_of_output_cost_the_host_a_bounded_amount_of_memor
     let done = ["stdout.done", "stderr.done"].map(|name| dir.path().join("s").join(name));
     let began = Instant::now();
     while !done.iter().all(|path| path.exists()) {
-        assert!(began.elapsed() < Duration::from_secs(60), "640 MiB are never read: the plugin is blocked");
+        assert!(began.elapsed() < Duration::from_secs(300), "4 GiB are never read: the plugin is blocked");
         most = most.max(resident());
         // Calls are answered all the while.
         tokio::time::timeout(Duration::from_secs(20), driver.inspect_task("nobody")).await.expect("in time").expect_err("unknown");

@@ -103,7 +103,7 @@ fn helpers() {
     let _ = std::fs::write(std::env::temp_dir().join("helpers"), pids.join(" "));
 }
 
-/// Hundreds of MiB on both standard streams as soon as the handshake is over.
+/// Four GiB of standard output and 128 MiB of standard error as soon as the handshake is over.
 fn flood() {
     const MIB: usize = 1 << 20;
     let stdout = rustix::io::dup(rustix::stdio::stdout()).expect("dup");
@@ -119,7 +119,7 @@ fn flood() {
             let _ = std::fs::write(std::env::temp_dir().join(done), "");
         });
     };
-    write(stdout, vec![b'z'; MIB], 512, "stdout.done");
+    write(stdout, vec![b'z'; MIB], 4096, "stdout.done");
     let stderr = rustix::io::dup(rustix::stdio::stderr()).expect("dup");
     // Short lines, and one that never ends.
     let lines = "[INFO] a line of a plugin that has too much to say\n".repeat(MIB / 2 / 50);
