@@ -355,7 +355,13 @@ mod histories {
                             let provider = node.drivers["ecs"].remote.as_ref().expect("remote").provider.clone();
                             let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() };
                             if w.state.remote_task(&slot).is_none_or(|r| r.observed.ended()) {
-                                let r = RemoteTask { provider, driver: "ecs".into(), observed: Observed::Running, ..record(slot) };
+                                let r = RemoteTask {
+                                    provider,
+                                    driver: "ecs".into(),
+                                    observed: Observed::Running,
+                                    job_version: a.job_version,
+                                    ..record(slot)
+                                };
                                 w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
                             }
                         }
