@@ -2,7 +2,7 @@
 //!
 //! glibc gives threads arenas of their own, eight for each core, and an arena keeps what was once freed in it: a batch
 //! that was built on one worker and dropped on another stays resident in both. A server that has placed 10,000
-//! allocations keeps an eighth more memory so than with [`arenas`] for as many threads as run at once.
+//! allocations keeps a tenth more memory so than with [`arenas`] for as many threads as run at once.
 
 /// The number of arenas for a machine of `cores`: as many as threads can allocate at the same time, for more than that
 /// only keep memory apart; at least two, so that a background thread does not wait for the main one.

@@ -18,6 +18,17 @@ fn with_canaries(count: i32, canaries: i32) -> Job {
     job
 }
 
+/// The same of remote tasks.
+fn remote_with_canaries(count: i32, canaries: i32) -> Job {
+    let mut job = with_canaries(count, canaries);
+    job.task_groups[0].tasks[0].driver = "ecs".into();
+    job
+}
+
+fn slot(index: u32) -> SlotKey {
+    SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index, task: "t".into() }
+}
+
 fn changed(job: &Job) -> Job {
     let mut job = job.clone();
     job.task_groups[0].tasks[0].env.insert("A".into(), "1".into());
@@ -57,8 +68,7 @@ impl World {
     /// What the servers do about slots.
     fn manage(&mut self) {
         for a in self.live() {
-            let slot =
-                SlotKey { namespace: "default".into(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+            let slot = slot(a.index());
             let mut r =
                 self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
             (r.provider, r.driver, r.job_version) = ("a".into(), "ecs".into(), a.job_version);
@@ -174,8 +184,7 @@ fn while_canaries_are_tried_everything_else_stays_as_it_was() {
 fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
     let mut w = World::new(&line("n1"));
-    let mut job = with_canaries(2, 1);
-    job.task_groups[0].tasks[0].driver = "ecs".into();
+    let job = remote_with_canaries(2, 1);
     w.submit(&job);
     w.manage();
     w.settle();
@@ -211,9 +220,7 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     assert_eq!(w.uncovered().len(), 1, "the one that has gone");
     assert_eq!(w.deployment().status, DeploymentStatus::Successful);
     // Later the slots are what they are, also while nobody manages them.
-    let gone = w.uncovered()[0];
-    let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: gone, task: "t".into() };
-    w.apply(vec![Change::DeleteRemoteTask(slot)]);
+    w.apply(vec![Change::DeleteRemoteTask(slot(w.uncovered()[0]))]);
     w.manage();
     w.down("n3");
     w.run();
@@ -223,13 +230,12 @@ fn a20_a_remote_canary_has_a_slot_of_its_own_and_is_adopted_with_it() {
     assert_eq!(w.live().iter().map(|a| (a.index(), a.job_version)).collect::<Vec<_>>(), live);
 }
 
-/// A version without canaries takes nothing from what an earlier one has promoted, managed or not; scaling down still goes by the index.
+/// A version without canaries takes nothing from what an earlier one has promoted, managed or not.
 #[test]
 fn a_promoted_remote_canary_outlives_versions_without_canaries() {
     let line = |n: &str| format!("{n} driver=ecs:a:1-1:0:0");
     let mut w = World::new(&line("n1"));
-    let mut job = with_canaries(1, 1);
-    job.task_groups[0].tasks[0].driver = "ecs".into();
+    let job = remote_with_canaries(1, 1);
     w.submit(&job);
     w.manage();
     w.settle();
@@ -243,8 +249,7 @@ fn a_promoted_remote_canary_outlives_versions_without_canaries() {
     w.settle();
     let indices = |w: &World| w.live().iter().map(|a| a.index()).collect::<Vec<_>>();
     assert_eq!(indices(&w), [1], "{}", w.show());
-    let gone = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: 0, task: "t".into() };
-    w.apply(vec![Change::DeleteRemoteTask(gone)]);
+    w.apply(vec![Change::DeleteRemoteTask(slot(0))]);
     // The same tasks, no canaries: nothing is to be created anew.
     next.task_groups[0].update.as_mut().unwrap().canary = Some(0);
     w.submit(&next);
@@ -259,11 +264,25 @@ fn a_promoted_remote_canary_outlives_versions_without_canaries() {
     assert_eq!((indices(&w), w.uncovered()), (vec![1], vec![]), "adopted, not made again: {}", w.show());
 }
 
+/// Where there never was a canary the index alone says what is superfluous, also while nobody manages it.
+#[test]
+fn a_smaller_count_goes_by_the_index() {
+    let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
+    let mut job = remote_with_canaries(3, 0);
+    w.submit(&job);
+    w.manage();
+    w.settle();
+    w.down("n1");
+    w.run();
+    job.task_groups[0].count = Some(1);
+    w.submit(&job);
+    assert_eq!(w.uncovered(), [1, 2]);
+}
+
 #[test]
 fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
     let mut w = World::new("n1 driver=ecs:a:1-1:0:0");
-    let mut job = with_canaries(1, 1);
-    job.task_groups[0].tasks[0].driver = "ecs".into();
+    let job = remote_with_canaries(1, 1);
     w.submit(&job);
     w.manage();
     w.settle();
