@@ -241,6 +241,9 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
                 tar::EntryType::Directory => {
                     let mode = entry.header().mode().unwrap_or(0o755);
                     let owner = (entry.header().uid()?, entry.header().gid()?);
+                    if leads_elsewhere(into, &name)? {
+                        return Err(io::Error::other(format!("the archive has the directory {} behind a link", name.display())));
+                    }
                     fs::create_dir_all(into.join(&name))?;
                     directories.push((into.join(&name), mode, owner));
                 }
@@ -262,6 +265,21 @@ pub(crate) fn unpack(from: impl Read, into: &Path, tasks: &[String], room: u64) 
         fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777))?;
     }
     Ok(())
+}
+
+/// Is the name, or something on the way to it, a link? What is made, or given to an owner, through one lies outside.
+fn leads_elsewhere(into: &Path, name: &Path) -> io::Result<bool> {
+    let mut at = into.to_owned();
+    for part in name.components() {
+        at.push(part);
+        match fs::symlink_metadata(&at) {
+            Ok(meta) if meta.is_symlink() => return Ok(true),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(false)
 }
 
 /// Headers and padding of an archive, which are no data.
@@ -322,38 +340,44 @@ mod tests {
             let mut header = tar::Header::new_gnu();
             header.set_entry_type(kind);
             header.set_size(size);
-            header.set_mode(0o644);
+            header.set_mode(0o611);
+            header.set_uid(0);
+            header.set_gid(0);
             header.as_gnu_mut().expect("gnu").name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_cksum();
             header
         };
         let file = |name: &'static str| archive(&move |b| b.append(&header(tar::EntryType::Regular, name, 1), &b"x"[..]).expect("added"));
-        let through_link = archive(&|b| {
-            let mut link = tar::Header::new_gnu();
-            link.set_entry_type(tar::EntryType::Symlink);
-            link.set_size(0);
-            b.append_link(&mut link, "alloc/data/out", "/tmp").expect("added");
-            b.append(&header(tar::EntryType::Regular, "alloc/data/out/evil", 1), &b"x"[..]).expect("added");
-        });
+        let elsewhere = tempfile::tempdir().expect("temp dir");
+        let through_link = |kind: tar::EntryType, name: &'static str| {
+            archive(&|b| {
+                let mut link = header(tar::EntryType::Symlink, "", 0);
+                b.append_link(&mut link, "alloc/data/out", elsewhere.path()).expect("added");
+                let content: &[u8] = if kind.is_file() { b"x" } else { b"" };
+                b.append(&header(kind, name, content.len() as u64), content).expect("added");
+            })
+        };
         let device = archive(&|b| b.append(&header(tar::EntryType::Fifo, "alloc/data/p", 0), io::empty()).expect("added"));
         let large = archive(&|b| {
-            let mut big = tar::Header::new_gnu();
-            big.set_size(40 << 20);
-            big.set_mode(0o644);
+            let mut big = header(tar::EntryType::Regular, "", 40 << 20);
             b.append_data(&mut big, "alloc/data/big", io::repeat(7).take(40 << 20)).expect("added");
         });
         let mut cut = file("alloc/data/x");
         cut.truncate(512);
         for (name, bytes) in [
             ("climbs", file("alloc/data/../../../x")),
-            ("through a link", through_link),
+            ("a file behind a link", through_link(tar::EntryType::Regular, "alloc/data/out/evil")),
+            ("a directory at a link", through_link(tar::EntryType::Directory, "alloc/data/out")),
+            ("a directory behind a link", through_link(tar::EntryType::Directory, "alloc/data/out/new")),
             ("no file", device),
             ("too large", large),
             ("cut off", cut),
         ] {
             let to = tempfile::tempdir().expect("temp dir");
             let error = unpack(&bytes[..], to.path(), &[], 1 << 20).expect_err(name);
-            assert!(!to.path().join("../x").exists() && !Path::new("/tmp/evil").exists(), "{name}: {error}");
+            assert!(!to.path().join("../x").exists(), "{name}: {error}");
+            let untouched = fs::metadata(elsewhere.path()).expect("there").mode() & 0o777 != 0o611;
+            assert!(untouched && fs::read_dir(elsewhere.path()).expect("there").next().is_none(), "{name}: {error}");
         }
     }
 }
