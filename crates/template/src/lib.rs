@@ -31,8 +31,8 @@ pub use services::{ServiceName, ServicePlace, ServiceQuery};
 
 /// Where a render has its data from. What is not there yet is [`Lookup::Missing`]: the render goes on to find everything that it waits for.
 pub trait Source {
-    /// A variable of the task's environment.
-    fn env(&self, name: &str) -> Option<String>;
+    /// A variable of the task's environment; `None` where the task has no such variable.
+    fn env(&mut self, name: &str) -> Lookup<Option<String>>;
     /// The content of a file.
     fn file(&mut self, path: &str) -> Lookup<Vec<u8>>;
     /// The places of a service; none are an answer as well.

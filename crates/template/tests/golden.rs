@@ -6,12 +6,12 @@ use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery,
 struct Environment;
 
 impl Source for Environment {
-    fn env(&self, name: &str) -> Option<String> {
-        match name {
+    fn env(&mut self, name: &str) -> Lookup<Option<String>> {
+        Lookup::Known(match name {
             "GREETING" => Some("hello".into()),
             "EMPTY" => Some(String::new()),
             _ => None,
-        }
+        })
     }
 
     fn file(&mut self, _: &str) -> Lookup<Vec<u8>> {

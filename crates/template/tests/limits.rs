@@ -6,8 +6,8 @@ use template::{Limits, Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery,
 struct Nothing;
 
 impl Source for Nothing {
-    fn env(&self, _: &str) -> Option<String> {
-        Some("value".into())
+    fn env(&mut self, name: &str) -> Lookup<Option<String>> {
+        if name == "LATER" { Lookup::Missing } else { Lookup::Known(Some("value".into())) }
     }
 
     fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
@@ -300,5 +300,12 @@ fn services_are_read_from_the_source() {
     ] {
         let said = render(text).expect_err(text);
         assert!(said.contains(part), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_there_yet_is_waited_for_by_name() {
+    for call in ["env \"LATER\"", "mustEnv \"LATER\"", "envOrDefault \"LATER\" \"else\""] {
+        assert_eq!(render(&format!("{{{{ {call} }}}}")), Err("waits for {\"env(LATER)\"}".to_owned()), "{call}");
     }
 }

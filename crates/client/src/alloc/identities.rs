@@ -5,7 +5,12 @@
 //! running ─ half of its life is over ─ ask ─ write ─ restart | signal ─ remember
 //! ```
 
-use std::{collections::BTreeMap, io, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use api::node_rpc::SignedIdentity;
 use model::{
@@ -100,6 +105,44 @@ fn file_name(identity: &Identity) -> String {
 
 fn variables(task: &Task, held: &Held) -> BTreeMap<String, String> {
     exposed(task).filter(|i| i.env).filter_map(|i| Some((variable(&i.name), held.get(&i.name)?.text.clone()))).collect()
+}
+
+/// What templates are told of tokens: the variables that the task has.
+#[derive(Clone, Debug)]
+pub(crate) enum TokenVariables {
+    /// Of a task that runs elsewhere: nothing renews them.
+    Given(BTreeMap<String, String>),
+    /// Of a task of this node: what its record has at the moment. The identity of each variable, and whether it is renewed.
+    Recorded { task_dir: PathBuf, of: BTreeMap<String, (String, bool)> },
+}
+
+/// A variable that holds a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TokenVariable {
+    /// None while the task has none.
+    pub(crate) text: Option<String>,
+    /// Another one will come.
+    pub(crate) renewed: bool,
+}
+
+impl TokenVariables {
+    /// Those of a task of this node.
+    pub(crate) fn of_record(task: &Task, task_dir: &Path) -> Self {
+        let shown = exposed(task).filter(|i| i.env);
+        let of = shown.map(|i| (variable(&i.name), (i.name.clone(), i.ttl.nanos() > 0))).collect();
+        Self::Recorded { task_dir: task_dir.to_owned(), of }
+    }
+
+    /// The token that a variable holds; None when the variable is no token's. Blocking.
+    pub(crate) fn find(&self, variable: &str) -> Option<TokenVariable> {
+        match self {
+            Self::Given(tokens) => tokens.get(variable).map(|text| TokenVariable { text: Some(text.clone()), renewed: false }),
+            Self::Recorded { task_dir, of } => {
+                let (identity, renewed) = of.get(variable)?;
+                Some(TokenVariable { text: load(task_dir).remove(identity).map(|token| token.text), renewed: *renewed })
+            }
+        }
+    }
 }
 
 /// Writes the files of tokens, for their task's user only. Blocking.

@@ -431,13 +431,14 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         inherited: &nothing,
     });
     let services = templates::TaskServices::new(ctx.services.clone(), alloc.namespace.clone(), ctx.config.region.clone());
-    let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, services).await;
     let unbundled = |unbundled| match unbundled {
         templates::Unbundled::Refused(why) => Preparation::Refused(why),
         templates::Unbundled::Later(why) => Preparation::Later(why),
     };
-    let (mut files, mut template_env) = bundled.map_err(unbundled)?;
     let (tokens, token_env) = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
+    let data = templates::TaskData { tokens: identities::TokenVariables::Given(token_env.clone()), services };
+    let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, data).await;
+    let (mut files, mut template_env) = bundled.map_err(unbundled)?;
     files.extend(tokens);
     for (name, value) in token_env {
         template_env.entry(name).or_insert(value);

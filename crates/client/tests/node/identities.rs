@@ -96,3 +96,50 @@ async fn tokens_are_renewed_and_the_task_hears_of_it_as_the_job_wants() {
     assert_eq!(read("alloc/data/signalled").lines().count(), 1, "it runs on");
     end(&rig, node).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn templates_are_told_of_tokens_and_follow_their_renewal() {
+    let rig = Rig::new().await;
+    rig.server.tokens(Duration::from_secs(2));
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t =
+        sh("t", "echo $$ >> $NOMAD_ALLOC_DIR/data/runs; echo $FROM_TEMPLATE > $NOMAD_ALLOC_DIR/data/seen; while :; do sleep 0.05; done");
+    t.identity = Some(Identity { name: "default".into(), env: true, ..Identity::default() });
+    // Not for the environment: no template is told of it.
+    let hidden = named("hidden", GoDuration::ZERO, "");
+    t.identities = vec![Identity { env: true, file: false, ..named("x-1", GoDuration::from_secs(2), "noop") }, hidden];
+    let template = |destination: &str, data: &str| model::task::Template {
+        destination: Some(destination.into()),
+        data: Some(data.into()),
+        change_mode: Some("noop".into()),
+        ..model::task::Template::default()
+    };
+    t.templates = vec![
+        template(
+            "local/both",
+            "{{ env \"NOMAD_TOKEN\" }} {{ mustEnv \"NOMAD_TOKEN_x_1\" }} {{ envOrDefault \"NOMAD_TOKEN_hidden\" \"none\" }}",
+        ),
+        model::task::Template { once: Some(true), ..template("local/once", "{{ env \"NOMAD_TOKEN_x_1\" }}") },
+        model::task::Template { env: Some(true), once: Some(true), ..template("local/env", "FROM_TEMPLATE={{ env \"NOMAD_TOKEN\" }}") },
+    ];
+    let (a, job) = alloc("service", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    let read = |path: &str| fs::read_to_string(rig.alloc_dir(a.id).join(path)).unwrap_or_default();
+    let once = read("t/local/once");
+    assert!(once.starts_with("x-1-"), "{once}");
+    eventually("the variable of a template", || read("alloc/data/seen").starts_with("default-")).await;
+    let default = read("alloc/data/seen").trim().to_owned();
+    let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let renewed = || {
+        let words = words(read("t/local/both"));
+        words.len() == 3 && words[1] != once
+    };
+    eventually("the renewed token in the file", renewed).await;
+    let both = words(read("t/local/both"));
+    assert!(both[1].starts_with("x-1-"), "{both:?}");
+    assert_eq!((both[0].as_str(), both[2].as_str(), read("t/local/once")), (default.as_str(), "none", once));
+    assert_eq!(read("alloc/data/runs").lines().count(), 1, "it runs on");
+    end(&rig, node).await;
+}

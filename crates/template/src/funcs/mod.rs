@@ -149,6 +149,13 @@ impl<'c> Call<'c, '_> {
         std::str::from_utf8(self.bytes(n)?).map_err(|_| self.wrong(n, "UTF-8 text"))
     }
 
+    /// The variable of the task's environment that the first argument names; None while it is missing.
+    fn variable(&mut self) -> Result<Option<Option<String>>, Failure> {
+        let name = self.text(0)?;
+        let found = self.machine.source.env(name);
+        Ok(self.machine.known(found, || format!("env({name})"))?)
+    }
+
     fn int(&self, n: usize) -> Result<i64, Failure> {
         match self.arg(n) {
             Value::Int(i) => Ok(*i),

@@ -100,17 +100,21 @@ pub(super) const TABLE: &[Function] = &[
         }
     }),
     f("env", 1, 1, |c| {
-        let value = c.machine.source.env(c.text(0)?).unwrap_or_default();
+        let value = c.variable()?.flatten().unwrap_or_default();
         c.made(value)
     }),
     f("mustEnv", 1, 1, |c| {
-        let name = c.text(0)?;
-        let value = c.machine.source.env(name).ok_or_else(|| format!("the task has no environment variable {name:?}"))?;
+        let value = match c.variable()? {
+            Some(None) => return Err(format!("the task has no environment variable {:?}", c.text(0)?).into()),
+            found => found.flatten().unwrap_or_default(),
+        };
         c.made(value)
     }),
     f("envOrDefault", 2, 2, |c| {
-        let value = c.machine.source.env(c.text(0)?);
-        let value = value.unwrap_or(c.text(1)?.to_owned());
+        let value = match c.variable()?.flatten() {
+            Some(value) => value,
+            None => c.text(1)?.to_owned(),
+        };
         c.made(value)
     }),
     f("file", 1, 1, |c| {

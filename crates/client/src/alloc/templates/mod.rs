@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start ── render until nothing is missing ── write ── remember ── driver
-//! running ─ files or services that were read have changed ─ render ─ write ─ splay ─ restart | signal | script ─ remember
+//! running ─ files, services or tokens that were read have changed ─ render ─ write ─ splay ─ restart | signal | script ─ remember
 //! ```
 //!
 //! A result counts as applied when the change it asks for has been made: an agent that dies in between makes it again.
@@ -19,11 +19,13 @@ use driver_host::{BundleFile, Capabilities};
 use model::{Task, TaskGroup};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::plan::TaskData;
 pub(super) use self::plan::place;
 use self::plan::{Attempt, Directories, Plan};
 pub(crate) use self::{services::TaskServices, watch::watch};
 use super::{
     effects::Subject,
+    identities::TokenVariables,
     machine::{Event, StartFailure},
     run::AllocCommand,
     task_config,
@@ -59,7 +61,8 @@ fn plan_of(subject: &Subject, group: &TaskGroup, task: &Task, capabilities: &Cap
         })
     };
     let services = TaskServices::new(ctx.services.clone(), subject.alloc.namespace.clone(), ctx.config.region.clone());
-    Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host), services)
+    let tokens = TokenVariables::of_record(task, &dirs.root);
+    Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host), TaskData { tokens, services })
 }
 
 /// Tells people something of a task.
@@ -161,9 +164,9 @@ pub(crate) async fn bundle(
     dirs: &TaskDirs,
     view: PathView,
     vars: &hcl_lang::Vars,
-    services: TaskServices,
+    data: TaskData,
 ) -> Result<Bundled, Unbundled> {
-    let plan = Arc::new(Plan::new(task, config, dirs, view, vars, vars, services).map_err(Unbundled::Refused)?);
+    let plan = Arc::new(Plan::new(task, config, dirs, view, vars, vars, data).map_err(Unbundled::Refused)?);
     let begin = tokio::time::Instant::now();
     let mut version = plan.services.version();
     loop {
@@ -232,7 +235,8 @@ mod tests {
         let dirs = crate::dirs::AllocDirs::new(Path::new("/d"), AllocId(uuid::Uuid::from_u128(1))).task("t");
         let discovery = crate::Discovery::new("global".into(), Arc::default());
         let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
-        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, services).await
+        let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
+        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, TaskData { tokens, services }).await
     }
 
     fn template(destination: &str, data: &str) -> Template {
@@ -241,13 +245,13 @@ mod tests {
 
     #[tokio::test]
     async fn templates_of_remote_tasks_travel_with_them() {
-        let with_env = Template { env: Some(true), ..template("secrets/x", "A={{ env \"WHO\" }}") };
+        let with_env = Template { env: Some(true), ..template("secrets/x", "A={{ env \"WHO\" }}{{ env \"NOMAD_TOKEN\" }}") };
         let (files, variables) = bundled(with_env).await.expect("bundled");
         assert_eq!(
             files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())).collect::<Vec<_>>(),
-            [("secrets/x", 0o600, &b"A=me"[..])]
+            [("secrets/x", 0o600, &b"A=mee30"[..])]
         );
-        assert_eq!(variables, [("A".to_owned(), "me".to_owned())].into());
+        assert_eq!(variables, [("A".to_owned(), "mee30".to_owned())].into());
         for (one, part) in [
             (template("local/x", "{{ file \"local/y\" }}"), "no directory for it"),
             (Template { source: Some("local/y".into()), data: None, ..template("local/x", "") }, "its source is a file"),

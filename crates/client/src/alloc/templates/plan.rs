@@ -18,6 +18,7 @@ use super::{
     services::TaskServices,
 };
 use crate::{
+    alloc::identities::TokenVariables,
     config::TemplateConfig,
     dirs::TaskDirs,
     env::PathView,
@@ -113,12 +114,20 @@ pub(super) struct Planned {
     pub(super) wait: (Duration, Duration),
 }
 
+/// What templates are made from, besides files and the variables that every task has.
+#[derive(Debug)]
+pub(crate) struct TaskData {
+    pub(crate) tokens: TokenVariables,
+    pub(crate) services: TaskServices,
+}
+
 /// All templates of a task.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) templates: Vec<Planned>,
-    /// What the function `env` tells.
+    /// What the function `env` tells, besides tokens.
     pub(super) env: BTreeMap<String, String>,
+    pub(super) tokens: TokenVariables,
     pub(super) dirs: TaskDirs,
     pub(super) view: PathView,
     pub(super) sandbox: bool,
@@ -134,11 +143,19 @@ impl Plan {
         view: PathView,
         vars: &Vars,
         host: &Vars,
-        services: TaskServices,
+        data: TaskData,
     ) -> Result<Self, String> {
         let templates = task.templates.iter().map(|t| planned(t, config, dirs, view, host)).collect::<Result<_, _>>()?;
         let sandbox = !config.disable_file_sandbox;
-        Ok(Self { templates, env: vars.env.clone(), dirs: dirs.clone(), view, sandbox, services: Arc::new(services) })
+        Ok(Self {
+            templates,
+            env: vars.env.clone(),
+            tokens: data.tokens,
+            dirs: dirs.clone(),
+            view,
+            sandbox,
+            services: Arc::new(data.services),
+        })
     }
 }
 
@@ -198,11 +215,13 @@ pub(super) struct Inputs {
     pub(super) files: BTreeMap<String, Option<Stamp>>,
     /// Services; None = not known yet.
     pub(super) services: BTreeMap<ServiceKey, Option<Arc<ServiceData>>>,
+    /// Tokens that are renewed, by variable; None = the task has none yet.
+    pub(super) tokens: BTreeMap<String, Option<String>>,
 }
 
 impl Inputs {
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.services.is_empty()
+        self.files.is_empty() && self.services.is_empty() && self.tokens.is_empty()
     }
 }
 
@@ -239,8 +258,13 @@ impl TaskSource<'_> {
 }
 
 impl Source for TaskSource<'_> {
-    fn env(&self, name: &str) -> Option<String> {
-        self.plan.env.get(name).cloned()
+    fn env(&mut self, name: &str) -> Lookup<Option<String>> {
+        let Some(token) = self.plan.tokens.find(name) else { return Lookup::Known(self.plan.env.get(name).cloned()) };
+        if token.renewed {
+            self.inputs.tokens.insert(name.to_owned(), token.text.clone());
+        }
+        // Its place is never taken by an empty one.
+        token.text.map_or(Lookup::Missing, |text| Lookup::Known(Some(text)))
     }
 
     fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
@@ -337,7 +361,10 @@ pub(super) fn changed(plan: &Plan, directories: &Directories, inputs: &Inputs) -
     for path in inputs.files.keys() {
         source.file(path);
     }
-    source.inputs.files != inputs.files || plan.services.differ(inputs)
+    for variable in inputs.tokens.keys() {
+        source.env(variable);
+    }
+    source.inputs.files != inputs.files || source.inputs.tokens != inputs.tokens || plan.services.differ(inputs)
 }
 
 /// The variables of a result that is read as environment.

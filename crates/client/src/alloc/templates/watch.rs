@@ -1,4 +1,5 @@
-//! Templates of a running task: files that they read are looked at every few seconds, services at once; what has changed is rendered again.
+//! Templates of a running task: files and tokens that they read are looked at every few seconds, services at once; what has changed is rendered
+//! again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
