@@ -22,6 +22,8 @@ pub mod kind {
     pub const IDENTITY: &str = "Identity";
     /// Something about the task's templates.
     pub const TEMPLATE: &str = "Template";
+    /// Something about the network of the task's group.
+    pub const NETWORK: &str = "Network";
     /// It runs.
     pub const STARTED: &str = "Started";
     /// It has ended.
@@ -132,6 +134,13 @@ pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
 /// Something about the task's workload identities.
 pub fn identity(now: TimestampNs, what: &str) -> TaskEvent {
     let mut e = with(event(kind::IDENTITY, now, what), [("message", what.to_owned())]);
+    e.message = what.to_owned();
+    e
+}
+
+/// What became of the network of its group.
+pub fn network(now: TimestampNs, what: &str) -> TaskEvent {
+    let mut e = with(event(kind::NETWORK, now, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
     e
 }

@@ -1,5 +1,5 @@
 //! Network mode `bridge` with Debian's CNI plugins: two allocations with the same port inside are reached by their ports on the host, an agent is killed
-//! in the middle of everything, containers of a Docker engine are connected by the same plugins, and nothing is left in the end: no namespace, cable,
+//! in the middle of everything, a cable is cut while no agent is there, containers of a Docker engine are connected by the same plugins, and nothing is left in the end: no namespace, cable,
 //! rule, lease or mount.
 
 use std::{
@@ -182,6 +182,8 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
     agent.restart()?;
     ensure!(running(agent, "pair", 2)? == pair, "the same two in the same places");
 
+    mended(agent, &pair[0], &pair)?;
+
     // Killed while a plugin is at work, which goes on by itself.
     fs::write(machine.hold(), "")?;
     agent.put("/v1/jobs", &job("late", 1, "exec"))?;
@@ -231,6 +233,42 @@ fn story(agent: &mut Agent, machine: &Machine, daemon: &Daemon) -> Result<()> {
         ensure!(audit["Balanced"] == true, "{audit:#}");
         Ok(Some(()))
     })
+}
+
+/// Events of an allocation's task that speak of its network.
+fn told(agent: &Agent, place: &Place) -> Result<Vec<String>> {
+    let full = agent.get(&format!("/v1/allocation/{}", place.alloc))?;
+    let events = full["TaskStates"]["t"]["Events"].as_array().cloned().unwrap_or_default();
+    let of_network = events.iter().filter(|e| e["Type"] == "Network" || e["Type"] == "Restart Signaled");
+    Ok(of_network.filter_map(|e| e["DisplayMessage"].as_str().map(str::to_owned)).collect())
+}
+
+/// A cable that goes while no agent is there is laid anew by the next, with the same address and without a restart; whose network is whole hears nothing,
+/// whatever plugins say of what they have just made themselves.
+fn mended(agent: &mut Agent, broken: &Place, all: &[Place]) -> Result<()> {
+    for place in all {
+        let record = agent.dir().join("data/client/networks").join(&place.alloc).join("record.json");
+        until("plugins that were asked for the first time", BOUND, || {
+            let record: Value = serde_json::from_slice(&fs::read(&record)?)?;
+            Ok(record["checks"].as_array().is_some_and(|checks| !checks.is_empty()).then_some(()))
+        })?;
+    }
+    agent.crash()?;
+    let namespace = agent.dir().join("data/client/networks").join(&broken.alloc).join("ns");
+    Run::new("nsenter", [&*format!("--net={}", namespace.display()), "ip", "link", "del", "eth0"]).run()?;
+    agent.restart()?;
+    let said = until("the event of the network that was broken", BOUND, || Ok(told(agent, broken)?.pop()))?;
+    ensure!(said.contains("plugin bridge refuses CHECK") && said.contains("has been joined again"), "it says {said:?}");
+    for place in all {
+        reached(place)?;
+    }
+    ensure!(running(agent, "pair", 2)? == all, "the same two in the same places");
+    let others: Vec<String> =
+        all.iter().filter(|place| *place != broken).map(|place| told(agent, place)).collect::<Result<Vec<_>>>()?.concat();
+    ensure!(others.is_empty(), "whose network is whole is told {others:?}");
+    let state = &agent.get(&format!("/v1/allocation/{}", broken.alloc))?["TaskStates"]["t"];
+    ensure!(state["Restarts"] == 0, "the task was started again: {state}");
+    Ok(())
 }
 
 /// Serves its own id on the port that its job calls `http`, which is 8000 for each of them.

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     context::{NodeContext, now_ns},
     error::RequestError,
-    network::{AllocNetwork, SharedNetwork},
+    network::{self, AllocNetwork, SharedNetwork},
     session::Placed,
     store::{StoredJob, Write},
 };
@@ -124,6 +124,8 @@ pub(crate) struct AllocLoop {
     problems: BTreeMap<String, String>,
     checks: HashMap<String, checks::Running>,
     network: SharedNetwork,
+    /// Runs that a former agent has started, while nobody has looked at their network.
+    inherited: BTreeSet<String>,
     moved: Moved,
     destroyed: bool,
 }
@@ -142,6 +144,7 @@ impl AllocLoop {
         let Origin { record, job, stored_job, tasks } = origin;
         let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
         let saved_tasks: HashMap<_, _> = tasks.iter().cloned().collect();
+        let inherited = tasks.iter().filter_map(|(_, record)| record.run.as_ref().map(|run| run.id.clone())).collect();
         let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
         let machine = Machine::new(record, job, tasks, max_kill);
         let (to_loop, commands) = mpsc::unbounded_channel();
@@ -167,6 +170,7 @@ impl AllocLoop {
             problems: BTreeMap::new(),
             checks: HashMap::new(),
             network,
+            inherited,
             moved: Moved::default(),
             destroyed: false,
         };
@@ -511,6 +515,13 @@ impl AllocLoop {
 
     /// Beside the wait for the end of a run; ends with it.
     fn watch_data(&mut self, task: &Arc<str>, run: &str, over: &CancellationToken) {
+        if self.inherited.remove(run) && self.network.claimed() {
+            let (subject, run, over) = (self.subject(task), run.to_owned(), over.clone());
+            self.effects.spawn(async move {
+                over.run_until_cancelled(network::check::watch(&subject, &run)).await;
+                None
+            });
+        }
         let Some(spec) = self.machine.group().and_then(|g| g.task(task)) else { return };
         let (templates, tokens) = (!spec.templates.is_empty(), identities::renewed(spec));
         if templates {

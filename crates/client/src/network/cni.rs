@@ -45,6 +45,20 @@ pub(crate) struct NetworkList {
     pub(crate) cni_version: String,
     pub(crate) name: String,
     pub(crate) plugins: Vec<Map<String, Value>>,
+    /// The operator wants no CHECK.
+    #[serde(skip_serializing_if = "is_false", deserialize_with = "truth")]
+    pub(crate) disable_check: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// The specification knew a text before it knew a truth value.
+fn truth<'de, D: serde::Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    let value = Value::deserialize(from)?;
+    Ok(value.as_bool().unwrap_or_else(|| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("true"))))
 }
 
 /// A port of the host that leads into the namespace.
@@ -90,6 +104,13 @@ impl NetworkList {
             request.insert("prevResult".into(), previous.clone());
         }
         request.into()
+    }
+
+    /// Whether plugins can be asked if the network is well: since version 0.4.0 of the specification.
+    pub(crate) fn can_check(&self) -> bool {
+        let mut numbers = self.cni_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        !self.disable_check && version >= (0, 4)
     }
 
     /// Types of its plugins.
@@ -164,6 +185,11 @@ impl Runner<'_> {
             first = first.and(done.map(drop));
         }
         first
+    }
+
+    /// Asks plugin `at` whether what it has made is still there. `result` is the last plugin's.
+    pub(crate) async fn check(&self, list: &NetworkList, at: usize, result: Option<&Value>) -> Result<(), CniError> {
+        self.call("CHECK", kind(&list.plugins[at]), &list.request(at, result, self.ports)).await.map(drop)
     }
 
     async fn call(&self, command: &'static str, plugin: &str, request: &Value) -> Result<Vec<u8>, CniError> {

@@ -11,6 +11,7 @@
 //!
 //! Begin reading at [`AllocNetwork`]; `plan` decides, `cni` asks plugins, `netns` makes namespaces.
 
+pub(crate) mod check;
 pub(crate) mod cni;
 pub(crate) mod netns;
 pub(crate) mod plan;
@@ -30,6 +31,7 @@ use model::{AllocId, Allocation, Job, Task, TaskGroup, alloc::NetworkStatus, net
 use wire::network_isolation_spec::NetworkIsolationMode;
 
 use self::{
+    check::Verdict,
     cni::{NetworkList, Runner},
     plan::{Mode, Wanted},
     record::Record,
@@ -64,6 +66,10 @@ struct Standing {
     ending: bool,
     /// What was found out when it was made; stays for whoever asks how the allocation was reached.
     status: Option<NetworkStatus>,
+    /// What became of the network that a former agent has made, once that is known.
+    verdict: Option<Verdict>,
+    /// The present one was made by this agent.
+    own: bool,
 }
 
 /// The network of one allocation on this node.
@@ -80,7 +86,7 @@ impl AllocNetwork {
     pub(crate) fn open(ctx: &NodeContext, alloc: AllocId) -> Self {
         let dir = ctx.config.networks_dir().join(alloc.to_string());
         let status = Record::read(&dir).ok().flatten().and_then(|r| r.up.then_some(r.status));
-        let standing = Standing { wanted: dir.exists(), ending: false, status };
+        let standing = Standing { wanted: dir.exists(), status, ..Standing::default() };
         Self { dir, changing: tokio::sync::Mutex::default(), standing: Mutex::new(standing) }
     }
 
@@ -122,7 +128,16 @@ impl AllocNetwork {
         let _changing = self.changing.lock().await;
         let record = match self.found(ctx, holder.as_ref(), &subject.alloc.id, &wanted).await? {
             Some(record) => record,
-            None => self.make(ctx, holder.as_ref(), subject.alloc.id, &wanted).await?,
+            None => {
+                let made = self.make(ctx, holder.as_ref(), subject.alloc.id, &wanted).await?;
+                self.standing().own = true;
+                if made.list.is_some() {
+                    let (network, ctx) = (subject.network.clone(), ctx.clone());
+                    // No start waits for it.
+                    drop(tokio::spawn(async move { ctx.stop.run_until_cancelled(network.learn(&ctx)).await }));
+                }
+                made
+            }
         };
         self.standing().status = Some(record.status.clone());
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
@@ -145,6 +160,10 @@ impl AllocNetwork {
     ) -> Result<Option<Record>, StartFailure> {
         if !self.dir.exists() {
             return Ok(None);
+        }
+        // A network that a former agent has made is looked at before somebody else comes in.
+        if !self.standing().own && Record::read(&self.dir).is_ok_and(|r| r.is_some_and(|r| r.up)) {
+            self.inspect_changing(ctx).await;
         }
         if let Ok(Some(mut record)) = Record::read(&self.dir)
             && record.up

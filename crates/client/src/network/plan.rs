@@ -93,7 +93,7 @@ pub(crate) fn bridge(config: &NetworkConfig, has: impl Fn(&str) -> bool) -> Netw
         plugins.push(plugin(json!({"type": "firewall", "backend": "iptables", "iptablesAdminChainName": ADMIN_CHAIN})));
     }
     plugins.push(plugin(json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true})));
-    NetworkList { cni_version: VERSION.into(), name: config.bridge_name.clone(), plugins }
+    NetworkList { cni_version: VERSION.into(), name: config.bridge_name.clone(), plugins, disable_check: false }
 }
 
 /// How names are resolved in a namespace: as the job says, as its network says, or as the host does, unless the host asks itself: then as that

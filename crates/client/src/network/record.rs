@@ -1,7 +1,7 @@
 //! What must be known to end a network, on disk before anything of it is made.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
@@ -42,6 +42,8 @@ pub(super) struct Record {
     pub(super) result: Option<Value>,
     /// Nothing is missing.
     pub(super) up: bool,
+    /// Plugins that have found it well when it was made, by position; None = nobody was asked.
+    pub(super) checks: Option<BTreeSet<usize>>,
     pub(super) status: NetworkStatus,
 }
 

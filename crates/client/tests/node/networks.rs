@@ -35,17 +35,21 @@ fn config(rig: &Rig) -> Option<ClientConfig> {
     Some(config)
 }
 
-/// A plugin that notes what it is asked and answers with an address, and the network `mine` that it makes.
+/// A plugin that notes what it is asked and answers with an address, and the network `mine` that it makes. It finds the network broken while the file
+/// `broken` is there, which a new one takes away unless `always` is there as well; the file `address` has the address that it gives.
 fn install(rig: &Rig) -> PathBuf {
     let dir = rig.dir.path().join("cni");
     fs::create_dir_all(&dir).expect("directory");
     let calls = dir.join("calls");
-    let result = r#"{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"version":"4","interface":0,"address":"10.77.0.9/24"}]}"#;
+    let result = r#"{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"version":"4","interface":0,"address":"'$(cat address)'/24"}]}"#;
+    fs::write(dir.join("address"), "10.77.0.9").expect("address");
     let script = format!(
-        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncat > {}.stdin\n\
-         echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS\" >> {}\necho '{result}'\n",
-        calls.display(),
-        calls.display()
+        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncd {}\ncat > calls.stdin\n\
+         echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS\" >> calls\n\
+         [ $CNI_COMMAND = ADD ] && [ ! -e always ] && rm -f broken\n\
+         [ $CNI_COMMAND = CHECK ] && [ -e broken ] && {{ echo '{{\"code\": 11, \"msg\": \"no cable\"}}'; exit 1; }}\n\
+         echo '{result}'\n",
+        dir.display()
     );
     // Copied by a process of its own: what a fork of this one holds open for writing cannot be executed.
     let text = dir.join("fake.txt");
@@ -141,16 +145,121 @@ async fn a_network_is_joined_once_and_left_once() {
     let told = fs::read_to_string(format!("{}.stdin", asked.display())).expect("what the plugin was told");
     assert!(told.contains(r#""hostPort":23456"#) && told.contains(r#""containerPort":80"#), "{told}");
     let id = a.id;
-    assert_eq!(calls(&asked), [format!("ADD {id} IgnoreUnknown=1")], "once for both tasks");
+    let line = |command: &str| format!("{command} {id} IgnoreUnknown=1");
+    // Once for both tasks, and once more to learn whether its word counts later.
+    eventually("the first look", || calls(&asked) == [line("ADD"), line("CHECK")]).await;
 
     // The next agent finds it as it is.
     node.stop().await;
     let node = ready(&rig, &config).await;
     rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the second look, for both tasks", || calls(&asked) == [line("ADD"), line("CHECK"), line("CHECK")]).await;
     rig.server.stop_alloc(a.id);
     rig.server.status(a.id, ClientStatus::Complete).await;
     eventually("the network to be left", || !config.networks_dir().join(id.to_string()).exists()).await;
-    assert_eq!(calls(&asked), [format!("ADD {id} IgnoreUnknown=1"), format!("DEL {id} IgnoreUnknown=1")]);
+    assert_eq!(calls(&asked), ["ADD", "CHECK", "CHECK", "DEL"].map(line));
+    end(&rig, node).await;
+}
+
+/// Runs two tasks in the network `mine` until they have started and its plugin was asked for the first time.
+async fn two_in_mine(rig: &Rig, config: &ClientConfig, asked: &Path) -> (Client, Allocation) {
+    let node = ready(rig, config).await;
+    let (a, job) = connected("cni/mine", "echo $$ >> /alloc/data/$NOMAD_TASK_NAME; exec sleep 600", &["one", "two"]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the first look", || asked_for(asked) == ["ADD", "CHECK"]).await;
+    // Who was told what is in the record once it is written; the next agent goes by it.
+    let record = config.networks_dir().join(a.id.to_string()).join("record.json");
+    eventually("what was learnt", || !fs::read_to_string(&record).unwrap_or_default().contains(r#""checks":null"#)).await;
+    (node, a)
+}
+
+/// Stops the tasks, waits until their network is gone, ends the node.
+async fn over(rig: &Rig, config: &ClientConfig, node: Client, a: &Allocation) {
+    rig.server.stop_alloc(a.id);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("the network to be left", || !config.networks_dir().join(a.id.to_string()).exists()).await;
+    end(rig, node).await;
+}
+
+fn asked_for(file: &Path) -> Vec<String> {
+    calls(file).iter().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+}
+
+/// How often each of two tasks was started.
+fn starts(rig: &Rig, a: &Allocation) -> [usize; 2] {
+    ["one", "two"].map(|task| fs::read_to_string(rig.alloc_dir(a.id).join("alloc/data").join(task)).unwrap_or_default().lines().count())
+}
+
+fn said(update: &model::AllocClientUpdate, task: &str, kind: &str, part: &str) -> bool {
+    update.task_states[task].events.iter().any(|e| e.kind == kind && e.display_message.contains(part))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_is_found_broken_is_joined_again() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    let (node, a) = two_in_mine(&rig, &config, &asked).await;
+    node.stop().await;
+    fs::write(asked.with_file_name("broken"), "").expect("broken");
+    let node = ready(&rig, &config).await;
+    let both = |u: &model::AllocClientUpdate| {
+        ["one", "two"].iter().all(|t| said(u, t, "Network", "joined again") && said(u, t, "Network", "no cable"))
+    };
+    rig.server.alloc(a.id, "the event of the broken network", both).await;
+    assert_eq!(asked_for(&asked), ["ADD", "CHECK", "CHECK", "DEL", "ADD"], "once for both");
+    assert_eq!(starts(&rig, &a), [1, 1], "they run on");
+
+    // Another address: what the tasks have been told of it is wrong.
+    node.stop().await;
+    fs::write(asked.with_file_name("broken"), "").expect("broken");
+    fs::write(asked.with_file_name("address"), "10.77.0.10").expect("address");
+    let node = ready(&rig, &config).await;
+    let moved = |u: &model::AllocClientUpdate| {
+        u.network_status.as_ref().is_some_and(|s| s.address == "10.77.0.10")
+            && ["one", "two"].iter().all(|t| said(u, t, "Restart Signaled", "another address"))
+    };
+    rig.server.alloc(a.id, "the restart with another address", moved).await;
+    eventually("the second starts", || starts(&rig, &a) == [2, 2]).await;
+    over(&rig, &config, node, &a).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_whose_namespace_is_gone_is_made_anew() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    let (node, a) = two_in_mine(&rig, &config, &asked).await;
+    node.stop().await;
+    let namespace = config.networks_dir().join(a.id.to_string()).join("ns");
+    rustix::mount::unmount(&namespace, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    let node = ready(&rig, &config).await;
+    let lost = |u: &model::AllocClientUpdate| ["one", "two"].iter().all(|t| said(u, t, "Restart Signaled", "namespace is gone"));
+    rig.server.alloc(a.id, "the restart in a new network", lost).await;
+    eventually("the second starts", || starts(&rig, &a) == [2, 2]).await;
+    eventually("the first look at the new one", || asked_for(&asked) == ["ADD", "CHECK", "DEL", "ADD", "CHECK"]).await;
+    over(&rig, &config, node, &a).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_refuses_what_it_has_just_made_is_not_believed() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    for file in ["broken", "always"] {
+        fs::write(asked.with_file_name(file), "").expect("file");
+    }
+    let (node, a) = two_in_mine(&rig, &config, &asked).await;
+    node.stop().await;
+    let node = ready(&rig, &config).await;
+    rig.server.status(a.id, ClientStatus::Running).await;
+    eventually("the task to be known again", || node.handle().running(a.id, "one") && node.handle().running(a.id, "two")).await;
+    rig.server.stop_alloc(a.id);
+    let ended = rig.server.status(a.id, ClientStatus::Complete).await;
+    eventually("the network to be left", || !config.networks_dir().join(a.id.to_string()).exists()).await;
+    assert_eq!(asked_for(&asked), ["ADD", "CHECK", "DEL"]);
+    assert_eq!((starts(&rig, &a), said(&ended, "one", "Network", "")), ([1, 1], false));
     end(&rig, node).await;
 }
 
