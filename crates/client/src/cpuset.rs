@@ -21,6 +21,7 @@ use executor_client::CgroupHost;
 
 use crate::{
     context::NodeContext,
+    fingerprint::parse_ranges,
     leftovers::{self, Owner},
     node,
 };
@@ -58,6 +59,8 @@ impl Default for Bound {
 struct Tenant {
     owner: Owner,
     cores: Vec<u16>,
+    /// Cores that its driver's options name, as containers' may (`cpuset_cpus`).
+    wish: BTreeSet<u16>,
     runs: Vec<String>,
 }
 
@@ -66,6 +69,12 @@ fn divide(all: &[u16], tenants: &[Tenant]) -> (BTreeSet<u16>, BTreeSet<u16>) {
     let reserved: BTreeSet<u16> = tenants.iter().flat_map(|t| t.cores.iter().copied()).collect();
     let shared = all.iter().copied().filter(|core| !reserved.contains(core)).collect();
     (reserved, shared)
+}
+
+/// Where a container runs that has no cores of its own: where its options want it, as far as that is anybody's.
+fn narrowed(wish: &BTreeSet<u16>, open: &BTreeSet<u16>) -> BTreeSet<u16> {
+    let both: BTreeSet<u16> = wish.intersection(open).copied().collect();
+    if both.is_empty() { open.clone() } else { both }
 }
 
 fn list(cores: impl IntoIterator<Item = u16>) -> String {
@@ -78,7 +87,14 @@ fn tenants(ctx: &NodeContext) -> Vec<Tenant> {
         let view = handle.view.borrow();
         for (task, holds) in view.claims.iter().filter(|(_, holds)| holds.alive) {
             let cores = view.alloc.resources.tasks.get(&**task).map(|t| t.cpu.reserved_cores.clone()).unwrap_or_default();
-            all.push(Tenant { owner: Owner { alloc, task: task.to_string() }, cores, runs: holds.runs.clone() });
+            let spec = view.job.group(&view.alloc.task_group).and_then(|group| group.task(task));
+            let wish = spec.and_then(|spec| spec.config.get("cpuset_cpus")?.as_str()).map(parse_ranges).unwrap_or_default();
+            all.push(Tenant {
+                owner: Owner { alloc, task: task.to_string() },
+                cores,
+                wish: wish.into_iter().collect(),
+                runs: holds.runs.clone(),
+            });
         }
     }
     all
@@ -119,10 +135,11 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
         problems.push("all cores of the node are given, so tasks without cores of their own share them".to_owned());
     }
     // A cgroup without a core would take nobody in.
-    let cpus = if shared.is_empty() { list(all.iter().copied()) } else { list(shared) };
+    let open: BTreeSet<u16> = if shared.is_empty() { all.iter().copied().collect() } else { shared };
+    let cpus = list(open.iter().copied());
     let sharing: Vec<Tenant> = tenants.into_iter().filter(|t| t.cores.is_empty() && !t.runs.is_empty()).collect();
     let foreign = ctx.config.plugin_dir.is_some();
-    let (to_bind, on) = (sharing, cpus.clone());
+    let (to_bind, on) = (sharing, cpus);
     let done = tokio::task::spawn_blocking(move || {
         let mut elsewhere = Vec::new();
         let mut problems = Vec::new();
@@ -138,7 +155,7 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
                 }
             }
             if !found {
-                elsewhere.push(tenant.owner);
+                elsewhere.push(tenant);
             }
         }
         (elsewhere, problems, host().sweep_cores())
@@ -146,7 +163,7 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
     let Ok((elsewhere, refused, left)) = done.await else { return problems };
     let mut refused = refused;
     if !elsewhere.is_empty() {
-        refused.extend(bind_containers(ctx, &elsewhere, &cpus).await);
+        refused.extend(bind_containers(ctx, &elsewhere, &open).await);
     }
     if !refused.is_empty() {
         ctx.unbound.notify_one();
@@ -171,17 +188,21 @@ pub(crate) async fn sweep(ctx: &NodeContext) {
 }
 
 /// Containers of an engine on this machine: by the processes of the task that are seen here.
-async fn bind_containers(ctx: &NodeContext, tasks: &[Owner], cpus: &str) -> Vec<String> {
+async fn bind_containers(ctx: &NodeContext, tasks: &[Tenant], open: &BTreeSet<u16>) -> Vec<String> {
     let table = leftovers::table(Instant::now()).await;
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut dirs: BTreeMap<PathBuf, Owner> = BTreeMap::new();
+    let mut dirs: BTreeMap<PathBuf, &Tenant> = BTreeMap::new();
     for seen in table.iter() {
-        let Some(owner) = seen.owner(&ctx.places, true).filter(|owner| tasks.contains(owner)) else { continue };
+        let Some(owner) = seen.owner(&ctx.places, true) else { continue };
+        let Some(tenant) = tasks.iter().find(|tenant| tenant.owner == owner) else { continue };
         let text = fs::read_to_string(format!("/proc/{}/cgroup", seen.pid)).unwrap_or_default();
-        dirs.extend(container_of(&text, &mountinfo).map(|dir| (dir, owner)));
+        dirs.extend(container_of(&text, &mountinfo).map(|dir| (dir, tenant)));
     }
-    let bind = |(dir, owner): (PathBuf, Owner)| match fs::write(dir.join("cpuset.cpus"), cpus) {
-        Err(e) if dir.exists() => Some(format!("task {:?} of allocation {}: write {}: {e}", owner.task, owner.alloc, dir.display())),
+    let bind = |(dir, tenant): (PathBuf, &Tenant)| match fs::write(dir.join("cpuset.cpus"), list(narrowed(&tenant.wish, open))) {
+        Err(e) if dir.exists() => {
+            let Owner { alloc, task } = &tenant.owner;
+            Some(format!("task {task:?} of allocation {alloc}: write {}: {e}", dir.display()))
+        }
         _ => None,
     };
     dirs.into_iter().filter_map(bind).collect()
@@ -221,6 +242,7 @@ mod tests {
         let tenant = |cores: &[u16]| Tenant {
             owner: Owner { alloc: model::AllocId(uuid::Uuid::from_u128(1)), task: "t".into() },
             cores: cores.to_vec(),
+            wish: BTreeSet::new(),
             runs: Vec::new(),
         };
         for (given, reserved, shared) in [
@@ -231,6 +253,16 @@ mod tests {
         ] {
             let (r, s) = divide(&[0, 1, 2, 5], &given);
             assert_eq!((list(r).as_str(), list(s).as_str()), (reserved, shared), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn wishes_are_kept_as_far_as_they_can_be() {
+        for (wish, open, expected) in
+            [("", "0-3", "0,1,2,3"), ("1-2", "0-3", "1,2"), ("1-2", "0,2", "2"), ("1", "0,2", "0,2"), ("9", "0", "0")]
+        {
+            let set = |text: &str| parse_ranges(text).into_iter().collect::<BTreeSet<u16>>();
+            assert_eq!(list(narrowed(&set(wish), &set(open))), expected, "{wish} of {open}");
         }
     }
 

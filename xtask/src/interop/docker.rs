@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Verdict,
     cluster::{Agent, program},
-    docker_images,
+    docker_cores, docker_images,
     dockerd::{Daemon, IMAGE, install},
 };
 use crate::local::{kill, processes_like, until};
@@ -62,6 +62,7 @@ fn story(agent: &mut Agent, daemon: &mut Daemon, login: &Path) -> Result<()> {
     docker_images::archive(agent, daemon)?;
     docker_images::options(agent, daemon)?;
     out_of_memory(agent)?;
+    docker_cores::check(agent, daemon)?;
     let (alloc, container) = service(agent, daemon)?;
     killed_in_turn(agent, daemon, &alloc, &container)?;
     cut_off_starts(agent, daemon)?;

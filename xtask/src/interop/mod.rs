@@ -7,6 +7,7 @@ mod cni;
 mod disk_full;
 mod docker;
 mod docker_conformance;
+mod docker_cores;
 mod docker_images;
 pub(crate) mod docker_remote;
 pub(crate) mod dockerd;
@@ -64,7 +65,11 @@ const CHECKS: &[Check] = &[
         "network mode bridge with real CNI plugins: ports of the host lead inside, the agent is killed in the middle, nothing is left",
         cni::check,
     ),
-    ("docker", "a real engine runs a job: logs, exec, stats, out of memory; plugin, agent and engine are killed in turn", docker::check),
+    (
+        "docker",
+        "a real engine runs a job: logs, exec, stats, out of memory, reserved cores; plugin, agent and engine are killed in turn",
+        docker::check,
+    ),
     (
         "docker-remote",
         "two nodes manage a container of an engine behind TLS: drained, killed, the engine killed, it is the same container",

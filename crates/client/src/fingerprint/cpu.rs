@@ -54,7 +54,7 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 /// `0-3,8` → 0 1 2 3 8.
-pub(super) fn parse_ranges(text: &str) -> Vec<u16> {
+pub(crate) fn parse_ranges(text: &str) -> Vec<u16> {
     text.trim()
         .split(',')
         .filter_map(|part| {

@@ -13,6 +13,7 @@ mod storage;
 use std::sync::Arc;
 
 pub(crate) use class::computed_class;
+pub(crate) use cpu::parse_ranges;
 pub use cpu::{Core, Cpu};
 use model::{
     Map,
