@@ -323,6 +323,7 @@ impl Driver for PlainRemote {
             // The host may repeat a start whose answer it has lost.
             first: false,
         };
+        self.observer.create_turn().await.map_err(error)?;
         let ensured = self.remote.ensure(ensure).await.map_err(error)?;
         let state = StateV1 { key: key.clone(), schema: ensured.handle.schema, data: ensured.handle.data.clone() };
         let started = state.started()?;

@@ -344,7 +344,8 @@ pub trait RemoteDriver: Send + Sync + 'static {
         100
     }
 
-    /// Calls of [`RemoteDriver::observe`] and [`RemoteDriver::list`] that the SDK makes in a second from this plugin. The provider's budget is shared by as
+    /// Calls of [`RemoteDriver::observe`], [`RemoteDriver::list`] and [`RemoteDriver::ensure`] that the SDK makes in a second from this plugin, unless the
+    /// driver pushes changes itself. Stops and acknowledgements are counted and do not wait. The provider's budget is shared by as
     /// many plugins as there are nodes: one that is exceeded ([`RemoteError::CouldNotAsk`]) makes the SDK ask more rarely until it is not.
     fn observe_rate(&self) -> f64 {
         (1.0 / self.watch_interval().as_secs_f64()).max(5.0)
@@ -371,7 +372,8 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// [`Description::seal`] keeps the key sealed.
     async fn acknowledge(&self, handle: &RemoteHandle, epoch: u64) -> Result<(), RemoteError>;
 
-    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed.
+    /// Sends bytes of a log until its end, or for ever with `follow`. Returns when the sink is closed. Of an instance that has ended, a query without `follow`
+    /// sends everything there will ever be: what may still be on its way is waited for. The node fetches it so before it acknowledges the end.
     async fn logs(&self, _handle: &RemoteHandle, _query: LogsQuery, _sink: mpsc::Sender<LogChunk>) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot read logs"))
     }

@@ -163,6 +163,8 @@ impl Wire for RemoteService {
             bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
             first: request.first,
         };
+        // Outside of what runs to its end: a host that no longer waits takes its create back.
+        self.observer.create_turn().await?;
         let driver = self.driver.clone();
         let ensured = finished(async move { driver.ensure(ensure).await }).await?;
         Ok(Response::new(EnsureResponse {
@@ -209,6 +211,7 @@ impl Wire for RemoteService {
         let handle = own_handle(request.handle)?;
         let stop = StopTask { signal: request.signal, timeout: build::std_duration(request.timeout.as_ref()) };
         let driver = self.driver.clone();
+        self.observer.spent();
         let seen = finished(async move { driver.stop(&handle, request.epoch, stop).await }).await?;
         Ok(Response::new(StopResponse { observed: Some(wire_observation(seen)) }))
     }
@@ -220,6 +223,7 @@ impl Wire for RemoteService {
         }
         let gone = remote::Observation { key: request.key.clone(), state: remote::InstanceState::Gone, ..Default::default() };
         let driver = self.driver.clone();
+        self.observer.spent();
         let seal = async move { driver.seal(&request.key, request.epoch, &request.owner).await };
         let (handle, seen) = match finished(seal).await? {
             Some((handle, seen)) => (Some(wire_handle(handle)?), seen),
@@ -232,6 +236,7 @@ impl Wire for RemoteService {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
         let driver = self.driver.clone();
+        self.observer.spent();
         finished(async move { driver.acknowledge(&handle, request.epoch).await }).await?;
         Ok(Response::new(AcknowledgeResponse {}))
     }
@@ -256,6 +261,7 @@ impl Wire for RemoteService {
         let request = request.into_inner();
         let handle = own_handle(request.handle)?;
         let driver = self.driver.clone();
+        self.observer.spent();
         finished(async move { driver.signal(&handle, request.epoch, &request.signal).await }).await?;
         Ok(Response::new(SignalResponse {}))
     }

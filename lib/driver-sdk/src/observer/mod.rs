@@ -1,7 +1,9 @@
 //! Observations for all who ask: one poller per plugin, hence per provider, however many streams and calls there are.
 //!
 //! Everybody's instances share calls of as many as the driver takes at once, and the calls stay within its rate ([`schedule`]): the more instances there
-//! are, the longer a round takes; what has just come, or is asked for by name, goes first. Drivers that push changes themselves are not polled.
+//! are, the longer a round takes; what has just come, or is asked for by name, goes first. Creates take turns with the looks within the same rate. Stops, and
+//! what else an order or a person waits for, wait for nothing and are counted, so that the others make room. Drivers that push changes themselves are not
+//! polled, and pace what they send as they see fit.
 
 mod schedule;
 
@@ -50,6 +52,9 @@ enum Command {
         watch: u64,
     },
     Turn(oneshot::Sender<()>),
+    Create(oneshot::Sender<()>),
+    /// A call that does not wait is made.
+    Spent,
     /// A call that had its turn has ended; false: the provider could not be asked.
     Ended(bool),
 }
@@ -167,6 +172,24 @@ impl Observer {
         let _ = self.commands().send(Command::Ended(!matches!(answer, Err(RemoteError::CouldNotAsk(_)))));
         answer
     }
+
+    /// Returns when a create may be sent. One that is given up while it waits has not been sent and takes nobody's turn.
+    pub(crate) async fn create_turn(&self) -> Result<(), RemoteError> {
+        if self.driver.describe().watch {
+            return Ok(());
+        }
+        let (reply, turn) = oneshot::channel();
+        self.commands().send(Command::Create(reply)).map_err(|_| ends())?;
+        turn.await.map_err(|_| ends())
+    }
+
+    /// Counts a call that does not wait.
+    pub(crate) fn spent(&self) {
+        if !self.driver.describe().watch {
+            // Without the poller there is nobody to make room.
+            let _ = self.commands().send(Command::Spent);
+        }
+    }
 }
 
 fn counted(seen: Vec<Observation>, asked: usize) -> Answer {
@@ -208,6 +231,7 @@ struct Poller {
     asks: HashMap<u64, Ask>,
     watches: HashMap<u64, Vec<u64>>,
     turns: VecDeque<oneshot::Sender<()>>,
+    creates: VecDeque<oneshot::Sender<()>>,
     calls: FuturesUnordered<Call>,
     /// Instances that nobody wants any more, with the time.
     leaving: VecDeque<(Duration, u64)>,
@@ -227,6 +251,7 @@ impl Poller {
             asks: HashMap::new(),
             watches: HashMap::new(),
             turns: VecDeque::new(),
+            creates: VecDeque::new(),
             calls: FuturesUnordered::new(),
             leaving: VecDeque::new(),
             failing: None,
@@ -279,6 +304,11 @@ impl Poller {
                 Next::Turn => {
                     // One that waits no more has not made its call.
                     while self.turns.pop_front().is_some_and(|turn| turn.send(()).is_err()) {}
+                }
+                Next::Create => {
+                    while self.creates.pop_front().is_some_and(|turn| turn.send(()).is_err()) {
+                        self.schedule.create_given_up();
+                    }
                 }
                 Next::At(at) => return Some(at),
                 Next::Rest => return None,
@@ -466,6 +496,14 @@ impl Poller {
             Command::Turn(turn) => {
                 self.turns.push_back(turn);
                 self.schedule.turn();
+            }
+            Command::Create(turn) => {
+                self.creates.push_back(turn);
+                self.schedule.create();
+            }
+            Command::Spent => {
+                let limits = self.limits();
+                self.schedule.spent(&limits, now);
             }
             Command::Ended(answered) => {
                 let limits = self.limits();

@@ -16,6 +16,8 @@ pub(super) struct Limits {
 
 /// So many seconds' worth of calls may be made at once after a rest.
 const BURST_SECONDS: f64 = 0.5;
+/// Calls that do not wait use up what is saved, and then hold up the others for at most so long.
+const DEBT: Duration = Duration::from_secs(1);
 /// A provider that does not answer, or has too many callers, is asked at most so many times more rarely.
 const SLOWEST: f64 = 16.0;
 /// What an answer brings back of that.
@@ -49,6 +51,8 @@ pub(super) enum Next {
     Look(Vec<u64>),
     /// Another call that counts may be made.
     Turn,
+    /// A create may be made.
+    Create,
     /// Nothing before this time.
     At(Duration),
     /// Nothing until something is added.
@@ -72,6 +76,9 @@ pub(super) struct Schedule {
     soon: BTreeSet<(Duration, u64)>,
     due: BTreeSet<(Duration, u64)>,
     turns: usize,
+    creates: usize,
+    /// The last call was a create: what else is wanted goes before the next one.
+    created: bool,
     /// When the calls made so far have been paid for.
     paid: Duration,
     /// Times the pause between calls.
@@ -80,7 +87,16 @@ pub(super) struct Schedule {
 
 impl Default for Schedule {
     fn default() -> Self {
-        Self { places: HashMap::new(), soon: BTreeSet::new(), due: BTreeSet::new(), turns: 0, paid: Duration::ZERO, slow: 1.0 }
+        Self {
+            places: HashMap::new(),
+            soon: BTreeSet::new(),
+            due: BTreeSet::new(),
+            turns: 0,
+            creates: 0,
+            created: false,
+            paid: Duration::ZERO,
+            slow: 1.0,
+        }
     }
 }
 
@@ -126,6 +142,27 @@ impl Schedule {
         self.turns += 1;
     }
 
+    /// A create that waits for its turn.
+    pub(super) fn create(&mut self) {
+        self.creates += 1;
+    }
+
+    /// A create waits no more.
+    pub(super) fn create_given_up(&mut self) {
+        self.creates = self.creates.saturating_sub(1);
+    }
+
+    /// A call that does not wait, a stop, is made now. It counts: what can wait makes room for it. However many there are, that does not hold up
+    /// everything else for longer than a moment; a provider that has too many of them says so itself.
+    pub(super) fn spent(&mut self, limits: &Limits, now: Duration) {
+        self.paid =
+            self.paid.max(now).saturating_add(self.pause(limits)).min(self.paid.max(now + Duration::from_secs_f64(BURST_SECONDS) + DEBT));
+    }
+
+    fn pause(&self, limits: &Limits) -> Duration {
+        Duration::try_from_secs_f64(self.slow / limits.rate.max(f64::MIN_POSITIVE)).unwrap_or(Duration::MAX)
+    }
+
     /// A call has ended. Instances that were removed meanwhile stay so.
     pub(super) fn ended(&mut self, answered: bool, told: impl IntoIterator<Item = (u64, Told)>, limits: &Limits, now: Duration) {
         self.slow = if answered { (self.slow * RECOVERY).max(1.0) } else { (self.slow * 2.0).min(SLOWEST) };
@@ -153,9 +190,10 @@ impl Schedule {
     /// What is to be done now; a call that is returned counts as made.
     pub(super) fn next(&mut self, limits: &Limits, now: Duration) -> Next {
         let first_due = self.due.first().map(|(at, _)| *at);
-        let wanted = if !self.soon.is_empty() || self.turns > 0 { Some(Duration::ZERO) } else { first_due };
+        let looks = !self.soon.is_empty() || self.turns > 0;
+        let wanted = if looks || self.creates > 0 { Some(Duration::ZERO) } else { first_due };
         let Some(wanted) = wanted else { return Next::Rest };
-        let pause = Duration::try_from_secs_f64(self.slow / limits.rate.max(f64::MIN_POSITIVE)).unwrap_or(Duration::MAX);
+        let pause = self.pause(limits);
         // While the provider is slow there is nothing saved up for it.
         let saved = if self.slow > 1.0 { Duration::ZERO } else { Duration::from_secs_f64(BURST_SECONDS) };
         let possible = self.paid.saturating_sub(saved);
@@ -164,6 +202,13 @@ impl Schedule {
             return Next::At(at);
         }
         self.paid = self.paid.max(now).saturating_add(pause);
+        // In turn with the looks, so that neither waits for the end of the other's queue.
+        let look_waits = looks || first_due.is_some_and(|at| at <= now);
+        self.created = self.creates > 0 && !(self.created && look_waits);
+        if self.created {
+            self.creates -= 1;
+            return Next::Create;
+        }
         if self.soon.is_empty() && self.turns > 0 {
             self.turns -= 1;
             return Next::Turn;
@@ -224,7 +269,7 @@ mod tests {
                     schedule.ended(answered, ids.iter().map(|id| (*id, told)), limits, now);
                     calls.push((now, ids));
                 }
-                Next::Turn => calls.push((now, Vec::new())),
+                Next::Turn | Next::Create => calls.push((now, Vec::new())),
                 Next::At(at) if at < end => now = at,
                 Next::At(_) | Next::Rest => return calls,
             }
@@ -340,8 +385,12 @@ mod tests {
             while now < secs(10.0) {
                 while let Some((id, _)) = wanted.pop_if(|(_, at)| secs(*at) <= now) {
                     schedule.soon(id, now);
+                    if id % 3 == 0 {
+                        schedule.create();
+                    }
                 }
                 match schedule.next(&limits, now) {
+                    Next::Create => times.push(now),
                     Next::Look(ids) => {
                         prop_assert!(!ids.is_empty() && ids.len() <= batch);
                         times.push(now);

@@ -6,14 +6,19 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::remote::{Description, Ensure, Ensured};
+use crate::remote_service::RemoteService;
 use crate::schema::{self, Spec};
 use crate::types::{PluginInfo, StopTask};
+use driver_proto::remote::remote_driver_server::RemoteDriver as Wire;
+use driver_proto::remote::{EnsureRequest, Handle, StopRequest};
+use tonic::Request;
 
 /// Everything runs until it is said to have ended.
 #[derive(Default)]
 struct Counting {
     calls: Mutex<Vec<(Instant2, Vec<u8>)>>,
     ended: Mutex<Vec<u8>>,
+    created: Mutex<Vec<Instant2>>,
     asked: AtomicUsize,
     fails: AtomicBool,
     panics: AtomicBool,
@@ -37,8 +42,10 @@ impl RemoteDriver for Counting {
     fn describe(&self) -> Description {
         Description::default()
     }
-    async fn ensure(&self, _: Ensure) -> Result<Ensured, RemoteError> {
-        Err(RemoteError::wrong_request("not here"))
+    async fn ensure(&self, ensure: Ensure) -> Result<Ensured, RemoteError> {
+        self.created.lock().expect("lock").push(Instant2::now());
+        let observed = Observation { key: ensure.key, state: InstanceState::Running, ..Observation::default() };
+        Ok(Ensured { handle: handle(1), observed, created: true })
     }
     async fn observe(&self, handles: &[RemoteHandle]) -> Result<Vec<Observation>, RemoteError> {
         self.asked.fetch_add(1, Relaxed);
@@ -61,7 +68,7 @@ impl RemoteDriver for Counting {
             .collect())
     }
     async fn stop(&self, _: &RemoteHandle, _: u64, _: StopTask) -> Result<Observation, RemoteError> {
-        Err(RemoteError::wrong_request("not here"))
+        Ok(Observation { state: InstanceState::Gone, ..Observation::default() })
     }
     async fn acknowledge(&self, _: &RemoteHandle, _: u64) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("not here"))
@@ -192,4 +199,87 @@ async fn what_was_seen_is_unknown_when_nothing_is_answered_for_long_and_seen_aga
     tokio::time::sleep(Duration::from_secs(60)).await;
     driver.fails.store(false, Relaxed);
     next(InstanceState::Running).await;
+}
+
+async fn create(service: &RemoteService, n: usize) {
+    let task = Some(driver_proto::driver::TaskConfig::default());
+    let request = EnsureRequest { key: format!("key-{n}"), task, ..EnsureRequest::default() };
+    assert!(Wire::ensure(service, Request::new(request)).await.is_ok_and(|made| made.into_inner().created));
+}
+
+/// Most calls that began within a second of one another.
+fn within_a_second(mut calls: Vec<Instant2>) -> usize {
+    calls.sort();
+    (0..calls.len()).map(|i| calls[i..].iter().take_while(|at| **at - calls[i] < Duration::from_secs(1)).count()).max().unwrap_or(0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn creates_and_looks_share_the_rate_and_neither_starves_the_other() {
+    let (driver, observer) = observer();
+    let service = RemoteService::new(driver.clone(), observer.clone());
+    // 3000 instances, a look at which takes 30 calls, at 5 a second: there is always one that is due.
+    let (_task, mut seen) = watch(&observer, (0..3000).map(handle).collect());
+    let _reader = tokio::spawn(async move { while seen.recv().await.is_some() {} });
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let (begun, looks) = (Instant2::now(), driver.asked.load(Relaxed));
+    futures::future::join_all((0..100).map(|n| create(&service, n))).await;
+    let (took, looks) = (begun.elapsed(), driver.asked.load(Relaxed) - looks);
+    // Half of the rate each.
+    assert!(took >= Duration::from_secs(35) && took <= Duration::from_secs(45), "100 creates took {took:?}");
+    assert!((90..=110).contains(&looks), "{looks} looks meanwhile");
+    let mut all = driver.created.lock().expect("lock").clone();
+    all.extend(driver.calls.lock().expect("lock").iter().map(|(at, _)| *at).filter(|at| *at >= begun));
+    let most = within_a_second(all);
+    assert!(most <= 9, "{most} calls within a second: 5, and what was saved up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stops_wait_for_no_create_and_no_look() {
+    let (driver, observer) = observer();
+    let service = Arc::new(RemoteService::new(driver.clone(), observer.clone()));
+    let (_task, mut seen) = watch(&observer, (0..3000).map(handle).collect());
+    let _reader = tokio::spawn(async move { while seen.recv().await.is_some() {} });
+    let creates: Vec<_> = (0..500)
+        .map(|n| {
+            let service = service.clone();
+            tokio::spawn(async move { create(&service, n).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let made = || driver.created.lock().expect("lock").len();
+    assert!((20..60).contains(&made()), "{} of 500 creates in ten seconds", made());
+    let begun = Instant2::now();
+    for _ in 0..50 {
+        let handle = Some(Handle { schema: 1, data: vec![0, 1] });
+        let stopped = Wire::stop(&*service, Request::new(StopRequest { handle, epoch: 1, ..StopRequest::default() })).await;
+        assert!(stopped.is_ok());
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "no stop has waited");
+    let (before, looks) = (made(), driver.asked.load(Relaxed));
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!((made(), driver.asked.load(Relaxed)), (before, looks), "what can wait makes room for them");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(made() >= before + 8 && driver.asked.load(Relaxed) >= looks + 8, "and is not held up by them for long");
+    creates.into_iter().for_each(|c| c.abort());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_is_given_up_while_it_waits_is_not_sent_and_takes_nobody_s_turn() {
+    let (driver, observer) = observer();
+    let service = Arc::new(RemoteService::new(driver.clone(), observer.clone()));
+    let waiting: Vec<_> = (0..200)
+        .map(|n| {
+            let service = service.clone();
+            tokio::spawn(async move { create(&service, n).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    waiting.into_iter().for_each(|w| w.abort());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = driver.created.lock().expect("lock").len();
+    assert!(before < 20, "{before}");
+    let begun = Instant2::now();
+    create(&service, 999).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?} behind those that wait no more", begun.elapsed());
+    assert_eq!(driver.created.lock().expect("lock").len(), before + 1);
 }
