@@ -6,8 +6,9 @@
 //! look at, when to wake) is filled again from the snapshot.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,8 +18,8 @@ use lifecycle::remote::{
     transition, wake_at,
 };
 use model::{
-    Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport, RemoteReport,
-    RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
+    Allocation, ClientStatus, Deployment, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport,
+    RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
     remote::{Guarantee, Manager, RemotePolicy, slot_of},
     task::Task,
 };
@@ -180,8 +181,8 @@ impl Supervision {
                         some |= dirty.jobs.insert(key);
                     }
                 }
-                // Whether a canary is still tried.
-                Object::Deployment(d) => {
+                // Whether a canary is still tried. Progress alone, which each healthy allocation makes, says nothing about slots.
+                Object::Deployment(d) if tries_otherwise(commit.before.deployment(d.id), d) => {
                     let key = d.job_key();
                     if commit.state.remote_tasks_by_job(&key).next().is_some() {
                         some |= dirty.jobs.insert(key);
@@ -204,6 +205,13 @@ impl Supervision {
     }
 }
 
+/// Is it another question now which slots the deployment's job wants? Its canaries may have become more, may have been promoted or given up.
+fn tries_otherwise(before: Option<&Arc<Deployment>>, now: &Deployment) -> bool {
+    let tries = |d: &Deployment| d.groups.values().any(|g| g.desired_canaries > 0 || !g.placed_canaries.is_empty());
+    let Some(before) = before else { return true };
+    before.status.active() != now.status.active() || before.job_version != now.job_version || tries(before) || tries(now)
+}
+
 impl Dirty {
     /// The slots behind the signals.
     fn resolve(self, state: &State) -> BTreeSet<SlotKey> {
@@ -216,14 +224,18 @@ impl Dirty {
         for key in &self.jobs {
             slots.extend(state.remote_tasks_by_job(key).map(|record| record.slot.clone()));
         }
+        let mut manages = false;
         for id in &self.nodes {
             slots.extend(state.remote_tasks_by_node(*id).map(|record| record.slot.clone()));
             let Some(node) = state.node(*id) else { continue };
             if node.drivers.values().any(|driver| driver.remote.is_some()) {
+                manages = true;
                 slots.extend(state.allocs_by_node(*id).filter(|alloc| !alloc.terminal()).flat_map(|alloc| slots_of(state, alloc)));
-                // It may be the one that tombstones have waited for.
-                slots.extend(state.remote_tasks().filter(|record| needs_executor(record)).map(|record| record.slot.clone()));
             }
+        }
+        if manages {
+            // One of them may be what tombstones have waited for.
+            slots.extend(state.remote_tasks().filter(|record| needs_executor(record)).map(|record| record.slot.clone()));
         }
         slots
     }
@@ -231,9 +243,9 @@ impl Dirty {
 
 /// The loop: wakes on signals and at the times of restarts.
 pub(crate) async fn supervision_loop(shared: Arc<Shared>) {
-    let mut timers: BTreeMap<SlotKey, TimestampNs> = BTreeMap::new();
+    let mut timers = Timers::default();
     loop {
-        let next = timers.values().min().map(|at| Duration::from_nanos(u64::try_from(at - now_ns()).unwrap_or(0)));
+        let next = timers.next().map(|at| Duration::from_nanos(u64::try_from(at - now_ns()).unwrap_or(0)));
         let timer = async {
             match next {
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -248,10 +260,11 @@ pub(crate) async fn supervision_loop(shared: Arc<Shared>) {
         let state = shared.queue().newest();
         let now = now_ns();
         let mut slots = std::mem::take(&mut *shared.remote.lock()).resolve(&state);
-        slots.extend(timers.iter().filter(|(_, at)| **at <= now).map(|(slot, _)| slot.clone()));
+        slots.extend(timers.due(now));
         if slots.is_empty() {
             continue;
         }
+        shared.counters.slot_looks.fetch_add(slots.len() as u64, Ordering::Relaxed);
         let looked_at = slots.clone();
         // Decided on the newest state at that moment, which may be newer than the one that the slots came from: then it wakes us again.
         let sweeps = shared.clone();
@@ -267,11 +280,41 @@ pub(crate) async fn supervision_loop(shared: Arc<Shared>) {
         }
         let state = shared.queue().newest();
         for slot in looked_at {
-            match state.remote_task(&slot).and_then(|record| wake_at(record)) {
-                Some(at) => timers.insert(slot, at),
-                None => timers.remove(&slot),
-            };
+            timers.set(state.remote_task(&slot).and_then(|record| wake_at(record)), slot);
         }
+    }
+}
+
+/// When slots are to be looked at again.
+#[derive(Debug, Default)]
+struct Timers {
+    by_slot: HashMap<SlotKey, TimestampNs>,
+    by_time: BTreeSet<(TimestampNs, SlotKey)>,
+}
+
+impl Timers {
+    fn set(&mut self, at: Option<TimestampNs>, slot: SlotKey) {
+        let before = match at {
+            Some(at) => self.by_slot.insert(slot.clone(), at),
+            None => self.by_slot.remove(&slot),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.by_time.remove(&(before, slot.clone()));
+        }
+        if let Some(at) = at {
+            self.by_time.insert((at, slot));
+        }
+    }
+
+    fn next(&self) -> Option<TimestampNs> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    fn due(&self, now: TimestampNs) -> impl Iterator<Item = SlotKey> {
+        self.by_time.iter().take_while(move |(at, _)| *at <= now).map(|(_, slot)| slot.clone())
     }
 }
 
@@ -371,46 +414,46 @@ impl<'a> Feeder<'a> {
 /// What the snapshot asks of these slots.
 pub(crate) fn reconcile(state: &State, slots: BTreeSet<SlotKey>, stamp: Stamp, sweeps: &Sweeps) -> Batch {
     let mut feeder = Feeder::new(state, stamp);
+    let mut executors = Executors { state, queues: HashMap::new() };
     let mut jobs: BTreeMap<JobKey, Vec<SlotKey>> = BTreeMap::new();
     for slot in slots {
         jobs.entry(slot.job()).or_default().push(slot);
     }
     for (key, slots) in jobs {
-        reconcile_job(&mut feeder, &key, &slots, sweeps);
+        reconcile_job(&mut feeder, &key, &slots, sweeps, &mut executors);
     }
     feeder.into_batch()
 }
 
-fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey], sweeps: &Sweeps) {
+/// The newest allocation in the slot's place that has not ended.
+fn newest_live<'a>(state: &'a State, slot: &'a SlotKey) -> Option<&'a Arc<Allocation>> {
+    let age = |alloc: &Arc<Allocation>| (alloc.create_index, alloc.create_time);
+    state.live_allocs_at(slot).reduce(|newest, alloc| if age(alloc) > age(newest) { alloc } else { newest })
+}
+
+fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], sweeps: &Sweeps, executors: &mut Executors<'a>) {
     let (state, now) = (feeder.state, feeder.stamp.now);
     let job = state.job(key);
-    // The newest live allocation of each place; one pass over the job for all of its slots.
-    let mut live: HashMap<(Arc<str>, u32), &Arc<Allocation>> = HashMap::new();
-    for alloc in state.allocs_by_job(key).filter(|alloc| !alloc.terminal()) {
-        let newest = live.entry((alloc.task_group.clone(), alloc.index())).or_insert(alloc);
-        if (alloc.create_index, alloc.create_time) > (newest.create_index, newest.create_time) {
-            *newest = alloc;
-        }
-    }
-    let no_room: BTreeSet<&Arc<str>> = state
-        .evals_by_job(key)
-        .filter(|eval| eval.status == EvalStatus::Blocked)
-        .flat_map(|eval| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(group, _)| group))
-        .collect();
-    let coverage = job.filter(|job| !job.stopped()).map(|job| scheduler::Coverage::of(state, job));
-    let covered = |slot: &SlotKey| match (slot_covered(job.map(|job| &**job), slot), &coverage) {
+    // What asks about the whole job is looked at once, and only if a slot asks: most slots have their allocation, and nothing else matters to them.
+    let no_room = LazyCell::new(|| {
+        let blocked = state.evals_by_job(key).filter(|eval| eval.status == EvalStatus::Blocked);
+        let lacking =
+            |eval: &'_ Arc<Evaluation>| eval.queued.iter().filter(|(_, queued)| **queued > 0).map(|(g, _)| g.clone()).collect::<Vec<_>>();
+        blocked.flat_map(lacking).collect::<BTreeSet<Arc<str>>>()
+    });
+    let coverage = LazyCell::new(|| job.filter(|job| !job.stopped()).map(|job| scheduler::Coverage::of(state, job)));
+    let covered = |slot: &SlotKey| match slot_covered(job.map(|job| &**job), slot) {
         // A job that has the task may want it in another slot than the index says.
-        (by_index, Some(coverage)) if job.is_some_and(|j| j.group(&slot.group).is_some_and(|g| g.task(&slot.task).is_some())) => {
-            coverage.covers(slot).unwrap_or(by_index)
+        by_index if job.is_some_and(|j| j.group(&slot.group).is_some_and(|g| g.task(&slot.task).is_some())) => {
+            coverage.as_ref().and_then(|coverage| coverage.covers(slot)).unwrap_or(by_index)
         }
-        (by_index, _) => by_index,
+        by_index => by_index,
     };
     let mut hashes = SpecHashes::new();
     let leased = |node: NodeId| state.node(node).is_some_and(|node| node.status == NodeStatus::Ready);
     let alloc_live = |id| state.alloc(id).is_some_and(|alloc| !alloc.terminal());
     for slot in slots {
-        let wanted = live
-            .get(&(slot.group.clone(), slot.index))
+        let wanted = newest_live(state, slot)
             .filter(|alloc| state.node(alloc.node_id).is_some_and(|node| node.status == NodeStatus::Ready && node.drain.is_none()))
             .and_then(|alloc| wanted_by(state, alloc, slot, feeder.record(slot), &mut hashes));
         // What may live already is not created once more.
@@ -428,13 +471,15 @@ fn reconcile_job(feeder: &mut Feeder<'_>, key: &JobKey, slots: &[SlotKey], sweep
             let forced = drain.force_deadline_ns != 0 && drain.force_deadline_ns <= now;
             Some(forced || (!has_place && no_room.contains(&slot.group)))
         };
-        let facts = SlotFacts { wanted, covered: covered(slot), leased: &leased, draining: &draining, alloc_live: &alloc_live };
+        // An allocation that wants the slot outweighs a job that does not: then nobody asks.
+        let covered = if wanted.is_some() { Ok(()) } else { covered(slot) };
+        let facts = SlotFacts { wanted, covered, leased: &leased, draining: &draining, alloc_live: &alloc_live };
         for event in events_for(feeder.record(slot), &facts, now) {
             feeder.feed(slot, &event);
         }
         if let Some(record) = feeder.record(slot)
             && needs_executor(record)
-            && let Some((node, provider)) = capable_node(state, record)
+            && let Some((node, provider)) = executors.next(record)
         {
             feeder.feed(slot, &Event::CapableNode { node, provider });
         }
@@ -505,18 +550,32 @@ fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
     }
 }
 
-/// The node that is to execute a stop that nobody else executes: one that reaches the provider, preferably not draining, with the fewest slots.
-fn capable_node(state: &State, record: &RemoteTask) -> Option<(NodeId, String)> {
-    state
-        .nodes()
-        .filter(|node| node.status == NodeStatus::Ready)
-        .filter_map(|node| {
-            let driver = node.drivers.get(&record.driver).filter(|driver| driver.healthy)?;
-            let remote = driver.remote.as_ref()?;
-            (record.provider.is_empty() || remote.provider == record.provider).then_some((node, remote))
-        })
-        .min_by_key(|(node, _)| (node.drain.is_some(), state.remote_tasks_by_node(node.id).count(), node.id))
-        .map(|(node, remote)| (node.id, remote.provider.clone()))
+/// Who executes stops that nobody else executes: nodes that reach the provider, preferably not draining, with the fewest slots. Several stops are spread.
+struct Executors<'a> {
+    state: &'a State,
+    /// By driver and provider; an empty provider is any.
+    queues: HashMap<(String, String), BTreeSet<Rank>>,
+}
+
+/// Whether it drains, how many slots it has, which node: the first in order is the next.
+type Rank = (bool, usize, NodeId);
+
+impl Executors<'_> {
+    /// The node that is to execute the stop of that record, with the provider that it reaches.
+    fn next(&mut self, record: &RemoteTask) -> Option<(NodeId, String)> {
+        let state = self.state;
+        let reached = |node: &Node| {
+            let remote = node.drivers.get(&record.driver).filter(|driver| driver.healthy)?.remote.as_ref()?;
+            (record.provider.is_empty() || remote.provider == record.provider).then(|| remote.provider.clone())
+        };
+        let queue = self.queues.entry((record.driver.clone(), record.provider.clone())).or_insert_with(|| {
+            let capable = state.nodes().filter(|node| node.status == NodeStatus::Ready && reached(node).is_some());
+            capable.map(|node| (node.drain.is_some(), state.remote_tasks_by_node(node.id).count(), node.id)).collect()
+        });
+        let (drains, slots, node) = queue.pop_first()?;
+        queue.insert((drains, slots + 1, node));
+        Some((node, reached(state.node(node)?)?))
+    }
 }
 
 /// Stores what a node reports about remote tasks: queued when this returns. The second part names the slots whose order (or release) the node is
@@ -567,3 +626,6 @@ pub(crate) async fn order(shared: &Arc<Shared>, slot: SlotKey, event: Event) -> 
         })
         .await
 }
+
+#[cfg(test)]
+mod tests;

@@ -239,6 +239,10 @@ pub struct ServerStats {
     pub plans_committed: u64,
     /// Plans of which a part was refused.
     pub plans_partial: u64,
+    /// Allocations and remote tasks that node sessions have looked at since the start, to see whether their node knows them as they are.
+    pub session_looks: u64,
+    /// Slots that the supervision of remote tasks has looked at since the start.
+    pub slot_looks: u64,
     /// Batches that were made durable since the start.
     pub commits: u64,
     /// fsyncs that this took.

@@ -67,6 +67,10 @@ pub(crate) struct Shared {
 pub(crate) struct Counters {
     pub(crate) plans: AtomicU64,
     pub(crate) partial: AtomicU64,
+    /// Allocations and remote tasks that sessions have looked at.
+    pub(crate) session_looks: AtomicU64,
+    /// Slots that the supervision of remote tasks has looked at.
+    pub(crate) slot_looks: AtomicU64,
 }
 
 impl Shared {
@@ -87,6 +91,8 @@ impl Shared {
             sessions: self.sessions.len(),
             plans_committed: self.counters.plans.load(Ordering::Relaxed),
             plans_partial: self.counters.partial.load(Ordering::Relaxed),
+            session_looks: self.counters.session_looks.load(Ordering::Relaxed),
+            slot_looks: self.counters.slot_looks.load(Ordering::Relaxed),
             commits: store.batches,
             syncs: store.transactions,
             bytes_written: store.bytes,

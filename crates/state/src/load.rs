@@ -21,7 +21,7 @@ use crate::{
     records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
     row::Row,
     table::Table,
-    tables::{AllocEntry, Shared, SharedValue, State},
+    tables::{AllocEntry, Shared, SharedValue, State, place_of},
 };
 
 /// Why stored rows are not a state.
@@ -282,6 +282,7 @@ impl Loader {
             s.allocs_by_deployment.insert((a.deployment_id, a.id));
         }
         if !a.terminal() {
+            s.live_by_place.insert((place_of(&a), a.id));
             s.fleet.take(&a);
         }
         s.allocs.insert(a.id, AllocEntry { alloc: Arc::new(a), resources_ref, metrics_ref });

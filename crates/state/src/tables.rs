@@ -1,6 +1,10 @@
 //! The tables and their secondary indexes, and every way to read them.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
 use imbl::{OrdMap, OrdSet};
 use model::{
@@ -64,6 +68,8 @@ pub struct State {
     pub(crate) allocs_by_node: OrdSet<(NodeId, AllocId)>,
     pub(crate) allocs_by_eval: OrdSet<(EvalId, AllocId)>,
     pub(crate) allocs_by_deployment: OrdSet<(DeploymentId, AllocId)>,
+    /// Those that are not terminal, by [`place`].
+    pub(crate) live_by_place: OrdSet<(u64, AllocId)>,
     /// Users of each shared row.
     pub(crate) shared: OrdMap<u64, SharedValue>,
     pub(crate) deployments: OrdMap<DeploymentId, Arc<Deployment>>,
@@ -117,6 +123,18 @@ fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
     (k.clone(), I::from(uuid::Uuid::nil()))..=(k.clone(), I::from(uuid::Uuid::max()))
 }
 
+/// A number for a place in a job (group and index). Others may have the same one: whoever goes by it compares.
+fn place(namespace: &Namespace, job: &JobId, group: &str, index: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (namespace, job, group, index).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The number of an allocation's place.
+pub(crate) fn place_of(alloc: &Allocation) -> u64 {
+    place(&alloc.namespace, &alloc.job_id, &alloc.task_group, alloc.index())
+}
+
 impl State {
     /// The state of a cluster that has just been made: a namespace, two node pools, default settings.
     #[must_use]
@@ -155,6 +173,7 @@ impl State {
             allocs_by_node: OrdSet::new(),
             allocs_by_eval: OrdSet::new(),
             allocs_by_deployment: OrdSet::new(),
+            live_by_place: OrdSet::new(),
             shared: OrdMap::new(),
             deployments: OrdMap::new(),
             deployments_by_job: OrdSet::new(),
@@ -303,6 +322,14 @@ impl State {
     /// The allocations of a node, by id.
     pub fn allocs_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<Allocation>> {
         self.allocs_by_node.range(ids::<_, AllocId>(&node)).filter_map(|(_, id)| self.alloc(*id))
+    }
+    /// The allocations in a slot's place that are not terminal, by id: one, as a rule.
+    pub fn live_allocs_at<'a>(&'a self, slot: &'a SlotKey) -> impl Iterator<Item = &'a Arc<Allocation>> + use<'a> {
+        let at = |a: &&Arc<Allocation>| {
+            a.index() == slot.index && a.task_group == slot.group && a.job_id == slot.job_id && a.namespace == slot.namespace
+        };
+        let place = place(&slot.namespace, &slot.job_id, &slot.group, slot.index);
+        self.live_by_place.range(ids::<_, AllocId>(&place)).filter_map(|(_, id)| self.alloc(*id)).filter(at)
     }
     /// The allocations that an evaluation placed or last changed, by id.
     pub fn allocs_by_eval(&self, eval: EvalId) -> impl Iterator<Item = &Arc<Allocation>> {

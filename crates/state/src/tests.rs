@@ -319,6 +319,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.allocs_by_node.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_eval.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs_by_deployment.iter().map(|x| format!("{x:?}")));
+    out.extend(s.live_by_place.iter().map(|x| format!("{x:?}")));
     out.extend(s.evals_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.deployments_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.remote_by_manager.iter().map(|x| format!("{x:?}")));
@@ -377,6 +378,13 @@ fn check_indexes(s: &State) {
     for a in &all {
         let j = a.job.as_ref().expect("every allocation knows its job");
         assert_eq!((j.version, &j.id), (a.job_version, &a.job_id));
+    }
+    let live = || all.iter().filter(|a| !a.terminal());
+    assert_eq!(s.live_by_place.len(), live().count(), "places of allocations that have ended");
+    for a in live() {
+        let slot = model::remote::slot_of(a, &"t".into());
+        let there = live().filter(|b| (&b.job_id, b.index()) == (&a.job_id, a.index())).map(|b| b.id).collect::<Vec<_>>();
+        assert_eq!(s.live_allocs_at(&slot).map(|b| b.id).collect::<Vec<_>>(), there, "allocations at {slot}");
     }
     for v in s.shared.values() {
         assert!(v.users > 0, "a shared value that nobody uses");

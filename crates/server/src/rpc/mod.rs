@@ -2,6 +2,7 @@
 
 mod identities;
 mod messages;
+mod sent;
 mod session;
 mod updates;
 
@@ -24,6 +25,7 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use messages::Messages;
 use model::{NodeId, SlotKey};
+use sent::Changes;
 use state::Object;
 use tokio::{
     net::TcpListener,
@@ -58,6 +60,7 @@ pub(crate) struct SessionEntry {
 /// What a session has been told and has not acted upon.
 #[derive(Debug, Default)]
 struct Told {
+    changes: Changes,
     /// Slots whose order the node is to be told again.
     resend: BTreeSet<SlotKey>,
     /// Questions to the node.
@@ -81,6 +84,17 @@ impl SessionEntry {
     fn resend(&self, slots: impl IntoIterator<Item = SlotKey>) {
         self.told().resend.extend(slots);
         self.wake.notify_one();
+    }
+
+    fn changed(&self, changes: Changes) {
+        self.told().changes.add(changes);
+        self.wake.notify_one();
+    }
+
+    /// What may have changed, and the slots whose order is to be told again.
+    fn take_changes(&self) -> (Changes, BTreeSet<SlotKey>) {
+        let mut told = self.told();
+        (std::mem::take(&mut told.changes), std::mem::take(&mut told.resend))
     }
 
     fn ask(&self, question: Ask) {
@@ -157,32 +171,21 @@ impl Sessions {
         self.lock().len()
     }
 
-    /// Wakes the sessions that a published commit concerns.
+    /// Tells the sessions that a published commit concerns what of their nodes it may have changed.
     pub(crate) fn follow(&self, commit: &Commit) {
-        let mut wake: BTreeSet<NodeId> = BTreeSet::new();
-        let mut end: Vec<NodeId> = Vec::new();
-        for change in &commit.applied.changes {
-            match &change.object {
-                // What a node has reported itself is no news to it.
-                Object::Alloc(alloc) if change.deleted || alloc.alloc_modify_index == commit.applied.index => {
-                    wake.insert(alloc.node_id);
-                }
-                Object::RemoteTask(now) => {
-                    let before = commit.before.remote_task(&now.slot);
-                    let managers = [before, Some(now).filter(|_| !change.deleted)];
-                    wake.extend(managers.into_iter().flatten().flat_map(|r| [r.manager, r.successor]).flatten().map(|m| m.node_id));
-                }
-                Object::Node(node) if change.deleted => end.push(node.id),
-                _ => {}
-            }
-        }
-        if wake.is_empty() && end.is_empty() {
+        let concerns = sent::concerns(commit);
+        let gone = commit.applied.changes.iter().filter(|change| change.deleted).filter_map(|change| match &change.object {
+            Object::Node(node) => Some(node.id),
+            _ => None,
+        });
+        let end: Vec<NodeId> = gone.collect();
+        if concerns.is_empty() && end.is_empty() {
             return;
         }
         let open = self.lock();
-        for node in wake {
+        for (node, changes) in concerns {
             if let Some(entry) = open.get(&node) {
-                entry.wake.notify_one();
+                entry.changed(changes);
             }
         }
         for node in end {

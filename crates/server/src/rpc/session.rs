@@ -5,27 +5,28 @@
 //!                                                              ▲ Heartbeat renews the lease; without one the node goes down, session or not
 //! ```
 //!
-//! The session owns what it has sent; everything else it reads from the published snapshot when it is woken. Reports are queued in the order in
+//! The session owns what it has sent; everything else it reads from the published snapshot when it is woken, of that only what may have changed. Reports are queued in the order in
 //! which they came and acknowledged once they are durable, without holding up heartbeats meanwhile.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::HashMap,
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use api::node_rpc::{
-    Allocs, FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed,
-    RemoteOrders, ToNodeMessage, UpdatesStored, Welcome, from_json, to_json,
+    FromNode, FromNodeMessage, Goodbye, Heartbeat, HeartbeatAck, Hello, ListRemote, MAX_MESSAGE_BYTES, PROTOCOL, RemoteListed,
+    ToNodeMessage, UpdatesStored, Welcome, from_json,
 };
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use model::{AllocClientUpdate, AllocId, Allocation, JobKey, Node, NodeId, RemoteOrder, RemoteReport, SlotKey, StoreIndex};
+use model::{AllocClientUpdate, Node, NodeId, RemoteReport};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Ask, SessionEntry,
     messages::{Messages, framed},
+    sent::Sent,
 };
 use crate::{error::ServerError, nodes, shared::Shared};
 
@@ -187,10 +188,7 @@ struct Session {
     node: NodeId,
     entry: Arc<SessionEntry>,
     to: Sender,
-    /// The version of each allocation that the node has.
-    sent: HashMap<AllocId, StoreIndex>,
-    sent_jobs: HashSet<(JobKey, u64, StoreIndex)>,
-    orders: HashMap<SlotKey, RemoteOrder>,
+    sent: Sent,
     storing: FuturesUnordered<BoxFuture<'static, Stored>>,
     /// Who waits for the answer to which question.
     asking: HashMap<u64, oneshot::Sender<RemoteListed>>,
@@ -199,18 +197,7 @@ struct Session {
 
 impl Session {
     fn new(shared: Arc<Shared>, node: NodeId, entry: Arc<SessionEntry>, to: Sender) -> Self {
-        Self {
-            shared,
-            node,
-            entry,
-            to,
-            sent: HashMap::new(),
-            sent_jobs: HashSet::new(),
-            orders: HashMap::new(),
-            storing: FuturesUnordered::new(),
-            asking: HashMap::new(),
-            questions: 0,
-        }
+        Self { shared, node, entry, to, sent: Sent::to(node), storing: FuturesUnordered::new(), asking: HashMap::new(), questions: 0 }
     }
 
     /// Runs until the stream ends (None) or we end it.
@@ -344,8 +331,6 @@ impl Session {
                 self.shared.leases.grant(self.node, self.shared.lease_wait());
                 self.acknowledge_heartbeat(seq).await?;
                 // Everything anew: what the loss has taken (services) the node says again when it is told all that belongs to it.
-                self.sent.clear();
-                self.sent_jobs.clear();
                 Box::pin(self.push(true)).await.map_err(|()| None)?;
             }
             Stored::Node { result: Ok(()) } => {}
@@ -362,59 +347,19 @@ impl Session {
         self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
     }
 
-    /// Sends what the node does not have yet.
+    /// Sends what the node does not have yet: of all that belongs to it, or of what may have changed since it was last told.
     async fn push(&mut self, full: bool) -> Result<(), ()> {
+        let (changed, again) = self.entry.take_changes();
+        // Read after the changes were taken: what comes in between is looked at once more.
         let state = self.shared.published.load_full();
-        let mut message = Allocs { full, ..Allocs::default() };
-        let mut present = 0;
-        for alloc in state.allocs_by_node(self.node) {
-            present += 1;
-            if self.sent.get(&alloc.id) == Some(&alloc.alloc_modify_index) {
-                continue;
-            }
-            if let Some(job) = &alloc.job
-                && self.sent_jobs.insert((job.key(), job.version, job.job_modify_index))
-            {
-                message.jobs_json.push(to_json(&**job));
-            }
-            // Why it was placed there is nothing that its node acts upon.
-            message.allocs_json.push(to_json(&Allocation { metrics: None, ..(**alloc).clone() }));
-            message.job_indexes.push(alloc.job.as_ref().map_or(0, |job| job.job_modify_index));
-            self.sent.insert(alloc.id, alloc.alloc_modify_index);
+        let (allocs, orders) = if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };
+        self.shared.counters.session_looks.fetch_add(self.sent.take_looks(), Ordering::Relaxed);
+        drop(state);
+        if let Some(allocs) = allocs {
+            self.send(ToNodeMessage::Allocs(allocs)).await?;
         }
-        if self.sent.len() > present {
-            self.sent.retain(|id, _| {
-                let kept = state.alloc(*id).is_some_and(|alloc| alloc.node_id == self.node);
-                if !kept {
-                    message.removed.push(id.to_string());
-                }
-                kept
-            });
-        }
-        if full || !message.allocs_json.is_empty() || !message.removed.is_empty() {
-            self.send(ToNodeMessage::Allocs(message)).await?;
-        }
-        self.push_orders(&state, full).await
-    }
-
-    async fn push_orders(&mut self, state: &state::State, full: bool) -> Result<(), ()> {
-        let again = std::mem::take(&mut self.entry.told().resend);
-        let mut orders = HashMap::new();
-        let mut message = RemoteOrders { full, ..RemoteOrders::default() };
-        for record in state.remote_tasks_by_node(self.node) {
-            if let Some(order) = lifecycle::remote::order_for_node(record, self.node) {
-                if again.contains(&order.slot) || self.orders.get(&order.slot) != Some(&order) {
-                    message.orders_json.push(to_json(&order));
-                }
-                orders.insert(order.slot.clone(), order);
-            }
-        }
-        // A slot that the node was told about, or reports about, and that is not its own (any more).
-        let released: BTreeSet<&SlotKey> = self.orders.keys().chain(&again).filter(|slot| !orders.contains_key(*slot)).collect();
-        message.released = released.into_iter().map(ToString::to_string).collect();
-        self.orders = orders;
-        if full || !message.orders_json.is_empty() || !message.released.is_empty() {
-            self.send(ToNodeMessage::RemoteOrders(message)).await?;
+        if let Some(orders) = orders {
+            self.send(ToNodeMessage::RemoteOrders(orders)).await?;
         }
         Ok(())
     }

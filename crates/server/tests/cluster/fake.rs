@@ -178,6 +178,12 @@ pub(crate) struct View {
     pub(crate) signed: Vec<IdentitiesSigned>,
     reported: BTreeMap<AllocId, (ClientStatus, model::DeploymentId)>,
     reports: BTreeMap<SlotKey, RemoteReport>,
+    /// Slots whose order has not been looked at yet.
+    news: BTreeSet<SlotKey>,
+    /// Something has changed that reports on allocations follow from.
+    changed: bool,
+    /// The provider as it was looked at last.
+    seen: u64,
 }
 
 /// A fake node. Dropping it is a crash: nobody is told.
@@ -258,6 +264,7 @@ impl FakeNode {
                     }
                     view.reported.clear();
                     view.reports.clear();
+                    (view.seen, view.changed) = (0, true);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -369,6 +376,7 @@ impl Session {
             ToNodeMessage::HeartbeatAck(_) => view.acks += 1,
             ToNodeMessage::IdentitiesSigned(answer) => view.signed.push(answer),
             ToNodeMessage::Allocs(allocs) => {
+                view.changed = true;
                 if allocs.full {
                     view.full += 1;
                     view.allocs.clear();
@@ -393,14 +401,18 @@ impl Session {
                 view.stored.insert(stored.seq);
             }
             ToNodeMessage::RemoteOrders(orders) => {
+                view.changed = true;
                 if orders.full {
                     view.orders.clear();
                 }
                 for json in &orders.orders_json {
                     let order: RemoteOrder = from_json("an order", json)?;
+                    view.news.insert(order.slot.clone());
                     view.orders.insert(order.slot.clone(), order);
                 }
-                view.orders.retain(|slot, _| !orders.released.contains(&slot.to_string()));
+                for slot in orders.released {
+                    view.orders.remove(&slot.parse()?);
+                }
             }
             // Answered where it came.
             ToNodeMessage::ListRemote(_) => {}
@@ -435,6 +447,10 @@ impl Session {
 
     fn updates(&self, view: &mut View) -> Vec<Vec<AllocClientUpdate>> {
         let mut rounds: Vec<Vec<AllocClientUpdate>> = vec![Vec::new(), Vec::new()];
+        if !std::mem::take(&mut view.changed) {
+            rounds.clear();
+            return rounds;
+        }
         for alloc in view.allocs.values() {
             // Taking part in another deployment, its health is to be reported again.
             let (before, deployment) = view.reported.get(&alloc.id).copied().unwrap_or((alloc.client_status, alloc.deployment_id));
@@ -488,15 +504,17 @@ impl Session {
     }
 
     fn remote_reports(&self, view: &mut View) -> Vec<RemoteReport> {
-        let orders: Vec<RemoteOrder> = view.orders.values().cloned().collect();
+        let changes = self.provider.0.lock().unwrap().changes;
+        let (all, news) = (std::mem::replace(&mut view.seen, changes) != changes, std::mem::take(&mut view.news));
         let mut reports = Vec::new();
-        for order in orders {
-            let report = self.provider.follow(self.node.id, &order);
+        for order in view.orders.values().filter(|order| all || news.contains(&order.slot)) {
+            let report = self.provider.follow(self.node.id, order);
             if view.reports.get(&order.slot) != Some(&report) {
                 view.reports.insert(order.slot.clone(), report.clone());
                 reports.push(report);
             }
         }
+        view.changed |= !reports.is_empty();
         reports
     }
 }
@@ -543,6 +561,9 @@ pub(crate) enum Call {
 #[derive(Debug, Default)]
 struct World {
     instances: BTreeMap<IncarnationId, Instance>,
+    by_slot: BTreeMap<SlotKey, Vec<IncarnationId>>,
+    /// How often an instance has come to look otherwise to those who know it.
+    changes: u64,
     calls: Vec<(Call, NodeId, u64)>,
     /// Who has seen which instance: nobody creates again what it has seen, however late it hears that the instance is not its own any more.
     seen: BTreeSet<(NodeId, IncarnationId)>,
@@ -574,13 +595,16 @@ impl Provider {
     }
     /// The instances end by themselves.
     pub(crate) fn exit_all(&self, code: i32) {
-        self.0.lock().unwrap().instances.values_mut().for_each(|i| i.exit = i.exit.or(Some(code)));
+        let mut world = self.0.lock().unwrap();
+        world.changes += 1;
+        world.instances.values_mut().for_each(|i| i.exit = i.exit.or(Some(code)));
     }
 
     /// What a well-behaved manager does about an order, in one step.
     fn follow(&self, node: NodeId, order: &RemoteOrder) -> RemoteReport {
         let mut world = self.0.lock().unwrap();
-        let World { instances, calls, seen, most_live } = &mut *world;
+        let World { instances, by_slot, changes, calls, seen, most_live } = &mut *world;
+        let calls_before = calls.len();
         let mutates = order.role != RemoteRole::Observe;
         let mut forgotten = false;
         if mutates
@@ -593,7 +617,9 @@ impl Provider {
         {
             calls.push((Call::Create, node, order.epoch));
             instances.insert(order.incarnation, Instance { slot: order.slot.clone(), epoch: order.epoch, exit: None });
-            let live = instances.values().filter(|i| i.slot == order.slot && i.exit.is_none()).count();
+            let of_slot = by_slot.entry(order.slot.clone()).or_default();
+            of_slot.push(order.incarnation);
+            let live = of_slot.iter().filter_map(|id| instances.get(id)).filter(|i| i.exit.is_none()).count();
             *most_live = (*most_live).max(live);
         }
         if let Some(instance) = instances.get_mut(&order.incarnation)
@@ -601,6 +627,7 @@ impl Provider {
             // A call under a stale epoch is refused: a manager that does not know yet that it was replaced.
             && order.epoch >= instance.epoch
         {
+            *changes += u64::from(order.epoch != instance.epoch);
             instance.epoch = order.epoch;
             if order.desired == DesiredRemote::Stop && instance.exit.is_none() {
                 calls.push((Call::Stop, node, order.epoch));
@@ -618,6 +645,7 @@ impl Provider {
             }
             forgotten = true;
         }
+        *changes += (calls.len() - calls_before) as u64;
         let observed = match found {
             None => Observed::Gone,
             Some(Instance { exit: None, .. }) => Observed::Running,

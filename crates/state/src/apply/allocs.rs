@@ -11,7 +11,7 @@ use super::Applier;
 use crate::{
     applied::{Cause, Object},
     records::GroupSummary,
-    tables::{AllocEntry, Shared},
+    tables::{AllocEntry, Shared, place_of},
 };
 
 /// The count that an allocation of that status is in. Complete and failed ones stay counted for good.
@@ -177,6 +177,12 @@ impl Applier<'_> {
         if !new.deployment_id.is_nil() && old.is_none_or(|o| o.deployment_id != new.deployment_id) {
             s.allocs_by_deployment.insert((new.deployment_id, new.id));
         }
+        // The place of an allocation never changes.
+        match (old.is_some_and(|o| !o.terminal()), !new.terminal()) {
+            (false, true) => drop(s.live_by_place.insert((place_of(new), new.id))),
+            (true, false) => drop(s.live_by_place.remove(&(place_of(new), new.id))),
+            _ => {}
+        }
     }
 
     /// Room is taken while it counts for both sides: what is to stop leaves its room to what replaces it, which waits for it on the node.
@@ -207,6 +213,7 @@ impl Applier<'_> {
         s.allocs_by_eval.remove(&(a.eval_id, id));
         s.allocs_by_deployment.remove(&(a.deployment_id, id));
         if !a.terminal() {
+            s.live_by_place.remove(&(place_of(&a), id));
             s.fleet.release(&a);
         }
         if !a.client_terminal()

@@ -1,0 +1,137 @@
+//! What wakes the loop and what it looks at: no more than what has changed.
+
+use model::{
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, DeploymentId, DriverInfo, IncarnationId, TaskGroup, alloc::alloc_name,
+    deployment::DeploymentGroup, node::RemoteProvider,
+};
+
+use super::*;
+
+fn node(n: u128) -> NodeId {
+    NodeId(uuid::Uuid::from_u128(0xf000 + n))
+}
+
+fn slot(index: u32) -> SlotKey {
+    SlotKey { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index, task: "t".into() }
+}
+
+fn alloc(index: u32) -> Allocation {
+    Allocation {
+        id: AllocId(uuid::Uuid::from_u128(0xa000 + u128::from(index))),
+        namespace: "default".into(),
+        job_id: "j".into(),
+        name: alloc_name("j", "g", index).into(),
+        task_group: "g".into(),
+        node_id: node(0),
+        deployment_id: deployment(0).id,
+        ..Allocation::default()
+    }
+}
+
+fn deployment(canaries: i32) -> Deployment {
+    let group = DeploymentGroup { desired_total: 3, desired_canaries: canaries, ..DeploymentGroup::default() };
+    Deployment {
+        id: DeploymentId(uuid::Uuid::from_u128(0xd000)),
+        namespace: "default".into(),
+        job_id: "j".into(),
+        groups: [("g".into(), group)].into(),
+        ..Deployment::default()
+    }
+}
+
+fn remote_node(n: u128, provider: &str) -> Node {
+    let remote = Some(RemoteProvider { provider: provider.to_owned(), ..RemoteProvider::default() });
+    let driver = DriverInfo { detected: true, healthy: true, remote, ..DriverInfo::default() };
+    Node { id: node(n), status: NodeStatus::Ready, drivers: [("far".to_owned(), driver)].into(), ..Node::default() }
+}
+
+fn record(index: u32, manager: Option<NodeId>) -> RemoteTask {
+    let manager = manager.map(|node_id| Manager { node_id, alloc_id: alloc(index).id });
+    RemoteTask { slot: slot(index), driver: "far".into(), provider: "p".into(), epoch: 1, manager, ..RemoteTask::default() }
+}
+
+struct World(Arc<State>);
+
+impl World {
+    fn new(changes: Vec<Change>) -> Self {
+        let group = TaskGroup { name: "g".into(), count: Some(3), ..TaskGroup::default() };
+        let job = Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() };
+        let mut this = Self(Arc::new(State::new()));
+        this.commit(Change::UpsertJob { job: Box::new(job), submission: None });
+        for change in changes {
+            this.commit(change);
+        }
+        this
+    }
+
+    /// The jobs that the loop looks at after the change.
+    fn commit(&mut self, change: Change) -> BTreeSet<JobKey> {
+        let before = self.0.clone();
+        let mut state = State::clone(&before);
+        let mut batch = Batch::default();
+        batch.push(change);
+        let applied = state.apply(before.latest_index() + 1, 1, batch).expect("applies");
+        self.0 = Arc::new(state);
+        let supervision = Supervision::default();
+        supervision.follow(&Commit { before, state: self.0.clone(), applied });
+        supervision.dirty.into_inner().expect("not poisoned").jobs
+    }
+
+    fn healthy(&mut self, index: u32) -> BTreeSet<JobKey> {
+        let health = AllocDeploymentStatus { healthy: Some(true), ..AllocDeploymentStatus::default() };
+        self.commit(Change::UpdateAllocsFromClient(vec![AllocClientUpdate {
+            id: alloc(index).id,
+            client_status: ClientStatus::Running,
+            deployment_status: Some(health),
+            ..AllocClientUpdate::default()
+        }]))
+    }
+}
+
+#[test]
+fn the_progress_of_a_deployment_is_no_news_about_the_slots_of_its_job() {
+    let world = |canaries| {
+        let allocs = (0..3).map(alloc).collect();
+        let records = (0..3).map(|n| Change::PutRemoteTask(Box::new(record(n, Some(node(0))))));
+        World::new(
+            [Change::UpsertDeployment(Box::new(deployment(canaries))), Change::UpsertAllocs(allocs)].into_iter().chain(records).collect(),
+        )
+    };
+    let all = BTreeSet::from([slot(0).job()]);
+    let mut plain = world(0);
+    let healthy = |world: &World| world.0.deployment(deployment(0).id).expect("there").groups["g"].healthy_allocs;
+    assert_eq!((plain.healthy(0), healthy(&plain)), (BTreeSet::new(), 1));
+    let over = model::plan::DeploymentUpdate { id: deployment(0).id, status: model::DeploymentStatus::Failed, description: String::new() };
+    assert_eq!(plain.commit(Change::DeploymentStatus(over)), all, "its end is");
+    assert_eq!(world(1).healthy(0), all, "with canaries anything may be");
+}
+
+#[test]
+fn stops_that_nobody_executes_are_spread_over_the_nodes_that_can() {
+    let nodes = [remote_node(1, "p"), remote_node(2, "p"), remote_node(3, "another")];
+    let mut changes: Vec<Change> = nodes.into_iter().map(|node| Change::RegisterNode(Box::new(node))).collect();
+    // One of them manages two tasks already.
+    changes.extend((0..2).map(|n| Change::PutRemoteTask(Box::new(record(n, Some(node(1)))))));
+    let tombstone =
+        |n| RemoteTask { desired: model::DesiredRemote::Stop, incarnation: IncarnationId(uuid::Uuid::from_u128(7)), ..record(n, None) };
+    changes.extend((10..16).map(|n| Change::PutRemoteTask(Box::new(tombstone(n)))));
+    let world = World::new(changes);
+    let batch = reconcile(&world.0, (10..16).map(slot).collect(), Stamp { index: 100, now: 1 }, &Sweeps::new(true));
+    let mut given: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for change in batch.changes {
+        let Change::PutRemoteTask(record) = change else { continue };
+        *given.entry(record.manager.expect("it is executed").node_id).or_default() += 1;
+    }
+    assert_eq!(given, [(node(1), 2), (node(2), 4)].into());
+}
+
+#[test]
+fn the_next_time_is_the_earliest_and_a_slot_has_one() {
+    let mut timers = Timers::default();
+    for (at, index) in [(50, 1), (20, 2), (70, 1), (30, 3)] {
+        timers.set(Some(at), slot(index));
+    }
+    assert_eq!((timers.next(), timers.due(70).collect::<Vec<_>>()), (Some(20), vec![slot(2), slot(3), slot(1)]));
+    timers.set(None, slot(2));
+    assert_eq!((timers.next(), timers.due(69).collect::<Vec<_>>()), (Some(30), vec![slot(3)]));
+}
