@@ -17,6 +17,7 @@ use tokio::{
 use crate::{
     alloc::{
         AllocCommand, AllocEvent, AllocHandle, AllocLoop, AllocView,
+        kept::Kept,
         record::{AllocRecord, TaskRecord},
         run::Origin,
         sticky,
@@ -182,12 +183,15 @@ impl NodeLoop {
                 for placed in allocs {
                     self.placed(placed);
                 }
-                for (id, handle) in handles(&self.allocs) {
-                    if removed.contains(&id) || (full && !named.contains(&id)) {
+                if !full {
+                    for handle in removed.iter().filter_map(|id| handle(&self.allocs, *id)) {
                         let _ = handle.commands.send(AllocCommand::Removed);
-                    } else if full {
-                        let _ = handle.commands.send(AllocCommand::Contacted);
                     }
+                    return;
+                }
+                for (id, handle) in handles(&self.allocs) {
+                    let command = if named.contains(&id) { AllocCommand::Contacted } else { AllocCommand::Removed };
+                    let _ = handle.commands.send(command);
                 }
             }
         }
@@ -227,7 +231,7 @@ impl NodeLoop {
             });
             return;
         }
-        let record = AllocRecord { alloc: (*placed.alloc).clone(), ..AllocRecord::default() };
+        let record = AllocRecord { alloc: placed.alloc.clone().into(), ..AllocRecord::default() };
         self.spawn(Origin { record, job: placed.job, stored_job: placed.stored, tasks: Vec::new() });
     }
 
@@ -386,7 +390,7 @@ fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
     let tasks = restored
         .tasks
         .into_iter()
-        .map(|(name, bytes)| Ok((Arc::from(name), serde_json::from_slice::<TaskRecord>(&bytes).map_err(|e| e.to_string())?)))
+        .map(|(name, bytes)| Ok((Arc::from(name), serde_json::from_slice::<Kept<TaskRecord>>(&bytes).map_err(|e| e.to_string())?)))
         .collect::<Result<_, String>>()?;
     Ok(Origin { record, job, stored_job: Arc::new(restored.job), tasks })
 }

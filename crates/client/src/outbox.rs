@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use api::node_rpc;
@@ -22,7 +22,7 @@ pub(crate) struct Outbox {
 #[derive(Debug, Default)]
 struct Inner {
     next_seq: u64,
-    allocs: HashMap<AllocId, AllocClientUpdate>,
+    allocs: HashMap<AllocId, Arc<AllocClientUpdate>>,
     reports: HashMap<SlotKey, RemoteReport>,
     events: Vec<Vec<u8>>,
     unconfirmed: BTreeMap<u64, Sent>,
@@ -30,7 +30,7 @@ struct Inner {
 
 #[derive(Debug)]
 enum Sent {
-    Allocs(Vec<AllocClientUpdate>),
+    Allocs(Vec<Arc<AllocClientUpdate>>),
     Reports(Vec<RemoteReport>),
 }
 
@@ -43,14 +43,15 @@ impl Outbox {
     }
 
     /// Newest state of an allocation.
-    pub(crate) fn alloc(&self, update: AllocClientUpdate) {
+    pub(crate) fn alloc(&self, update: impl Into<Arc<AllocClientUpdate>>) {
+        let update = update.into();
         self.lock().allocs.insert(update.id, update);
         self.wake.notify_one();
     }
 
     /// Newest state of an allocation, which `show` shows on this node. To anybody else both happen at once: the servers do not hear of a task that
     /// this node does not show yet, and who has seen its end here finds the outbox empty only when the servers have stored it.
-    pub(crate) fn alloc_shown(&self, update: AllocClientUpdate, show: impl FnOnce()) {
+    pub(crate) fn alloc_shown(&self, update: Arc<AllocClientUpdate>, show: impl FnOnce()) {
         let mut inner = self.lock();
         inner.allocs.insert(update.id, update);
         show();
@@ -96,9 +97,9 @@ impl Outbox {
         let mut inner = self.lock();
         let mut messages = Vec::new();
         if !inner.allocs.is_empty() {
-            let updates: Vec<AllocClientUpdate> = inner.allocs.drain().map(|(_, u)| u).collect();
+            let updates: Vec<Arc<AllocClientUpdate>> = inner.allocs.drain().map(|(_, u)| u).collect();
             let seq = inner.number();
-            let updates_json = updates.iter().map(node_rpc::to_json).collect();
+            let updates_json = updates.iter().map(|update| node_rpc::to_json(&**update)).collect();
             inner.unconfirmed.insert(seq, Sent::Allocs(updates));
             messages.push(node_rpc::FromNodeMessage::AllocUpdates(node_rpc::AllocUpdates { seq, updates_json }).into());
         }

@@ -14,7 +14,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AllocId, IncarnationId, NodeId, SlotKey, StoreIndex, TimestampNs};
+use crate::{
+    ids::{AllocId, IncarnationId, NodeId, SlotKey, StoreIndex, TimestampNs},
+    map::Map,
+};
 
 /// What the servers want for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -318,7 +321,7 @@ pub struct RemoteTask {
     /// The provider's name for the instance, for people.
     pub provider_id: String,
     /// Attributes from the driver, for people ("pid" …).
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Map<String, String>,
     /// Where the instance is reached.
     pub address: String,
     /// Ports by label.
@@ -428,7 +431,7 @@ pub struct RemoteReport {
     /// The provider's name for the instance.
     pub provider_id: String,
     /// Attributes.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Map<String, String>,
     /// Address.
     pub address: String,
     /// Ports.
@@ -463,7 +466,7 @@ pub struct RemoteInstance {
     #[serde(rename = "ProviderID")]
     pub provider_id: String,
     /// Attributes, for people.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Map<String, String>,
     /// Where it is reached.
     pub address: String,
     /// Ports by label.

@@ -15,7 +15,13 @@ use model::SlotKey;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{check_grpc, check_tls::Tls, machine::Event, record::CheckRun, run::AllocCommand};
+use super::{
+    check_grpc,
+    check_tls::Tls,
+    machine::Event,
+    record::CheckRun,
+    run::{AllocCommand, AllocCommands},
+};
 use crate::{
     context::{NodeContext, now_ns},
     remote,
@@ -76,13 +82,7 @@ pub(crate) struct Running {
 }
 
 /// Begins to run a check, after `pause`.
-pub(crate) fn start(
-    ctx: Arc<NodeContext>,
-    key: String,
-    probe: Probe,
-    pause: Duration,
-    commands: tokio::sync::mpsc::UnboundedSender<AllocCommand>,
-) -> Running {
+pub(crate) fn start(ctx: Arc<NodeContext>, key: String, probe: Probe, pause: Duration, commands: AllocCommands) -> Running {
     let asked = probe.clone();
     let running = async move {
         tokio::time::sleep(pause).await;

@@ -6,14 +6,13 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use driver_host::{CallError, Capabilities, Driver, FsIsolation, TaskHandle, handle_from_bytes, handle_to_bytes};
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
 use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     artifacts, identities,
     machine::{Event, Exit, Launched, StartFailure},
     migrate::Moved,
-    run::AllocCommand,
+    run::{AllocCommand, AllocCommands},
     sticky, task_config, templates,
 };
 use crate::{
@@ -40,7 +39,7 @@ pub(crate) struct Subject {
     pub(crate) job: Arc<Job>,
     pub(crate) task: Arc<str>,
     /// To the allocation's loop: what people should read among the task's events.
-    pub(crate) notes: mpsc::UnboundedSender<AllocCommand>,
+    pub(crate) notes: AllocCommands,
     /// Of the allocation.
     pub(crate) network: SharedNetwork,
     /// Of the allocation: its data is taken over once.

@@ -17,7 +17,10 @@ mod local;
 mod remote;
 mod services;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use lifecycle::{
     checks::Outcome,
@@ -28,7 +31,10 @@ use model::{
     network::DriverNetwork, remote::RemoteVerdict,
 };
 
-use super::record::{AllocRecord, CheckRun, Run, TaskRecord};
+use super::{
+    kept::Kept,
+    record::{AllocRecord, CheckRun, Run, TaskRecord},
+};
 use crate::events;
 
 /// How a workload ended.
@@ -325,12 +331,12 @@ struct Kill {
 /// A local task.
 #[derive(Clone, Debug)]
 struct Slot {
-    record: TaskRecord,
+    record: Kept<TaskRecord>,
     phase: Phase,
     kill: Option<Kill>,
     remote: bool,
     /// What the state was taken from last.
-    seen: Option<RemoteView>,
+    seen: Option<Box<RemoteView>>,
     /// The servers have moved the slot elsewhere.
     released: bool,
 }
@@ -338,7 +344,7 @@ struct Slot {
 /// An allocation on its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
-    record: AllocRecord,
+    record: Kept<AllocRecord>,
     job: Arc<Job>,
     specs: Vec<TaskSpec>,
     slots: BTreeMap<Arc<str>, Slot>,
@@ -360,16 +366,22 @@ pub(crate) fn is_remote(alloc: &Allocation, task: &str) -> bool {
 
 impl Machine {
     /// A new allocation, or one of a former run with its tasks.
-    pub(crate) fn new(record: AllocRecord, job: Arc<Job>, tasks: Vec<(Arc<str>, TaskRecord)>, max_kill_timeout: GoDuration) -> Self {
+    pub(crate) fn new(
+        record: impl Into<Kept<AllocRecord>>,
+        job: Arc<Job>,
+        tasks: Vec<(Arc<str>, Kept<TaskRecord>)>,
+        max_kill_timeout: GoDuration,
+    ) -> Self {
+        let record = record.into();
         let restored = !tasks.is_empty();
         let specs = job.group(&record.alloc.task_group).map(task_order::specs).unwrap_or_default();
-        let mut tasks: BTreeMap<Arc<str>, TaskRecord> = tasks.into_iter().collect();
+        let mut tasks: BTreeMap<Arc<str>, Kept<TaskRecord>> = tasks.into_iter().collect();
         let slots = specs
             .iter()
             .map(|spec| {
                 let remote = is_remote(&record.alloc, &spec.name);
                 let known = record.alloc.task_states.get(&spec.name);
-                let record = tasks.remove(&spec.name).unwrap_or_else(|| unrecorded(known, remote));
+                let record = tasks.remove(&spec.name).unwrap_or_else(|| unrecorded(known, remote).into());
                 (spec.name.clone(), Slot { record, phase: Phase::Idle, kill: None, remote, seen: None, released: false })
             })
             .collect();
@@ -388,11 +400,21 @@ impl Machine {
         }
     }
 
-    pub(crate) fn record(&self) -> &AllocRecord {
+    pub(crate) fn record(&self) -> &Kept<AllocRecord> {
         &self.record
     }
 
-    pub(crate) fn alloc(&self) -> &Allocation {
+    /// What was written is what there is: from here on it exists once, until it changes.
+    pub(crate) fn saved(&mut self, record: &Kept<AllocRecord>, tasks: &HashMap<Arc<str>, Kept<TaskRecord>>) {
+        self.record = record.clone();
+        for (name, record) in tasks {
+            if let Some(slot) = self.slots.get_mut(name) {
+                slot.record = record.clone();
+            }
+        }
+    }
+
+    pub(crate) fn alloc(&self) -> &Kept<Allocation> {
         &self.record.alloc
     }
 
@@ -409,7 +431,7 @@ impl Machine {
     }
 
     /// Records of the tasks.
-    pub(crate) fn tasks(&self) -> impl Iterator<Item = (&Arc<str>, &TaskRecord)> {
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = (&Arc<str>, &Kept<TaskRecord>)> {
         self.slots.iter().map(|(name, slot)| (name, &slot.record))
     }
 
@@ -528,7 +550,7 @@ impl Machine {
             Event::TemplateFailed { task, run, why } => self.template_failed(&task, &run, &why, now, &mut out),
             Event::Checked { key, outcome, run } => self.checked(&key, outcome, run, now, &mut out),
             Event::ServiceProblem { service, why } => self.service_problem(&service, &why, now),
-            Event::Remote { task, view } => self.remote(&task, *view, now),
+            Event::Remote { task, view } => self.remote(&task, view, now),
             Event::RemoteReleased { task } => {
                 if let Some(slot) = self.slots.get_mut(&task) {
                     slot.released = true;
@@ -603,7 +625,7 @@ impl Machine {
             self.record.watched_since = now.time;
             self.record.health = None;
         }
-        self.record.alloc = (**alloc).clone();
+        self.record.alloc = alloc.clone().into();
         self.job = job;
         if let Some(group) = self.job.group(&self.record.alloc.task_group) {
             let specs = task_order::specs(group);

@@ -1,6 +1,9 @@
 //! The machine as values: what comes out of what goes in.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use model::{
     Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Observed, Restart, Task, TaskGroup, TaskRunState, Update,
@@ -9,6 +12,7 @@ use model::{
 };
 
 use super::{
+    kept::Kept,
     machine::{Effect, Event, Exit, Launched, Machine, Now, RemoteView, StartFailure, Timer},
     record::{AllocRecord, Run, TaskRecord},
 };
@@ -47,7 +51,7 @@ fn record() -> AllocRecord {
         task_group: "g".into(),
         ..Allocation::default()
     };
-    AllocRecord { alloc, ..AllocRecord::default() }
+    AllocRecord { alloc: alloc.into(), ..AllocRecord::default() }
 }
 
 fn fresh(kind: &str, tasks: Vec<Task>) -> Machine {
@@ -137,7 +141,7 @@ impl Play {
         let mut alloc = self.machine.alloc().clone();
         alloc.desired_status = DesiredStatus::Stop;
         let job = self.machine.job().clone();
-        self.apply(Event::Changed(Arc::new(alloc), job), at)
+        self.apply(Event::Changed(alloc.share(), job), at)
     }
 }
 
@@ -249,8 +253,8 @@ fn shutdown_delay_is_waited_for_unless_it_is_to_be_skipped() {
     assert_eq!(p.stop(2 * S), ["stop t"]);
 }
 
-fn restored(record_of_task: TaskRecord) -> Machine {
-    Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), record_of_task)], GoDuration::from_secs(30))
+fn restored(record_of_task: impl Into<Kept<TaskRecord>>) -> Machine {
+    Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), record_of_task.into())], GoDuration::from_secs(30))
 }
 
 fn task_record(run: Option<Run>, state: TaskRunState) -> TaskRecord {
@@ -360,6 +364,19 @@ fn a_prestart_task_of_a_service_runs_once() {
     p.started("before", S);
     assert_eq!(p.exited("before", 0, 2 * S), ["free before", "start main"]);
     assert_eq!(p.state("before"), TaskRunState::Dead);
+}
+
+#[test]
+fn what_was_written_exists_once() {
+    let (mut p, _) = Play::begin(fresh("service", vec![task("t")]), S);
+    let kept = |p: &Play| (p.machine.record().clone(), p.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect::<HashMap<_, _>>());
+    let (record, tasks) = kept(&p);
+    p.machine.apply(Event::DriverSaid { task: "t".into(), message: "x".into(), annotations: BTreeMap::new() }, Now { time: S, seed: 1 });
+    let (_, changed) = kept(&p);
+    assert!(!changed["t"].is(&tasks["t"]) && changed["t"] != tasks["t"]);
+    p.machine.saved(&record, &tasks);
+    let (again, back) = kept(&p);
+    assert!(again.is(&record) && back["t"].is(&tasks["t"]), "the loop's copy is the machine's");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod check_tls;
 pub(crate) mod checks;
 pub(crate) mod effects;
 pub(crate) mod identities;
+pub(crate) mod kept;
 pub(crate) mod machine;
 #[cfg(test)]
 mod machine_tests;
@@ -18,4 +19,4 @@ pub(crate) mod task_config;
 pub(crate) mod templates;
 
 pub(crate) use machine::{Event as AllocEvent, RemoteView};
-pub(crate) use run::{AllocCommand, AllocHandle, AllocLoop, AllocView};
+pub(crate) use run::{AllocCommand, AllocCommands, AllocHandle, AllocLoop, AllocView};

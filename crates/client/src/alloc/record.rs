@@ -7,11 +7,13 @@ use lifecycle::{checks::CheckState, restart::Tracker};
 use model::{AllocDeploymentStatus, Allocation, CheckStatus, TaskState, TimestampNs, network::DriverNetwork};
 use serde::{Deserialize, Serialize};
 
+use super::kept::Kept;
+
 /// The allocation as the servers sent it, with what this node has found out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct AllocRecord {
-    pub(crate) alloc: Allocation,
+    pub(crate) alloc: Kept<Allocation>,
     /// The servers have collected it: once it has stopped, everything goes.
     pub(crate) removed: bool,
     /// When the health watch of the present deployment began.

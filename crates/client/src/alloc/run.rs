@@ -17,6 +17,7 @@ use super::{
     checks::{self, Probe},
     effects::{self, Subject},
     identities,
+    kept::Kept,
     machine::{Effect, Event, Machine, Now},
     migrate::Moved,
     record::{AllocRecord, TaskRecord},
@@ -62,9 +63,29 @@ pub(crate) enum AllocCommand {
     Event(Event),
 }
 
+/// The way to an allocation's loop. A queue has room for a few dozen before it has taken anything: boxed, that room costs next to nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct AllocCommands(mpsc::UnboundedSender<Box<AllocCommand>>);
+
+/// The loop has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopEnded;
+
+impl AllocCommands {
+    fn new() -> (Self, mpsc::UnboundedReceiver<Box<AllocCommand>>) {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        (Self(commands), receiver)
+    }
+
+    pub(crate) fn send(&self, command: AllocCommand) -> Result<(), LoopEnded> {
+        self.0.send(Box::new(command)).map_err(|_| LoopEnded)
+    }
+}
+
 /// What others see of an allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocView {
+    /// As the servers have sent it; what became of it here is in `update`.
     pub(crate) alloc: Arc<Allocation>,
     pub(crate) job: Arc<Job>,
     pub(crate) update: Arc<AllocClientUpdate>,
@@ -96,7 +117,7 @@ pub(crate) struct Holds {
 /// How the node reaches an allocation's loop.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocHandle {
-    pub(crate) commands: mpsc::UnboundedSender<AllocCommand>,
+    pub(crate) commands: AllocCommands,
     pub(crate) view: watch::Receiver<Arc<AllocView>>,
 }
 
@@ -105,11 +126,11 @@ pub(crate) struct AllocLoop {
     ctx: Arc<NodeContext>,
     machine: Machine,
     stored_job: Arc<StoredJob>,
-    commands: mpsc::UnboundedReceiver<AllocCommand>,
+    commands: mpsc::UnboundedReceiver<Box<AllocCommand>>,
     handle: AllocHandle,
     view: watch::Sender<Arc<AllocView>>,
-    saved_alloc: Option<AllocRecord>,
-    saved_tasks: HashMap<Arc<str>, TaskRecord>,
+    saved_alloc: Option<Kept<AllocRecord>>,
+    saved_tasks: HashMap<Arc<str>, Kept<TaskRecord>>,
     held: Vec<Effect>,
     effects: JoinSet<Option<Event>>,
     /// Work that nothing waits for but the removal of the directory.
@@ -119,7 +140,7 @@ pub(crate) struct AllocLoop {
     exits: HashMap<String, CancellationToken>,
     /// Starts under way; cancelled when they are no longer wanted.
     starts: HashMap<String, CancellationToken>,
-    published: Option<AllocClientUpdate>,
+    published: Option<Arc<AllocClientUpdate>>,
     /// Services that people were told about.
     problems: BTreeMap<String, String>,
     checks: HashMap<String, checks::Running>,
@@ -135,7 +156,7 @@ pub(crate) struct Origin {
     pub(crate) record: AllocRecord,
     pub(crate) job: Arc<Job>,
     pub(crate) stored_job: Arc<StoredJob>,
-    pub(crate) tasks: Vec<(Arc<str>, TaskRecord)>,
+    pub(crate) tasks: Vec<(Arc<str>, Kept<TaskRecord>)>,
 }
 
 impl AllocLoop {
@@ -143,11 +164,12 @@ impl AllocLoop {
     pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Self, AllocHandle) {
         let Origin { record, job, stored_job, tasks } = origin;
         let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
-        let saved_tasks: HashMap<_, _> = tasks.iter().cloned().collect();
+        let restored = !tasks.is_empty();
+        let saved_tasks = tasks.iter().cloned().collect();
         let inherited = tasks.iter().filter_map(|(_, record)| record.run.as_ref().map(|run| run.id.clone())).collect();
-        let saved_alloc = (!tasks.is_empty()).then(|| record.clone());
         let machine = Machine::new(record, job, tasks, max_kill);
-        let (to_loop, commands) = mpsc::unbounded_channel();
+        let saved_alloc = restored.then(|| machine.record().clone());
+        let (to_loop, commands) = AllocCommands::new();
         let network = Arc::new(AllocNetwork::open(&ctx, machine.id()));
         let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
         let handle = AllocHandle { commands: to_loop, view: seen };
@@ -180,7 +202,8 @@ impl AllocLoop {
     /// Runs until the allocation is destroyed (true) or the node stops (false: everything is left as it is).
     pub(crate) async fn run(mut self) -> bool {
         self.register_remote();
-        self.apply(Event::Begin).await;
+        // What is done now and then is boxed, here and below: the state of a quiet loop is what thousands of allocations cost.
+        Box::pin(self.apply(Event::Begin)).await;
         let stop = self.ctx.stop.clone();
         let mut retry_save = tokio::time::interval(Duration::from_secs(1));
         retry_save.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -188,15 +211,15 @@ impl AllocLoop {
             // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
             tokio::select! {
                 () = stop.cancelled() => {
-                    self.finish().await;
+                    Box::pin(self.finish()).await;
                     return false;
                 }
                 command = self.commands.recv() => match command {
-                    Some(command) => self.command(command).await,
+                    Some(command) => Box::pin(self.command(*command)).await,
                     None => return false,
                 },
                 Some(done) = self.effects.join_next() => match done {
-                    Ok(Some(event)) => self.apply(event).await,
+                    Ok(Some(event)) => Box::pin(self.apply(event)).await,
                     Ok(None) => {}
                     Err(error) => tracing::error!(alloc = %self.machine.id(), %error, "an effect broke off"),
                 },
@@ -212,7 +235,7 @@ impl AllocLoop {
                         });
                     }
                 }
-                _ = retry_save.tick(), if !self.held.is_empty() => self.settle().await,
+                _ = retry_save.tick(), if !self.held.is_empty() => Box::pin(self.settle()).await,
             }
         }
         true
@@ -275,7 +298,7 @@ impl AllocLoop {
 
     /// Remote tasks are driven by the remote loop; it is told what they are made of.
     fn register_remote(&self) {
-        let alloc = Arc::new(self.machine.alloc().clone());
+        let alloc = self.machine.alloc().share();
         for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
             self.ctx.remote.interest(crate::remote::Interest {
                 slot: slot_of(&alloc, task),
@@ -323,6 +346,8 @@ impl AllocLoop {
             }
             self.saved_alloc = Some(self.machine.record().clone());
             self.saved_tasks = self.machine.tasks().map(|(n, r)| (n.clone(), r.clone())).collect();
+        } else if let Some(saved) = &self.saved_alloc {
+            self.machine.saved(saved, &self.saved_tasks);
         }
         tracing::trace!(alloc = %self.machine.id(), took = ?begin.elapsed(), "records written");
         self.publish();
@@ -359,21 +384,25 @@ impl AllocLoop {
             _ => None,
         }));
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
-        let mut standing = services::standing(&self.ctx, &self.machine, view.alloc.network_status.as_ref());
+        let network_status = self.network.status().or_else(|| view.alloc.network_status.clone());
+        let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_ref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
         self.reconcile_checks(std::mem::take(&mut standing.probes));
         standing.put_into(&mut update);
-        update.network_status.clone_from(&view.alloc.network_status);
-        let update = Arc::new(update);
+        update.network_status = network_status;
+        // As it was told, where nothing has changed.
+        let told = self.published.clone().filter(|told| **told == update);
+        let news = told.is_none();
+        let update = told.unwrap_or_else(|| Arc::new(update));
         view.update = update.clone();
         let shown = &self.view;
         let show = || drop(shown.send_replace(Arc::new(view)));
-        if self.published.as_ref() == Some(&*update) {
-            show();
+        if news {
+            self.published = Some(update.clone());
+            self.ctx.outbox.alloc_shown(update, show);
         } else {
-            self.published = Some((*update).clone());
-            self.ctx.outbox.alloc_shown((*update).clone(), show);
+            show();
         }
     }
 
@@ -406,7 +435,7 @@ impl AllocLoop {
 
     /// Says again what of services has been said: the servers may have forgotten it while they took the node for lost.
     fn repeat_services(&mut self) {
-        let said = |u: &AllocClientUpdate| u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty();
+        let said = |u: &Arc<AllocClientUpdate>| u.services.as_ref().is_some_and(|s| !s.is_empty()) || !u.remote_services.is_empty();
         if let Some(update) = self.published.clone().filter(said) {
             self.ctx.outbox.alloc(update);
         }
@@ -624,16 +653,11 @@ fn holds(record: &TaskRecord, cleaning: bool) -> Holds {
 }
 
 fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>, network: &SharedNetwork) -> AllocView {
-    let update = machine.update();
-    let mut alloc = machine.alloc().clone();
-    alloc.client_status = update.client_status;
-    alloc.task_states.clone_from(&update.task_states);
-    alloc.network_status = network.status().or(alloc.network_status);
     AllocView {
         network: network.clone(),
-        alloc: Arc::new(alloc),
+        alloc: machine.alloc().share(),
         job: machine.job().clone(),
-        update: Arc::new(update),
+        update: Arc::new(machine.update()),
         runs: machine.tasks().filter_map(|(n, _)| Some((n.clone(), machine.running(n)?.id.clone()))).collect(),
         claims: machine
             .tasks()

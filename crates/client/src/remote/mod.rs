@@ -16,7 +16,7 @@ use driver_host::{Driver, ExecSession, proto::driver::TaskStats};
 use model::{AllocId, Allocation, ClusterId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::alloc::AllocCommand;
+use crate::alloc::AllocCommands;
 pub(crate) use calls::wire_handle;
 pub(crate) use run::RemoteLoop;
 
@@ -29,7 +29,7 @@ pub(crate) struct Interest {
     pub(crate) alloc: Arc<Allocation>,
     pub(crate) job: Arc<Job>,
     pub(crate) task: Arc<str>,
-    pub(crate) commands: mpsc::UnboundedSender<AllocCommand>,
+    pub(crate) commands: AllocCommands,
 }
 
 /// An instance as it can be asked for logs, stats, signals and exec.

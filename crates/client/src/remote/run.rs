@@ -1,6 +1,7 @@
 //! The loop of the slots: feeds the transition function, carries out its effects in batches.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
@@ -54,7 +55,7 @@ pub(crate) struct RemoteLoop {
     ctx: Arc<NodeContext>,
     manager: RemoteManager,
     commands: mpsc::UnboundedReceiver<Command>,
-    entries: HashMap<SlotKey, Entry>,
+    entries: HashMap<SlotKey, Box<Entry>>,
     interests: HashMap<SlotKey, Vec<Interest>>,
     watches: Watches,
     cluster: ClusterId,
@@ -87,7 +88,7 @@ impl RemoteLoop {
         };
         for (key, stored) in restored {
             if let Ok(slot) = serde_json::from_str::<SlotKey>(&key) {
-                this.entries.insert(slot, Entry { slot: Slot::restore(&stored), ..Entry::default() });
+                this.entries.insert(slot, Box::new(Entry { slot: Slot::restore(&stored), ..Entry::default() }));
             }
         }
         this
@@ -204,15 +205,11 @@ impl RemoteLoop {
                 }
             }
         }
-        if !released.is_empty() {
-            let by_name: HashMap<String, SlotKey> =
-                self.entries.keys().chain(self.interests.keys()).map(|k| (k.to_string(), k.clone())).collect();
-            for slot in released.iter().filter_map(|text| by_name.get(text)) {
-                if self.entries.contains_key(slot) {
-                    events.push((slot.clone(), Event::Released));
-                } else if let Some(interests) = self.interests.get(slot) {
-                    tell_released(interests.iter());
-                }
+        for slot in self.named(released) {
+            if self.entries.contains_key(&slot) {
+                events.push((slot, Event::Released));
+            } else if let Some(interests) = self.interests.get(&slot) {
+                tell_released(interests.iter());
             }
         }
         for order in orders {
@@ -230,6 +227,16 @@ impl RemoteLoop {
         }
     }
 
+    /// The slots of these names that are known here. A name is read as what it says; one that says something else (of a group with a dot) is looked for
+    /// among all.
+    fn named(&self, names: &[String]) -> Vec<SlotKey> {
+        let known = || self.entries.keys().chain(self.interests.keys());
+        let by_name = LazyCell::new(|| known().map(|slot| (slot.to_string(), slot)).collect::<HashMap<String, &SlotKey>>());
+        let here = |slot: &SlotKey| self.entries.contains_key(slot) || self.interests.contains_key(slot);
+        let read = |name: &String| name.parse().ok().filter(here).or_else(|| by_name.get(name).map(|slot| (*slot).clone()));
+        names.iter().filter_map(read).collect()
+    }
+
     fn interest(&mut self, interest: Interest) {
         let slot = interest.slot.clone();
         // All orders are known and none is for this allocation: should it be stopped, there is nothing to wait for. An order that comes
@@ -240,6 +247,8 @@ impl RemoteLoop {
         }
         let list = self.interests.entry(slot.clone()).or_default();
         list.retain(|i| i.alloc.id != interest.alloc.id);
+        // There is one, but for the moment in which another follows it.
+        list.reserve_exact(1);
         list.push(interest);
         if let Some(entry) = self.entries.get_mut(&slot) {
             entry.shown = None;
@@ -426,7 +435,7 @@ impl RemoteLoop {
             }
             again = entry.slot.order().map(|order| order.alloc_id);
             if again.is_some() {
-                self.entries.insert(key.clone(), Entry { slot: entry.slot, ..Entry::default() });
+                self.entries.insert(key.clone(), Box::new(Entry { slot: entry.slot, ..Entry::default() }));
             }
         }
         self.ctx.outbox.forget_slot(key);

@@ -27,7 +27,7 @@ pub struct Sighting {
     /// The provider's name for it.
     pub provider_id: String,
     /// Attributes.
-    pub attributes: std::collections::BTreeMap<String, String>,
+    pub attributes: model::Map<String, String>,
     /// Address.
     pub address: String,
     /// Ports.

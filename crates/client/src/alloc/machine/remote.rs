@@ -9,14 +9,15 @@ use crate::events;
 
 impl Machine {
     /// The state of a remote task follows what is seen of its instance and what the servers make of it.
-    pub(super) fn remote(&mut self, task: &Arc<str>, view: RemoteView, now: Now) {
+    pub(super) fn remote(&mut self, task: &Arc<str>, view: Box<RemoteView>, now: Now) {
         let Some(slot) = self.slots.get_mut(task).filter(|s| s.remote) else {
             return;
         };
         slot.released = false;
         let known = slot.seen.is_some();
         let before = slot.seen.replace(view.clone()).unwrap_or_default();
-        let state = &mut slot.record.state;
+        let record = &mut *slot.record;
+        let state = &mut record.state;
         // After a restart of the agent the events tell what has been counted already.
         let another = state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
         let last_is_restart = state.events.last().is_some_and(|e| e.kind == events::kind::RESTARTING);

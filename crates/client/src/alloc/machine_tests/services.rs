@@ -37,7 +37,7 @@ fn a_task_is_up_from_its_start_to_the_decision_to_stop_it() {
     assert!(!play.up("t"), "not while it is being started");
     play.started("t", S);
     assert!(play.up("t"));
-    let stopped = Arc::new(Allocation { desired_status: DesiredStatus::Stop, ..play.machine.alloc().clone() });
+    let stopped = Arc::new(Allocation { desired_status: DesiredStatus::Stop, ..Allocation::clone(play.machine.alloc()) });
     let job = play.machine.job().clone();
     assert_eq!(play.apply(Event::Changed(stopped, job), 2 * S), ["delay t until 7"]);
     assert!(!play.up("t"), "from the decision on, although it runs");
@@ -48,7 +48,7 @@ fn a_task_of_a_former_agent_is_up_while_it_is_looked_for() {
     let run = Run { id: "r".into(), handle: Some(b"h".to_vec()), ..Run::default() };
     let mut known = TaskRecord { run: Some(run), ..TaskRecord::default() };
     known.state.state = TaskRunState::Running;
-    let machine = Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), known)], GoDuration::from_secs(30));
+    let machine = Machine::new(record(), job("service", vec![task("t")]), vec![("t".into(), known.into())], GoDuration::from_secs(30));
     let (mut play, _) = Play::begin(machine, 0);
     assert!(play.up("t"));
     let (task, run) = play.run("t");
@@ -159,7 +159,7 @@ fn health_waits_for_checks_and_begins_anew_with_them() {
         ..Update::default()
     });
     let job = Arc::new(job);
-    machine = Machine::new(AllocRecord { alloc, ..machine.record().clone() }, job, Vec::new(), GoDuration::from_secs(30));
+    machine = Machine::new(AllocRecord { alloc, ..AllocRecord::clone(machine.record()) }, job, Vec::new(), GoDuration::from_secs(30));
     let (mut play, _) = Play::begin(machine, S);
     let healthy = |play: &Play| play.machine.update().deployment_status.and_then(|d| d.healthy);
     play.started("t", 2 * S);
