@@ -28,6 +28,7 @@ pub enum Mode {
 
 const ROOT: &str = "/sys/fs/cgroup";
 const V1_CONTROLLERS: [&str; 3] = ["freezer", "memory", "cpu"];
+const V2_CONTROLLERS: [&str; 5] = ["cpuset", "cpu", "io", "memory", "pids"];
 /// statfs magic numbers of tmpfs and cgroup2.
 const TMPFS: i64 = 0x0102_1994;
 const CGROUP2: i64 = 0x6367_7270;
@@ -49,11 +50,19 @@ fn detect() -> Mode {
         TMPFS if root && V1_CONTROLLERS.iter().all(|c| Path::new(ROOT).join(c).join("tasks").exists()) => Mode::V1,
         CGROUP2 => {
             let available = fs::read_to_string(format!("{ROOT}/cgroup.controllers")).unwrap_or_default();
-            let all = ["cpuset", "cpu", "io", "memory", "pids"].iter().all(|c| available.split_whitespace().any(|a| a == *c));
-            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) { Mode::V2 } else { Mode::Off }
+            let all = V2_CONTROLLERS.iter().all(|c| available.split_whitespace().any(|a| a == *c));
+            if all && (root || owned(&Path::new(ROOT).join("nomad.slice"))) && passed_on() { Mode::V2 } else { Mode::Off }
         }
         _ => Mode::Off,
     }
+}
+
+/// Whether cgroups below the topmost one have controllers: one with processes in it, as a container's, cannot pass them on.
+fn passed_on() -> bool {
+    let file = Path::new(ROOT).join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&file).unwrap_or_default();
+    let all = V2_CONTROLLERS.iter().all(|c| enabled.split_whitespace().any(|e| e == *c));
+    all || fs::write(&file, V2_CONTROLLERS.map(|c| format!("+{c}")).join(" ")).is_ok()
 }
 
 fn owned(path: &Path) -> bool {

@@ -125,22 +125,22 @@ pub fn make(dir: &Path) -> io::Result<()> {
     Err(explain(io::ErrorKind::NotFound.into(), "create cgroup", dir))
 }
 
-/// Lets children of `parent` have controllers; each ancestor must pass them on.
-fn enable_controllers(parent: &Path) -> io::Result<()> {
+/// Lets children of `parent` have controllers; each ancestor must pass them on. All are tried; the answer is the first refusal.
+pub fn enable_controllers(parent: &Path) -> io::Result<()> {
     let mut chain: Vec<&Path> = parent.ancestors().take_while(|a| a.join("cgroup.subtree_control").exists()).collect();
     chain.reverse();
+    let mut first = Ok(());
     for dir in chain {
-        let file = dir.join("cgroup.subtree_control");
-        let enabled = std::fs::read_to_string(&file)?;
+        let enabled = std::fs::read_to_string(dir.join("cgroup.subtree_control"))?;
         let available = std::fs::read_to_string(dir.join("cgroup.controllers"))?;
         for controller in ["cpuset", "memory", "cpu", "pids"] {
             let has = |list: &str| list.split_ascii_whitespace().any(|c| c == controller);
             if has(&available) && !has(&enabled) {
-                write(dir, "cgroup.subtree_control", &format!("+{controller}"))?;
+                first = first.and(write(dir, "cgroup.subtree_control", &format!("+{controller}")));
             }
         }
     }
-    Ok(())
+    first
 }
 
 /// Files and values that express the limits in version 2.

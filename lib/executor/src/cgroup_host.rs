@@ -73,22 +73,23 @@ impl CgroupHost {
     pub fn detect() -> CgroupHost {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let mut host = CgroupHost::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
-        host.unified_controllers = host
-            .unified
-            .iter()
-            .flat_map(|dir| dir.ancestors().skip(1).find_map(|a| std::fs::read_to_string(a.join("cgroup.controllers")).ok()))
-            .flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>())
-            .collect();
-        let usable = |dir: &PathBuf| {
+        let probe = |dir: &Path| -> Option<Vec<String>> {
             static NEXT: AtomicU64 = AtomicU64::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let probe = dir.join(format!(".probe-{}-{number}", std::process::id()));
-            let made = crate::cgroup::make(&probe).is_ok();
+            crate::cgroup::make(&probe).ok()?;
+            // A cgroup with processes in it, as the topmost one of a container has, shows controllers and cannot pass them on: what counts is what a
+            // workload's own cgroup would have.
+            let _ = crate::cgroup::enable_controllers(dir);
+            let controllers = std::fs::read_to_string(probe.join("cgroup.controllers")).unwrap_or_default();
             let _ = std::fs::remove_dir(&probe);
             let _ = std::fs::remove_dir(dir);
-            made
+            Some(controllers.split_ascii_whitespace().map(str::to_owned).collect())
         };
-        host.unified = host.unified.filter(usable);
+        let usable = |dir: &PathBuf| probe(dir).is_some();
+        let seen = host.unified.as_deref().and_then(probe);
+        host.unified = host.unified.filter(|_| seen.is_some());
+        host.unified_controllers = seen.unwrap_or_default();
         host.v1.retain(|_, dir| usable(dir));
         // Without a boundary that can be killed as one, limits alone would only leave directories behind.
         if host.unified.is_none() && !host.v1.contains_key("freezer") {
