@@ -15,19 +15,15 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 
-use crate::{process::Run, workspace};
+use crate::{
+    process::Run,
+    test_programs::{self, TestProgram},
+};
 
 /// Packages whose tests start processes.
 const DEFAULT: [&str; 8] = ["executor", "executor-client", "driver-host", "client", "raw-exec", "exec", "remote-exec", "cli"];
 /// What tests end in an orderly way may take this long to be gone.
 const SETTLE: Duration = Duration::from_secs(8);
-
-/// A test program.
-struct Binary {
-    name: String,
-    path: PathBuf,
-    dir: PathBuf,
-}
 
 /// What is left of one run.
 #[derive(Default)]
@@ -56,7 +52,7 @@ pub(crate) fn run(packages: &[&str]) -> Result<()> {
     set_child_subreaper(Some(getpid())).context("cannot adopt what the tests leave")?;
     let mut leaking = 0;
     for package in packages {
-        for binary in built(package)? {
+        for binary in test_programs::build(&[package])? {
             let (passed, leaks) = watched(&binary, &[])?;
             println!(
                 "leaks {package} {}: tests {}, {}",
@@ -88,30 +84,13 @@ fn verdict(passed: bool) -> &'static str {
     if passed { "pass" } else { "FAIL" }
 }
 
-fn built(package: &str) -> Result<Vec<Binary>> {
-    let args = ["test", "-p", package, "--no-run", "--message-format=json"];
-    let lines = Run::new("cargo", args).dir(workspace::root()).output()?;
-    let mut found = Vec::new();
-    for line in lines.lines() {
-        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-        let (Some(path), true) = (message["executable"].as_str(), message["profile"]["test"] == true) else { continue };
-        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
-        found.push(Binary {
-            name: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
-            path: path.into(),
-            dir: manifest.parent().map_or_else(workspace::root, Path::to_owned),
-        });
-    }
-    Ok(found)
-}
-
-fn tests(binary: &Binary) -> Result<Vec<String>> {
+fn tests(binary: &TestProgram) -> Result<Vec<String>> {
     let listed = Run::new(binary.path.as_os_str(), ["--list", "--format", "terse"]).dir(&binary.dir).output()?;
     Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
 /// Runs a test program, and tells what it leaves.
-fn watched(binary: &Binary, args: &[&str]) -> Result<(bool, Leaks)> {
+fn watched(binary: &TestProgram, args: &[&str]) -> Result<(bool, Leaks)> {
     // Short, because addresses of sockets are.
     let temporary = PathBuf::from(format!("/tmp/dl-{}", std::process::id()));
     fs::create_dir_all(&temporary)?;

@@ -17,6 +17,7 @@ mod process;
 #[path = "../../crates/cli/src/demo/sweep.rs"]
 mod sweep;
 mod template;
+mod test_programs;
 mod workspace;
 
 use anyhow::{Result, bail};
@@ -43,6 +44,8 @@ fn main() -> Result<()> {
     match args.as_slice() {
         ["lint"] => workspace::lint(),
         ["interop", names @ ..] => interop::run(names),
+        // Started by a check, inside the virtual machine that it has booted.
+        ["in-guest", "cgroup-v2", programs @ ..] => interop::cgroup_v2::inside(programs),
         ["chaos", args @ ..] => chaos::run(args),
         ["leaks", packages @ ..] => leaks::run(packages),
         ["bench", names @ ..] => bench::run(names),

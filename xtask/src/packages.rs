@@ -87,13 +87,22 @@ pub(crate) fn install(wanted: &[Wanted]) -> Option<String> {
 
 fn fetch(packages: &[&str]) -> Result<()> {
     let install = ["install", "-y", "--no-install-recommends"].iter().chain(packages).copied();
-    let install: Vec<&str> = install.collect();
-    if apt(&install).is_ok() {
+    with_index(&install.collect::<Vec<_>>(), Path::new("/"))
+}
+
+/// Puts the file of Debian's newest package of this name into a directory, without installing it.
+pub(crate) fn download(package: &str, dir: &Path) -> Result<()> {
+    with_index(&["download", package], dir)
+}
+
+/// Runs apt in a directory, once more with a new index if it fails.
+fn with_index(command: &[&str], dir: &Path) -> Result<()> {
+    if apt(command, dir).is_ok() {
         return Ok(());
     }
     // No index yet, or an old one.
     let mut tries = 1;
-    while let Err(error) = apt(&["update"]) {
+    while let Err(error) = apt(&["update"], dir) {
         if tries == TRIES {
             return Err(error);
         }
@@ -101,14 +110,14 @@ fn fetch(packages: &[&str]) -> Result<()> {
         // Somebody else may be at it; a pause between attempts, nothing waits for it.
         std::thread::sleep(Duration::from_secs(10));
     }
-    apt(&install)
+    apt(command, dir)
 }
 
 /// Runs apt without questions; it waits for others, tries downloads again, and ends.
-fn apt(args: &[&str]) -> Result<()> {
+fn apt(args: &[&str], dir: &Path) -> Result<()> {
     let options = ["-q", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=60"];
     let words = ["900", "apt-get"].into_iter().chain(options).chain(args.iter().copied());
-    Run::new("timeout", words).env("DEBIAN_FRONTEND", "noninteractive").run()
+    Run::new("timeout", words).dir(dir).env("DEBIAN_FRONTEND", "noninteractive").run()
 }
 
 /// The program `go`: the machine's, or one of our own from the Python package registry. The error says why there is none.

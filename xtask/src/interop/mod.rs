@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: tests against real peers. Each installs what it needs; what cannot run is said plainly, and fails the run in CI.
 
 mod artifacts;
+pub(crate) mod cgroup_v2;
 mod chaos_remote;
 pub(crate) mod cluster;
 mod cni;
@@ -24,6 +25,7 @@ pub(crate) mod sshd;
 mod stock_cli;
 mod stock_nomad;
 mod suite;
+mod vm;
 
 use std::time::Instant;
 
@@ -59,6 +61,11 @@ const CHECKS: &[Check] = &[
         "artifacts",
         "tasks get what git and an S3 that checks signatures have, at the ref and with the keys that the job names",
         artifacts::check,
+    ),
+    (
+        "cgroup-v2",
+        "a Debian kernel with cgroup version 2 alone, in a virtual machine: limits hold, trees are killed, cores are kept apart",
+        cgroup_v2::check,
     ),
     (
         "cni",
