@@ -127,6 +127,7 @@ impl Client {
             inherited,
             cpu: facts.cpu,
             cores: tokio::sync::Mutex::default(),
+            reserving: Arc::default(),
             unbound: Notify::new(),
             stop: CancellationToken::new(),
             launcher: OnceCell::new(),

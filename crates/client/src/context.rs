@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -53,6 +53,8 @@ pub(crate) struct NodeContext {
     pub(crate) cpu: Cpu,
     /// Who is kept off cores that others have for themselves.
     pub(crate) cores: tokio::sync::Mutex<crate::cpuset::Bound>,
+    /// Allocations whose tasks have cores for themselves.
+    pub(crate) reserving: Arc<AtomicUsize>,
     /// Somebody could not be kept off, and is to be tried again.
     pub(crate) unbound: tokio::sync::Notify,
     pub(crate) stop: CancellationToken,

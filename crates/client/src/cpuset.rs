@@ -13,11 +13,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use executor_client::CgroupHost;
+use model::Allocation;
 
 use crate::{
     context::NodeContext,
@@ -51,6 +55,27 @@ pub(crate) struct Bound {
 impl Default for Bound {
     fn default() -> Self {
         Self { any: true, said: BTreeSet::new() }
+    }
+}
+
+/// Says, for as long as it lives, that an allocation of this node has tasks with cores for themselves: without any of them nobody has to look.
+#[derive(Debug)]
+pub(crate) struct Reserving(Arc<AtomicUsize>);
+
+impl Reserving {
+    /// `None` for an allocation whose tasks share their cores.
+    pub(crate) fn of(ctx: &NodeContext, alloc: &Allocation) -> Option<Self> {
+        let any = alloc.resources.tasks.values().any(|task| !task.cpu.reserved_cores.is_empty());
+        any.then(|| {
+            ctx.reserving.fetch_add(1, Ordering::SeqCst);
+            Self(ctx.reserving.clone())
+        })
+    }
+}
+
+impl Drop for Reserving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -125,6 +150,9 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
         return Vec::new();
     }
     let mut bound = ctx.cores.lock().await;
+    if ctx.reserving.load(Ordering::SeqCst) == 0 && !bound.any {
+        return Vec::new();
+    }
     let tenants = tenants(ctx);
     let (reserved, shared) = divide(all, &tenants);
     if reserved.is_empty() && !bound.any {

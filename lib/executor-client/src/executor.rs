@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use executor::contain::{self, Fate};
 use executor::epoch;
+use executor::process::ProcessStat;
 use executor_proto::{
     Claim, ErrorCode, Hello, HelloReply, PROTOCOL_VERSION, Reply, Request, ResultRecord, StateRecord, StatsReply, Stop, Wait, encode_frame,
     files, reply, request, split_frame,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -347,6 +349,7 @@ pub async fn destroy(state_dir: &Path) -> Result<(), Error> {
 /// Removes a state directory when its executor has left.
 async fn remove(state_dir: &Path) -> Result<(), Error> {
     let begun = Instant::now();
+    let mut pause = Duration::from_millis(1);
     loop {
         let lock = match contain::try_lock(state_dir) {
             Err(Error::Absent { .. }) => return Ok(()),
@@ -361,8 +364,27 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
         if begun.elapsed() > ANSWER {
             return Err(Error::Unresponsive { state_dir: state_dir.to_owned(), seconds: ANSWER.as_secs() });
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        // Many that ask again and again would keep the machine from what they wait for.
+        if !left(state_dir, ANSWER.saturating_sub(begun.elapsed())).await {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
     }
+}
+
+/// Waits for the end of the executor's process, `patience` long. False when it is not known, or had ended before: then somebody else has the lock.
+async fn left(state_dir: &Path, patience: Duration) -> bool {
+    let Ok(Some(record)) = contain::read_record(state_dir) else { return false };
+    let Some(pid) = Pid::from_raw(record.executor_pid) else { return false };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return false };
+    // Asked with the descriptor in hand: the number is not given away from here on.
+    if ProcessStat::of(record.executor_pid).is_none_or(|p| p.start != record.executor_start) {
+        return false;
+    }
+    #[expect(deprecated, reason = "the descriptor is owned by the AsyncFd and never replaced, so this is sound")]
+    let process = AsyncFd::with_interest(process, tokio::io::Interest::READABLE);
+    let Ok(process) = process else { return false };
+    tokio::time::timeout(patience, process.readable()).await.is_ok_and(|ended| ended.is_ok())
 }
 
 impl Shared {

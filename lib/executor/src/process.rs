@@ -68,7 +68,36 @@ pub fn all() -> io::Result<Vec<ProcessStat>> {
     Ok(found)
 }
 
-/// Live descendants of `root`, itself not included.
+/// Live descendants of `root`, itself not included, at the cost of these alone where the kernel lists the children of a process. A process that
+/// comes or goes meanwhile may be missed.
+pub fn descendants_of(root: i32) -> Vec<ProcessStat> {
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        let Some(children) = children(parent) else {
+            if parent == root && ProcessStat::of(root).is_some() {
+                // The kernel was built without the lists.
+                return descendants(root, &all().unwrap_or_default());
+            }
+            continue;
+        };
+        parents.extend(&children);
+        found.extend(children.into_iter().filter_map(ProcessStat::of).filter(ProcessStat::is_alive));
+    }
+    found
+}
+
+/// Children of all threads of a process; `None` when nobody says, or when it has gone.
+fn children(parent: i32) -> Option<Vec<i32>> {
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{parent}/task")).ok()? {
+        let list = std::fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    Some(found)
+}
+
+/// Live descendants of `root` among `all`, itself not included.
 pub fn descendants(root: i32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     let mut found: Vec<ProcessStat> = Vec::new();
     let mut parents = vec![root];
@@ -129,5 +158,26 @@ mod tests {
         let stat = all.iter().find(|p| p.pid == me).unwrap();
         assert!(descendants(stat.ppid, &all).iter().any(|p| p.pid == me));
         assert!(!descendants(me, &all).iter().any(|p| p.pid == me));
+    }
+
+    #[test]
+    fn descendants_are_found_over_generations_both_ways() {
+        let mut shell = std::process::Command::new("/bin/sh")
+            .args(["-c", "/bin/sh -c 'echo $$; read wait; exit 0'; exit 0"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        let (me, inner) = (std::process::id() as i32, line.trim().parse::<i32>().unwrap());
+        let pids = |found: Vec<ProcessStat>| found.iter().map(|p| p.pid).collect::<Vec<_>>();
+        for found in [pids(descendants_of(me)), pids(descendants(me, &all().unwrap()))] {
+            assert!(found.contains(&inner) && found.contains(&(shell.id() as i32)) && !found.contains(&me), "{found:?}");
+        }
+        assert_eq!(pids(descendants_of(shell.id() as i32)), [inner]);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert!(descendants_of(shell.id() as i32).is_empty(), "it has gone");
     }
 }

@@ -11,7 +11,7 @@ use crate::sys;
 pub(crate) fn measure(surroundings: &Surroundings, executor: i32) -> StatsReply {
     let paths = &surroundings.paths;
     let mut processes: Vec<ProcessStat> = if paths.is_empty() {
-        process::descendants(executor, &process::all().unwrap_or_default())
+        process::descendants_of(executor)
     } else {
         cgroup::members(paths).into_iter().filter_map(ProcessStat::of).collect()
     };

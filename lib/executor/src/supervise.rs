@@ -36,8 +36,9 @@ use crate::{epoch, process, stats, sys};
 const DRAIN: Duration = Duration::from_secs(1);
 /// Longest wait for a controller to take its last answer; it finds the result on disk anyway.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// After this long with something left, killing by cgroup is not believed to be enough.
-const ESCALATE: Duration = Duration::from_millis(50);
+/// After this long with something left, killing by cgroup is not believed to be enough. Not sooner: on a busy machine namespaces take a while to
+/// go, and looking at processes one by one would keep it busy.
+const ESCALATE: Duration = Duration::from_secs(1);
 /// How long an exec session may run before it is brought into version 1 limits. That takes the kernel up to 15 ms for each
 /// hierarchy, in which nobody is served, and most sessions are over before.
 const GATHER: Duration = Duration::from_millis(50);
@@ -533,8 +534,7 @@ impl Executor {
     fn kill_descendants(&self) {
         let mut stopped: Vec<i32> = Vec::new();
         for _ in 0..64 {
-            let all = process::all().unwrap_or_default();
-            let living = process::descendants(self.record.executor_pid, &all);
+            let living = process::descendants_of(self.record.executor_pid);
             let new: Vec<i32> = living.iter().map(|p| p.pid).filter(|pid| !stopped.contains(pid)).collect();
             if new.is_empty() {
                 break;

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     context::{NodeContext, now_ns},
+    cpuset::Reserving,
     error::RequestError,
     network::{self, AllocNetwork, SharedNetwork},
     session::Placed,
@@ -148,6 +149,8 @@ pub(crate) struct AllocLoop {
     /// Runs that a former agent has started, while nobody has looked at their network.
     inherited: BTreeSet<String>,
     moved: Moved,
+    /// Of its tasks with cores for themselves.
+    reserving: Option<Reserving>,
     destroyed: bool,
 }
 
@@ -169,6 +172,7 @@ impl AllocLoop {
         let inherited = tasks.iter().filter_map(|(_, record)| record.run.as_ref().map(|run| run.id.clone())).collect();
         let machine = Machine::new(record, job, tasks, max_kill);
         let saved_alloc = restored.then(|| machine.record().clone());
+        let reserving = Reserving::of(&ctx, machine.alloc());
         let (to_loop, commands) = AllocCommands::new();
         let network = Arc::new(AllocNetwork::open(&ctx, machine.id()));
         let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
@@ -194,6 +198,7 @@ impl AllocLoop {
             network,
             inherited,
             moved: Moved::default(),
+            reserving,
             destroyed: false,
         };
         (this, handle)
@@ -270,6 +275,7 @@ impl AllocLoop {
     async fn command(&mut self, command: AllocCommand) {
         match command {
             AllocCommand::Changed(placed) => {
+                self.reserving = Reserving::of(&self.ctx, &placed.alloc);
                 self.stored_job = placed.stored;
                 self.apply(Event::Changed(placed.alloc, placed.job)).await;
                 self.register_remote();
