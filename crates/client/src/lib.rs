@@ -38,6 +38,7 @@ mod metadata;
 mod network;
 mod node;
 mod outbox;
+mod output;
 mod remote;
 mod secrets;
 mod service_watch;

@@ -465,7 +465,9 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     e.when(t.name.contains(['/', '\\']), || "Task name cannot include slashes".to_owned());
     e.when(t.name.contains('\0'), || "Task name cannot include null characters".to_owned());
     // Names become directories of the allocation.
-    e.when(matches!(&*t.name, "." | ".." | "alloc" | "tmp"), || format!("Task name cannot be {:?}: the name is taken", &*t.name));
+    e.when(matches!(&*t.name, "." | ".." | "alloc" | "tmp" | ".output"), || {
+        format!("Task name cannot be {:?}: the name is taken", &*t.name)
+    });
     e.when(t.driver.is_empty(), || "Missing task driver".to_owned());
     e.when(t.kill_timeout.is_some_and(|k| k < GoDuration::ZERO), || "KillTimeout must be a positive value".to_owned());
     e.when(t.shutdown_delay < GoDuration::ZERO, || "ShutdownDelay must be a positive value".to_owned());

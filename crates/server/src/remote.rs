@@ -13,13 +13,14 @@ use std::{
 };
 
 use lifecycle::remote::{
-    Context, Effect, Event, Step, guarantee, parts,
+    Context, Effect, Event, Step, awaits_finisher, guarantee, parts,
     reconcile::{SlotFacts, events_for, needs_executor, slot_covered},
     transition, wake_at,
 };
 use model::{
     Allocation, ClientStatus, Deployment, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport,
     RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
+    node::RemoteProvider,
     remote::{Guarantee, Manager, RemotePolicy, slot_of},
     task::Task,
 };
@@ -234,8 +235,9 @@ impl Dirty {
             }
         }
         if manages {
-            // One of them may be what tombstones have waited for.
-            slots.extend(state.remote_tasks().filter(|record| needs_executor(record)).map(|record| record.slot.clone()));
+            // One of them may be what tombstones have waited for, or have the allocation of what has ended.
+            let waits = |record: &&Arc<RemoteTask>| needs_executor(record) || awaits_finisher(record);
+            slots.extend(state.remote_tasks().filter(waits).map(|record| record.slot.clone()));
         }
         slots
     }
@@ -473,7 +475,9 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], s
         };
         // An allocation that wants the slot outweighs a job that does not: then nobody asks.
         let covered = if wanted.is_some() { Ok(()) } else { covered(slot) };
-        let facts = SlotFacts { wanted, covered, leased: &leased, draining: &draining, alloc_live: &alloc_live };
+        let ended = feeder.record(slot).filter(|record| wanted.is_none() && awaits_finisher(record));
+        let finisher = ended.and_then(|record| finisher(state, record, executors));
+        let facts = SlotFacts { wanted, covered, leased: &leased, draining: &draining, alloc_live: &alloc_live, finisher: &|| finisher };
         for event in events_for(feeder.record(slot), &facts, now) {
             feeder.feed(slot, &event);
         }
@@ -564,18 +568,31 @@ impl Executors<'_> {
     /// The node that is to execute the stop of that record, with the provider that it reaches.
     fn next(&mut self, record: &RemoteTask) -> Option<(NodeId, String)> {
         let state = self.state;
-        let reached = |node: &Node| {
-            let remote = node.drivers.get(&record.driver).filter(|driver| driver.healthy)?.remote.as_ref()?;
-            (record.provider.is_empty() || remote.provider == record.provider).then(|| remote.provider.clone())
-        };
         let queue = self.queues.entry((record.driver.clone(), record.provider.clone())).or_insert_with(|| {
-            let capable = state.nodes().filter(|node| node.status == NodeStatus::Ready && reached(node).is_some());
+            let capable = state.nodes().filter(|node| reached_from(node, record).is_some());
             capable.map(|node| (node.drain.is_some(), state.remote_tasks_by_node(node.id).count(), node.id)).collect()
         });
         let (drains, slots, node) = queue.pop_first()?;
         queue.insert((drains, slots + 1, node));
-        Some((node, reached(state.node(node)?)?))
+        Some((node, reached_from(state.node(node)?, record)?.provider.clone()))
     }
+}
+
+/// Who lets the provider forget an instance that has ended for good. Its output is kept where its allocation is; once that was collected nobody reads it.
+fn finisher(state: &State, record: &RemoteTask, executors: &mut Executors<'_>) -> Option<Manager> {
+    match state.alloc(record.alloc_id) {
+        Some(alloc) => {
+            let there = state.node(alloc.node_id).is_some_and(|node| reached_from(node, record).is_some());
+            there.then_some(Manager { node_id: alloc.node_id, alloc_id: alloc.id })
+        }
+        None => executors.next(record).map(|(node_id, _)| Manager { node_id, ..Manager::default() }),
+    }
+}
+
+/// The runtime of the record, if a node with a lease reaches it.
+fn reached_from<'a>(node: &'a Node, record: &RemoteTask) -> Option<&'a RemoteProvider> {
+    let driver = node.drivers.get(&record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
+    driver.remote.as_ref().filter(|remote| record.provider.is_empty() || remote.provider == record.provider)
 }
 
 /// Stores what a node reports about remote tasks: queued when this returns. The second part names the slots whose order (or release) the node is

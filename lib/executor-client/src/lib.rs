@@ -33,7 +33,7 @@ pub use ::executor::isolate::supported as isolation_supported;
 pub use ::executor::log::{Chunk, RotatedLog};
 pub use ::executor::process::ProcessStat;
 pub use ::executor::program::{find_program, make_executable};
-pub use ::executor::rotate::Segment;
+pub use ::executor::rotate::{Segment, Writer as LogWriter};
 pub use ::executor::{capabilities, seccomp};
 pub use executor_proto::host;
 pub use executor_proto::{ErrorCode, MARKER_VARIABLE, PidStats, ResultRecord as ExitResult, StatsReply as Stats};

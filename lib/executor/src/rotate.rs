@@ -133,6 +133,14 @@ impl Writer {
         })
     }
 
+    /// Begins a stream of which nothing is there yet and whose first byte has the absolute offset `base`: what came before it is not kept.
+    pub fn begin(dir: &Path, name: &str, base: u64, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
+        let mut writer = Writer::open(dir, name, max_files, max_bytes)?;
+        Index { entries: vec![(writer.number, base)] }.store(dir, name)?;
+        writer.base = base;
+        Ok(writer)
+    }
+
     /// Writes a first part of `data` and says how long it was: less than all where a file ends.
     pub fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.full {
@@ -264,6 +272,22 @@ mod tests {
         }
         let last = kept.last().unwrap();
         assert_eq!(last.base + last.size, all.len() as u64);
+    }
+
+    #[test]
+    fn a_stream_that_begins_in_the_middle_keeps_its_offsets_over_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::begin(dir.path(), "t", 5000, 10, 100).unwrap();
+        let data: Vec<u8> = (0..250).map(|n| b'a' + n % 26).collect();
+        feed(&mut writer, &data);
+        let kept = segments(dir.path(), "t").unwrap();
+        assert_eq!(kept.first().map(|s| s.base), Some(5000));
+        assert_eq!(kept.last().map(|s| s.base + s.size), Some(5250));
+        assert_eq!(contents(dir.path(), "t").concat(), data);
+        // Whoever goes on with it goes on from there.
+        let mut writer = Writer::open(dir.path(), "t", 10, 100).unwrap();
+        feed(&mut writer, b"end");
+        assert_eq!(segments(dir.path(), "t").unwrap().last().map(|s| s.base + s.size), Some(5253));
     }
 
     #[test]

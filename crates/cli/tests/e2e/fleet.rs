@@ -579,6 +579,12 @@ fn a8_without_keyed_create_an_instance_is_found_by_the_listing() {
     fleet.at_most_one();
 }
 
+/// Seconds that something lasts: few, or as many as the scenario says, `NAME=600`.
+fn seconds(name: &str, few: u64) -> Duration {
+    Duration::from_secs(std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(few))
+}
+
+/// `DROVER_A14=600` is the ten minutes of the scenario.
 #[test]
 fn a14_a_provider_in_trouble_during_an_adoption_costs_nothing() {
     let mut fleet = Fleet::start(&["a", "b"]);
@@ -595,9 +601,26 @@ fn a14_a_provider_in_trouble_during_an_adoption_costs_nothing() {
         })
     });
     assert_eq!(unknown["Observed"]["State"], "Unknown");
-    std::thread::sleep(Duration::from_secs(2));
+    // Cut off, with bad credentials, with errors of its own: in turn for the whole time.
+    let (begun, lasts) = (Instant::now(), seconds("DROVER_A14", 3));
+    while begun.elapsed() < lasts {
+        match begun.elapsed().as_secs() % 3 {
+            0 => fleet.provider.fault(None, &json!({"cut": true})).expect("writes"),
+            1 => fleet.provider.admit("somebody else").expect("writes"),
+            _ => {
+                fleet.provider.fault(None, &json!({"fail": ["observe", "find", "list", "ensure", "stop"]})).expect("writes");
+                fleet.provider.admit("\n").expect("writes");
+            }
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let record = fleet.record(slot).expect("a record");
+        assert_eq!((&record["Observed"]["State"], &record["Desired"]), (&json!("Unknown"), &json!("run")), "{record}");
+        assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0), "after {:?}", begun.elapsed());
+    }
+    fleet.provider.admit("\n").expect("writes");
     fleet.provider.fault(None, &json!({})).expect("writes");
     let back = fleet.managed(slot, &[&manager]);
+    eprintln!("in trouble for {:?}, seen again", begun.elapsed());
     assert_eq!((&back["IncarnationID"], &back["Restarts"]), (&first["IncarnationID"], &json!(0)));
     assert_eq!((&first["Address"], &back["Address"]), (&json!("192.0.2.7"), &json!("192.0.2.7")), "reached where it was");
     assert_eq!((fleet.count("ensure"), fleet.count("stop")), (1, 0));
@@ -632,11 +655,14 @@ fn a23_a_manager_is_killed_and_started_again_and_again_and_then_lost() {
     fleet.at_most_one();
 }
 
+/// `DROVER_A34=90` is the ninety seconds of the scenario.
 #[test]
 fn a34_a_slow_stop_is_finished_by_the_next_manager_and_complete_only_then() {
     let mut fleet = Fleet::start(&["a", "b"]);
-    let mut slow = job("slow", 1, "mock_remote", &json!({"run_for": "1h", "kill_after": "6s"}), &json!({"MaxParallel": 0}));
-    slow["Job"]["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = json!(25_000_000_000_i64);
+    let takes = seconds("DROVER_A34", 6).as_secs();
+    let config = json!({"run_for": "1h", "kill_after": format!("{takes}s")});
+    let mut slow = job("slow", 1, "mock_remote", &config, &json!({"MaxParallel": 0}));
+    slow["Job"]["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = json!((takes + 19) * 1_000_000_000);
     fleet.server.put("/v1/jobs", &slow);
     let slot = "default/slow.g[0]/t";
     let first = fleet.managed(slot, &[]);
@@ -650,6 +676,11 @@ fn a34_a_slow_stop_is_finished_by_the_next_manager_and_complete_only_then() {
     });
     fleet.kill(&manager);
     let mut alive = true;
+    if let Some(most) = takes.checked_sub(20) {
+        // Far from its end it is neither over nor given up.
+        std::thread::sleep(Duration::from_secs(most));
+        assert!(fleet.record(slot).is_some_and(|r| r["Desired"] == "stop"));
+    }
     until("the end of the record", || {
         // Looked at in this order: what has no record any more must not live.
         let record = fleet.record(slot);

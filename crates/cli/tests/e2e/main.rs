@@ -12,6 +12,7 @@ mod examples;
 mod exec;
 mod faults;
 mod fleet;
+mod fleet_output;
 mod metrics;
 mod migrate;
 mod plugins;

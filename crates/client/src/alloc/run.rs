@@ -579,11 +579,11 @@ impl AllocLoop {
         // What is still being cleaned up uses the directory.
         while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await {}
         let subject = self.subject(&Arc::from(""));
-        effects::destroy(&subject).await;
         let id = self.machine.id();
         for (task, _) in self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t)) {
-            self.ctx.remote.no_interest(slot_of(&subject.alloc, task), id);
+            self.ctx.remote.no_interest(slot_of(&subject.alloc, task), id).await;
         }
+        effects::destroy(&subject).await;
         if let Err(error) = self.ctx.store.commit(vec![Write::Forget(id.to_string())]).await {
             tracing::error!(alloc = %id, %error, "the record of a collected allocation stays until the next start");
         }

@@ -1,4 +1,7 @@
-//! `fs/logs`: the output of a task over all its rotated files, or straight from the driver when the task lives elsewhere.
+//! `fs/logs`: the output of a task over all its rotated files. When the task lives elsewhere, straight from the driver; from what was kept of it once it has
+//! ended.
+
+use std::sync::Arc;
 
 use axum::{
     extract::{Path, State},
@@ -7,7 +10,7 @@ use axum::{
 };
 use driver_host::LogsQuery;
 use executor_client::{Follow, RotatedLog};
-use model::{TaskRunState, remote::slot_of};
+use model::{IncarnationId, TaskRunState, remote::slot_of};
 use tokio::sync::watch;
 
 use super::{
@@ -16,7 +19,14 @@ use super::{
     fs::{offset, origin_is_end},
     raw, text,
 };
-use crate::{alloc::AllocView, client::ClientHandle, dirs::AllocDirs, error::RequestError, remote::RemoteManager};
+use crate::{
+    alloc::AllocView,
+    client::ClientHandle,
+    dirs::AllocDirs,
+    error::RequestError,
+    output::{KINDS, Kept},
+    remote::{Instance, RemoteManager},
+};
 
 pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<String>, query: Query) -> Result<Response, RequestError> {
     let (id, loop_handle) = find(&handle, &alloc)?;
@@ -24,10 +34,9 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     if task.is_empty() {
         return Err(RequestError::Invalid("must provide task name".into()));
     }
-    let kind = query.get("type").to_owned();
-    if kind != "stdout" && kind != "stderr" {
+    let Some(kind) = KINDS.into_iter().find(|kind| *kind == query.get("type")) else {
         return Err(RequestError::Invalid("must provide log type (stdout/stderr)".into()));
-    }
+    };
     let (follow, plain) = (query.flag("follow")?, query.flag("plain")?);
     let (from_end, offset) = (origin_is_end(&query)?, offset(&query)?);
     let view = loop_handle.view.borrow().clone();
@@ -38,11 +47,20 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
         return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
     }
     let (sink, body) = frames::channel(plain);
+    let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
     if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
-        let from = Remote { manager: handle.inner.ctx.remote.clone(), slot: slot_of(&view.alloc, name), task, kind };
-        tokio::spawn(from.run(loop_handle.view.clone(), offset, from_end, follow, sink));
+        let from = Remote {
+            manager: handle.inner.ctx.remote.clone(),
+            slot: slot_of(&view.alloc, name),
+            dirs,
+            task: name.clone(),
+            kind,
+            sink,
+            view: loop_handle.view.clone(),
+            follow,
+        };
+        tokio::spawn(from.run(offset, from_end));
     } else {
-        let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
         let log = RotatedLog::new(dirs.logs(), format!("{task}.{kind}"));
         tokio::spawn(local(log, loop_handle.view.clone(), task, offset, from_end, follow, sink));
     }
@@ -56,7 +74,7 @@ fn dead(view: &AllocView, task: &str) -> bool {
 
 async fn local(
     log: RotatedLog,
-    mut view: watch::Receiver<std::sync::Arc<AllocView>>,
+    mut view: watch::Receiver<Arc<AllocView>>,
     task: String,
     offset: u64,
     from_end: bool,
@@ -121,87 +139,206 @@ async fn local(
     }
 }
 
+/// The log of a task that lives elsewhere: that of its present instance, or of the last one that has ended.
 struct Remote {
     manager: RemoteManager,
     slot: model::SlotKey,
-    task: String,
-    kind: String,
+    dirs: AllocDirs,
+    task: Arc<str>,
+    kind: &'static str,
+    sink: Sink,
+    view: watch::Receiver<Arc<AllocView>>,
+    follow: bool,
+}
+
+/// How far a reader has come.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// In the output of which instance; None before the first byte.
+    of: Option<IncarnationId>,
+    offset: u64,
+    from_end: bool,
+}
+
+/// What became of reading a source.
+enum Read {
+    /// It has been read to its end.
+    End,
+    /// It broke off.
+    Broken(String),
+    /// Nobody listens any more.
+    Unheard,
 }
 
 impl Remote {
-    /// Reads on over plugin deaths and hand-overs by the absolute offset, so that no byte is missing and none comes twice.
-    async fn run(self, mut view: watch::Receiver<std::sync::Arc<AllocView>>, offset: u64, from_end: bool, follow: bool, sink: Sink) {
-        let mut query = LogsQuery { stderr: self.kind == "stderr", offset, follow, from_end };
-        let mut told = false;
+    /// Reads on over plugin deaths, hand-overs, and the move of the output from the provider to this node by the absolute offset, so that no byte is
+    /// missing and none comes twice. What follows in the same allocation begins at its own beginning.
+    async fn run(mut self, offset: u64, from_end: bool) {
+        let mut place = Place { of: None, offset, from_end };
+        // What was kept of it has been read to its end.
+        let mut done = None;
         loop {
-            let Some(instance) = self.manager.instance(self.slot.clone()).await else {
-                if !follow {
-                    return drop(sink.send(Item::Trouble("this node does not know the instance of the task now".into())).await);
-                }
-                // Let go: whoever follows goes on where it is managed now.
-                if dead(&view.borrow(), &self.task) {
-                    return;
-                }
-                if pause(&sink, &mut view).await {
-                    return;
-                }
-                continue;
-            };
-            let opened = match instance.driver.remote() {
-                Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query.clone()).map_err(|e| e.to_string()),
-                None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
-                    let why = "the driver of this task knows the plain driver protocol only, which carries no output: read it where the task runs";
-                    return drop(sink.send(Item::Trouble(why.to_owned())).await);
-                }
-                None => Err("the plugin of its driver is not running".to_owned()),
-            };
-            let ended = match opened {
-                Ok(mut stream) => loop {
-                    tokio::select! {
-                        item = stream.next() => match item {
-                            Some(Ok(chunk)) => {
-                                let end = chunk.offset + chunk.data.len() as u64;
-                                query.offset = end;
-                                query.from_end = false;
-                                told = true;
-                                let name = if chunk.file.is_empty() { format!("{}.{}.0", self.task, self.kind) } else { chunk.file };
-                                if sink.send(Item::Data { file: format!("alloc/logs/{name}"), end, bytes: chunk.data }).await.is_err() {
-                                    return;
-                                }
-                            }
-                            Some(Err(error)) => break Some(error.to_string()),
-                            None => break None,
-                        },
-                        () = tokio::time::sleep(HEARTBEAT) => {
-                            if sink.send(Item::Heartbeat).await.is_err() {
-                                return;
-                            }
+            let instance = self.manager.instance(self.slot.clone()).await;
+            // Looked for after the instance: it is kept before the provider forgets it.
+            let kept = self.find().await.filter(|kept| {
+                let begun = place.of == Some(kept.incarnation) && done != place.of;
+                begun || instance.as_ref().is_none_or(|i| i.incarnation == kept.incarnation)
+            });
+            let read = match (kept, instance) {
+                (Some(kept), _) => {
+                    place = place.within(kept.incarnation);
+                    let read = self.kept(&kept, &mut place).await;
+                    if matches!(read, Read::End) {
+                        done = place.of;
+                    }
+                    match (&read, kept.missing.get(self.kind)) {
+                        (Read::End, Some(why)) if !self.follow || self.dead() => {
+                            return self.say(format!("the logs of task {:?} are incomplete: {why}", self.task)).await;
                         }
-                        () = sink.closed() => return,
+                        (Read::Broken(why), _) => return self.say(self.unreadable(why)).await,
+                        _ => read,
                     }
-                },
-                Err(why) => Some(why),
-            };
-            match ended {
-                None if !follow || dead(&view.borrow(), &self.task) => return,
-                Some(why) if !follow => {
-                    if !told {
-                        let _ = sink.send(Item::Trouble(format!("the logs of task {:?} cannot be read: {why}", self.task))).await;
-                    }
-                    return;
                 }
-                _ => {
-                    if pause(&sink, &mut view).await {
+                (None, Some(instance)) => {
+                    place = place.within(instance.incarnation);
+                    match self.live(&instance, &mut place).await {
+                        Ok(Read::Broken(why)) if !self.follow => {
+                            // It may have come to this node meanwhile.
+                            if self.find().await.is_none_or(|kept| place.of != Some(kept.incarnation)) {
+                                return self.say(self.unreadable(&why)).await;
+                            }
+                            continue;
+                        }
+                        Ok(read) => read,
+                        Err(never) => return self.say(never).await,
+                    }
+                }
+                (None, None) if self.follow && !self.dead() => Read::Broken(String::new()),
+                // Let go: whoever follows goes on where it is managed now.
+                (None, None) if self.follow && place.of.is_some() => return,
+                (None, None) => return self.say(self.nowhere()).await,
+            };
+            match read {
+                Read::Unheard => return,
+                Read::End if !self.follow || self.dead() => return,
+                Read::End | Read::Broken(_) => {
+                    if pause(&self.sink, &mut self.view).await {
                         return;
                     }
                 }
             }
         }
     }
+
+    async fn find(&self) -> Option<Kept> {
+        let (dirs, task) = (self.dirs.clone(), self.task.clone());
+        tokio::task::spawn_blocking(move || Kept::find(&dirs, &task)).await.unwrap_or_default()
+    }
+
+    fn unreadable(&self, why: &str) -> String {
+        format!("the logs of task {:?} cannot be read: {why}", self.task)
+    }
+
+    fn dead(&self) -> bool {
+        dead(&self.view.borrow(), &self.task)
+    }
+
+    async fn say(&self, why: String) {
+        // Without a listener nobody needs to know.
+        let _ = self.sink.send(Item::Trouble(why)).await;
+    }
+
+    fn nowhere(&self) -> String {
+        let view = self.view.borrow();
+        let next = view.alloc.next_allocation;
+        if next.is_nil() {
+            "this node does not know the instance of the task now, and has not kept its output: another node manages it, or managed its end"
+                .to_owned()
+        } else {
+            format!("the task went on with allocation {next}: its output is read there")
+        }
+    }
+
+    async fn kept(&self, kept: &Kept, place: &mut Place) -> Read {
+        let log = kept.log(self.kind);
+        loop {
+            let (log, at) = (log.clone(), *place);
+            let read = tokio::task::spawn_blocking(move || {
+                let from = if at.from_end { log.end()?.saturating_sub(at.offset) } else { at.offset };
+                log.read(from, FRAME_BYTES)
+            });
+            let chunk = match read.await {
+                Ok(Ok(chunk)) => chunk,
+                Ok(Err(error)) => return Read::Broken(error.to_string()),
+                Err(error) => return Read::Broken(error.to_string()),
+            };
+            if chunk.data.is_empty() {
+                return Read::End;
+            }
+            if !self.data(place, chunk.offset, chunk.data, chunk.file).await {
+                return Read::Unheard;
+            }
+        }
+    }
+
+    /// Straight from the driver; an error when it will never show anything.
+    async fn live(&self, instance: &Instance, place: &mut Place) -> Result<Read, String> {
+        let query = LogsQuery { stderr: self.kind == "stderr", offset: place.offset, follow: self.follow, from_end: place.from_end };
+        let opened = match instance.driver.remote() {
+            Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query).map_err(|e| e.to_string()),
+            None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
+                return Err(
+                    "the driver of this task knows the plain driver protocol only, which carries no output: read it where the task runs"
+                        .to_owned(),
+                );
+            }
+            None => Err("the plugin of its driver is not running".to_owned()),
+        };
+        let mut stream = match opened {
+            Ok(stream) => stream,
+            Err(why) => return Ok(Read::Broken(why)),
+        };
+        loop {
+            tokio::select! {
+                item = stream.next() => match item {
+                    Some(Ok(chunk)) => {
+                        let name = if chunk.file.is_empty() { format!("{}.{}.0", self.task, self.kind) } else { chunk.file };
+                        if !self.data(place, chunk.offset, chunk.data, name).await {
+                            return Ok(Read::Unheard);
+                        }
+                    }
+                    Some(Err(error)) => return Ok(Read::Broken(error.to_string())),
+                    None => return Ok(Read::End),
+                },
+                () = tokio::time::sleep(HEARTBEAT) => {
+                    if self.sink.send(Item::Heartbeat).await.is_err() {
+                        return Ok(Read::Unheard);
+                    }
+                }
+                () = self.sink.closed() => return Ok(Read::Unheard),
+            }
+        }
+    }
+
+    async fn data(&self, place: &mut Place, offset: u64, bytes: Vec<u8>, file: String) -> bool {
+        let end = offset + bytes.len() as u64;
+        (place.offset, place.from_end) = (end, false);
+        self.sink.send(Item::Data { file: format!("alloc/logs/{file}"), end, bytes }).await.is_ok()
+    }
+}
+
+impl Place {
+    /// The place in the output of that instance: that of another one is read from its beginning.
+    fn within(self, incarnation: IncarnationId) -> Self {
+        match self.of {
+            Some(of) if of != incarnation => Self { of: Some(incarnation), offset: 0, from_end: false },
+            _ => Self { of: Some(incarnation), ..self },
+        }
+    }
 }
 
 /// Waits a moment for a change; true when nobody listens any more.
-async fn pause(sink: &Sink, view: &mut watch::Receiver<std::sync::Arc<AllocView>>) -> bool {
+async fn pause(sink: &Sink, view: &mut watch::Receiver<Arc<AllocView>>) -> bool {
     tokio::select! {
         () = sink.closed() => true,
         changed = view.changed() => changed.is_err(),

@@ -123,7 +123,7 @@ pub(super) fn way(ctx: &NodeContext, driver: Driver) -> Result<Reached<'_>, Stri
     }
 }
 
-async fn remote_of<'a>(ctx: &'a NodeContext, name: &str) -> Result<Reached<'a>, String> {
+pub(super) async fn remote_of<'a>(ctx: &'a NodeContext, name: &str) -> Result<Reached<'a>, String> {
     let driver = ctx.drivers.get(name, DRIVER_PATIENCE).await?;
     if tokio::time::timeout(DRIVER_PATIENCE, driver.wait_ready(0)).await.is_err() {
         return Err(format!("the plugin of driver {name:?} is not running"));

@@ -5,6 +5,7 @@
 //! ends: the loop then simply ends, and the instances live on.
 
 mod calls;
+mod keep;
 mod plain;
 mod run;
 mod watch;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use api::node_rpc::{FromNode, ListRemote};
 use driver_host::{Driver, ExecSession, proto::driver::TaskStats};
-use model::{AllocId, Allocation, ClusterId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
+use model::{AllocId, Allocation, ClusterId, IncarnationId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::alloc::AllocCommands;
@@ -37,6 +38,7 @@ pub(crate) struct Interest {
 pub(crate) struct Instance {
     pub(crate) driver: Driver,
     pub(crate) handle: RemoteHandle,
+    pub(crate) incarnation: IncarnationId,
     pub(crate) epoch: u64,
     pub(crate) may_mutate: bool,
 }
@@ -51,9 +53,11 @@ pub(crate) enum Command {
         released: Vec<String>,
     },
     Interest(Box<Interest>),
+    /// The allocation goes, and its directory; answered when nothing is written there any more.
     NoInterest {
         slot: SlotKey,
         alloc: AllocId,
+        reply: oneshot::Sender<()>,
     },
     Lease(bool),
     Event {
@@ -64,6 +68,18 @@ pub(crate) enum Command {
     Prepared {
         slot: SlotKey,
         result: Box<Result<calls::Prepared, String>>,
+    },
+    /// The output of an ended instance is kept for its allocation, or will never be.
+    Kept {
+        slot: SlotKey,
+        incarnation: IncarnationId,
+        alloc: AllocId,
+    },
+    /// The allocation for which output is to be kept should have come by now.
+    KeepOverdue {
+        slot: SlotKey,
+        incarnation: IncarnationId,
+        alloc: AllocId,
     },
     /// A server asks what the cluster has at a provider.
     List {
@@ -103,8 +119,12 @@ impl RemoteManager {
         self.send(Command::Interest(Box::new(interest)));
     }
 
-    pub(crate) fn no_interest(&self, slot: SlotKey, alloc: AllocId) {
-        self.send(Command::NoInterest { slot, alloc });
+    /// Returns when nothing is written into the directory of the allocation for that slot any more.
+    pub(crate) async fn no_interest(&self, slot: SlotKey, alloc: AllocId) {
+        let (reply, ended) = oneshot::channel();
+        self.send(Command::NoInterest { slot, alloc, reply });
+        // A loop that has ended writes nothing; one that waits for a full disk must not keep what fills it.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(15), ended).await;
     }
 
     /// The instance of a slot, when this node knows one.

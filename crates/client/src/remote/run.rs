@@ -10,16 +10,21 @@ use std::{
 use api::node_rpc::FromNodeMessage;
 use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
 use model::{
-    ClusterId, DesiredRemote, IncarnationId, SlotKey,
+    AllocId, ClusterId, DesiredRemote, IncarnationId, SlotKey,
     network::DriverNetwork,
     node::RemoteProvider,
     remote::{RemoteHandle, RemoteRole},
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
 
 use super::{
     Command, Instance, Interest, RemoteManager,
     calls::{self, About, Preparation, Prepared},
+    keep::{self, Keep},
     watch::Watches,
 };
 use crate::{
@@ -32,6 +37,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Observations asked in one call.
 const OBSERVE_BATCH: usize = 100;
+/// An allocation comes in a message of its own; output that is to be kept for one that does not come is not waited for any longer.
+const ALLOC_PATIENCE: Duration = Duration::from_secs(10);
 /// Orders come right behind the welcome; without them after this long the session is opened anew.
 const ORDERS_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -44,10 +51,22 @@ struct Entry {
     ensuring: Option<IncarnationId>,
     /// A create waits for an allocation that can prepare it.
     wants_preparation: bool,
+    /// Output is to be kept for an allocation that has not come yet.
+    wants_keeping: Option<(IncarnationId, AllocId, RemoteHandle)>,
+    /// Output is being fetched; ends with the entry.
+    keeping: Option<DropGuard>,
     shown: Option<RemoteView>,
     watched: Option<IncarnationId>,
     /// The instance, when its driver has to be told that it is let go.
     plain: Option<(String, RemoteHandle)>,
+}
+
+/// Output that is written into the directory of an allocation.
+#[derive(Default)]
+struct Writing {
+    /// To wait for its end.
+    tasks: TaskTracker,
+    one_by_one: Arc<Mutex<()>>,
 }
 
 /// The loop's own state.
@@ -58,6 +77,9 @@ pub(crate) struct RemoteLoop {
     entries: HashMap<SlotKey, Box<Entry>>,
     interests: HashMap<SlotKey, Vec<Interest>>,
     watches: Watches,
+    /// What is fetched into the directories of allocations.
+    keeps: HashMap<(AllocId, SlotKey), Writing>,
+    keep_turns: Arc<Semaphore>,
     cluster: ClusterId,
     lease: bool,
     /// A full set of orders has come since the lease was last lost.
@@ -81,6 +103,8 @@ impl RemoteLoop {
             entries: HashMap::new(),
             interests: HashMap::new(),
             watches: Watches::default(),
+            keeps: HashMap::new(),
+            keep_turns: Arc::new(Semaphore::new(keep::AT_ONCE)),
             cluster: ClusterId::NIL,
             lease: false,
             orders_are_fresh: false,
@@ -132,12 +156,47 @@ impl RemoteLoop {
             }
             Command::Orders { full, orders, released } => self.orders(full, orders, &released, events),
             Command::Interest(interest) => self.interest(*interest),
-            Command::NoInterest { slot, alloc } => {
+            Command::NoInterest { slot, alloc, reply } => {
                 if let Some(list) = self.interests.get_mut(&slot) {
                     list.retain(|i| i.alloc.id != alloc);
                     if list.is_empty() {
                         self.interests.remove(&slot);
                     }
+                }
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && let Some(order) = entry.slot.order().filter(|order| order.alloc_id == alloc)
+                {
+                    // Nobody will read it.
+                    let event = Event::Kept { incarnation: order.incarnation, alloc_id: alloc };
+                    if entry.keeping.take().is_some() || entry.wants_keeping.take().is_some() {
+                        events.push((slot.clone(), event));
+                    }
+                }
+                let writing = self.keeps.remove(&(alloc, slot));
+                tokio::spawn(async move {
+                    if let Some(Writing { tasks, .. }) = writing {
+                        tasks.close();
+                        tasks.wait().await;
+                    }
+                    // The allocation's loop may have ended with the agent.
+                    let _ = reply.send(());
+                });
+            }
+            Command::Kept { slot, incarnation, alloc } => {
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && entry.slot.order().is_some_and(|order| order.alloc_id == alloc && order.incarnation == incarnation)
+                {
+                    entry.keeping = None;
+                }
+                self.keeps.retain(|_, writing| !writing.tasks.is_empty());
+                events.push((slot, Event::Kept { incarnation, alloc_id: alloc }));
+            }
+            Command::KeepOverdue { slot, incarnation, alloc } => {
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && entry.wants_keeping.take_if(|(of, for_whom, _)| (*of, *for_whom) == (incarnation, alloc)).is_some()
+                {
+                    tracing::warn!(%slot, %alloc, "the output of an ended remote task is not kept: its allocation is not on this node");
+                    events.push((slot, Event::Kept { incarnation, alloc_id: alloc }));
                 }
             }
             Command::Event { slot, event } => events.push((slot, *event)),
@@ -154,6 +213,7 @@ impl RemoteLoop {
                     Some(Instance {
                         driver: self.ctx.drivers.now(&order.driver)?,
                         handle: e.slot.handle()?.clone(),
+                        incarnation: order.incarnation,
                         epoch: order.epoch,
                         may_mutate: e.slot.may_mutate() && self.ctx.lease.held(),
                     })
@@ -193,8 +253,10 @@ impl RemoteLoop {
 
     fn orders(&mut self, full: bool, orders: Vec<model::RemoteOrder>, released: &[String], events: &mut Vec<(SlotKey, Event)>) {
         let named: HashSet<SlotKey> = orders.iter().map(|o| o.slot.clone()).collect();
+        let held = self.lease || self.ctx.lease.held();
         if full {
-            self.orders_are_fresh = true;
+            // A set that comes while there is no lease confirms nothing: it is asked for anew as soon as there is one.
+            self.orders_are_fresh = held;
             let gone: Vec<SlotKey> = self.entries.keys().filter(|k| !named.contains(*k)).cloned().collect();
             for slot in &gone {
                 events.push((slot.clone(), Event::Released));
@@ -216,7 +278,7 @@ impl RemoteLoop {
             let slot = order.slot.clone();
             let entry = self.entries.entry(slot.clone()).or_default();
             entry.failures = 0;
-            if self.lease || self.ctx.lease.held() {
+            if held {
                 events.push((slot.clone(), Event::LeaseHeld));
             }
             // An allocation of the slot that the order does not name no longer has it.
@@ -252,8 +314,12 @@ impl RemoteLoop {
         list.push(interest);
         if let Some(entry) = self.entries.get_mut(&slot) {
             entry.shown = None;
+            let keep = entry.wants_keeping.take();
             if entry.wants_preparation {
                 self.prepare(&slot);
+            }
+            if let Some((incarnation, alloc, handle)) = keep {
+                self.keep(&slot, incarnation, alloc, handle);
             }
         }
         self.show(&slot);
@@ -328,6 +394,7 @@ impl RemoteLoop {
                 }
                 Effect::Call(call) => self.call(&key, call),
                 Effect::Watch(handle) => self.watch(&key, &handle),
+                Effect::Keep { incarnation, alloc_id, handle } => self.keep(&key, incarnation, alloc_id, handle),
                 Effect::Report(report) => self.ctx.outbox.report(*report),
                 Effect::LetGo => self.let_go(&key).await,
                 Effect::RetryLater => self.retry_later(&key),
@@ -402,6 +469,44 @@ impl RemoteLoop {
                 }
             };
             manager.send(Command::Prepared { slot, result: Box::new(result) });
+        });
+    }
+
+    fn keep(&mut self, key: &SlotKey, incarnation: IncarnationId, alloc: AllocId, handle: RemoteHandle) {
+        let driver = self.driver_of(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == alloc));
+        let Some(interest) = interest else {
+            entry.wants_keeping = Some((incarnation, alloc, handle));
+            let (manager, slot) = (self.manager.clone(), key.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(ALLOC_PATIENCE).await;
+                manager.send(Command::KeepOverdue { slot, incarnation, alloc });
+            });
+            return;
+        };
+        let spec = interest.job.group(&interest.alloc.task_group).and_then(|group| group.task(&interest.task));
+        let keep = Keep {
+            ctx: self.ctx.clone(),
+            turns: self.keep_turns.clone(),
+            slot: key.clone(),
+            driver,
+            handle,
+            incarnation,
+            alloc,
+            task: interest.task.clone(),
+            logs: spec.and_then(|task| task.logs.clone()).unwrap_or_default(),
+        };
+        let over: CancellationToken = self.ctx.stop.child_token();
+        entry.keeping = Some(over.clone().drop_guard());
+        let writing = self.keeps.entry((alloc, key.clone())).or_default();
+        let one_by_one = writing.one_by_one.clone();
+        writing.tasks.spawn(async move {
+            // One that was cancelled writes what it was at before it ends.
+            let _alone = one_by_one.lock_owned().await;
+            keep.run(over).await;
         });
     }
 

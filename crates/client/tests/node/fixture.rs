@@ -162,6 +162,12 @@ impl FakeServer {
         }));
     }
 
+    /// All orders that there are, in the middle of a session.
+    pub(crate) fn all_orders(&self) {
+        let orders_json = self.shared.desired.lock().expect("lock").orders.values().map(node_rpc::to_json).collect();
+        self.send(ToNodeMessage::RemoteOrders(RemoteOrders { full: true, orders_json, released: Vec::new() }));
+    }
+
     /// What the next session is told about a slot.
     pub(crate) fn set_order(&self, order: &RemoteOrder) {
         self.desired().orders.insert(order.slot.to_string(), order.clone());

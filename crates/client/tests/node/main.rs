@@ -12,6 +12,7 @@ mod order;
 mod plain;
 mod processes;
 mod remote;
+mod remote_output;
 mod resources;
 mod services;
 mod tasks;

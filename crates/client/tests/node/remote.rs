@@ -193,6 +193,37 @@ async fn without_a_lease_nothing_is_created() {
     nothing_left(&rig).await;
 }
 
+/// On a slow line the full set of a new session can come when its lease has lapsed already. With the next lease it is asked for anew: without that the
+/// node would look on for as long as the session stands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_that_come_while_the_lease_has_lapsed_are_followed_with_the_next_one() {
+    let rig = Rig::new().await;
+    rig.server.lease(std::time::Duration::from_millis(1000));
+    rig.server.heartbeat(std::time::Duration::from_millis(600));
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    rig.server.mute(true);
+    eventually("the lease to end", || !node.handle().lease_held()).await;
+    rig.server.set_order(&order);
+    rig.server.all_orders();
+    rig.server.place(&a, &job);
+    eventually("the allocation, which comes behind the orders", || node.handle().has_alloc(a.id)).await;
+    rig.server.mute(false);
+    let slot = order.slot.to_string();
+    let first = rig.server.report(&slot, "a running instance", running).await;
+    rig.server.order(&RemoteOrder {
+        desired: DesiredRemote::Stop,
+        role: RemoteRole::Stop,
+        epoch: 2,
+        handle: first.handle,
+        ..order.clone()
+    });
+    rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_slots_are_found_again_at_once_without_handles() {
     let rig = Rig::new().await;
@@ -276,6 +307,53 @@ async fn a_bare_stop_of_what_was_never_created_seals_its_key() {
     rig.server.place(&other, &job);
     let refused = rig.server.report(&late.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
     assert!(refused.refused.contains("sealed"), "{}", refused.refused);
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+/// The source of a template is away: what runs is adopted all the same, with the allocation that has the template; what is to be created waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote_alloc();
+    let slot = order.slot.to_string();
+    rig.server.place(&a, &job);
+    rig.server.order(&order);
+    let first = rig.server.report(&slot, "a running instance", running).await;
+
+    // No server can be asked for services here.
+    let waits = |job: &mut Job| {
+        let template = json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
+        job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(template).expect("a template")];
+    };
+    let (mut other, mut made, mut create) = remote_alloc();
+    other.name = "job.g[7]".into();
+    waits(&mut made);
+    create.slot = slot_of(&other, &Arc::from("t"));
+    rig.server.place(&other, &made);
+    rig.server.order(&create);
+    let (next, mut adopting, mut adopt) = remote_alloc();
+    waits(&mut adopting);
+    (adopt.incarnation, adopt.epoch, adopt.adopt) = (order.incarnation, 2, true);
+    adopt.handle.clone_from(&first.handle);
+    rig.server.place(&next, &adopting);
+    rig.server.order(&adopt);
+    let adopted = rig.server.report(&slot, "the adopted instance", |r| running(r) && r.epoch == 2).await;
+    assert_eq!(adopted.attributes.get("pid"), first.attributes.get("pid"));
+    // Long enough for a create, which takes some ten milliseconds.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let created = rig.server.now().reports.get(&create.slot.to_string()).is_some_and(|r| r.iter().any(running));
+    assert!(!created, "created without what its template needs");
+
+    adopt.role = RemoteRole::Stop;
+    (adopt.desired, adopt.epoch) = (DesiredRemote::Stop, 3);
+    rig.server.order(&adopt);
+    rig.server.report(&slot, "the end", |r| r.observed.ended() && r.epoch == 3).await;
+    adopt.acknowledge = true;
+    rig.server.order(&adopt);
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
     node.stop().await;
     nothing_left(&rig).await;
 }

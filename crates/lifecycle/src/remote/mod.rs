@@ -30,8 +30,10 @@ mod reports;
 mod transition;
 
 pub use guarantee::guarantee;
-use model::{IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs};
-pub use transition::{order_for_node, orders, transition, wake_at};
+use model::{
+    IncarnationId, JobKey, NodeId, RemoteImport, RemoteOrder, RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, remote::Manager,
+};
+pub use transition::{awaits_finisher, order_for_node, orders, transition, wake_at};
 
 /// What the caller knows and the function may not find out by itself.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +83,8 @@ pub enum Event {
         /// The runtime that it reaches.
         provider: String,
     },
+    /// Who lets the provider forget an instance that has ended for good when its manager was lost before it could: see [`awaits_finisher`].
+    Finisher(Manager),
     /// A node reports.
     Report {
         /// Which node's session it came from.

@@ -10,11 +10,11 @@
 //! order Observe ────────────────────► look
 //! order Manage, desired Run ────────► look (adopt first, rule 7) ─► absent ─► prepare ─► create or get by key (rule 1)
 //! order Manage or Stop, desired Stop ► look ─► stop ─► confirmed ─► report
-//! order with acknowledge ───────────► let the provider forget ─► report forgotten
+//! order with acknowledge ───────────► keep its output ─► let the provider forget ─► report forgotten
 //! ```
 
 use model::{
-    DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
+    AllocId, DesiredRemote, GoDuration, IncarnationId, Observed, RemoteOrder, RemoteReport, SlotKey, TimestampNs,
     node::RemoteProvider,
     remote::{RemoteHandle, RemoteRole},
 };
@@ -149,6 +149,13 @@ pub enum Event {
     },
     /// Node-local preparation for a create is done.
     Prepared,
+    /// The output of the instance that has ended is kept here, or will never be: what [`Effect::Keep`] asked for is done.
+    Kept {
+        /// Which instance.
+        incarnation: IncarnationId,
+        /// For which allocation.
+        alloc_id: AllocId,
+    },
     /// The pause after [`Effect::RetryLater`] is over.
     Retry,
     /// The agent has restarted: no call is under way any more, and what was seen is old. Feed it once after loading the stored state.
@@ -166,6 +173,16 @@ pub enum Effect {
     Call(Call),
     /// Keep watching the instance, feed [`Event::Seen`]; idempotent.
     Watch(RemoteHandle),
+    /// Fetch the output of the instance, which has ended, into the directory of the order's allocation, then feed [`Event::Kept`]. Changes nothing at
+    /// the provider. Doing it again where it is done already does nothing.
+    Keep {
+        /// Which instance.
+        incarnation: IncarnationId,
+        /// For which allocation.
+        alloc_id: AllocId,
+        /// Its handle.
+        handle: RemoteHandle,
+    },
     /// Tell the servers.
     Report(Box<RemoteReport>),
     /// Forget the slot; cancel the watch. Touch nothing at the provider.
@@ -186,6 +203,10 @@ struct Local {
     handle: Option<RemoteHandle>,
     /// The last answer, None = this node has not looked under this order. `Gone` = positively absent.
     sighting: Option<Sighting>,
+    /// The output is being fetched for the allocation.
+    keeping: bool,
+    /// It has been, or there is nothing to fetch: the provider may forget it.
+    kept: bool,
     forgotten: bool,
     refused: String,
     /// The higher epoch that the provider has accepted, 0 = none.
@@ -301,6 +322,7 @@ pub fn transition(key: &SlotKey, before: &Slot, event: &Event, caps: &RemoteProv
             work.s.local.prepared = true;
             true
         }
+        Event::Kept { incarnation, alloc_id } => work.kept(*incarnation, *alloc_id),
         Event::Retry => true,
         Event::Restarted => {
             let stored = work.s.stored();
@@ -338,6 +360,10 @@ impl Work<'_> {
         if self.s.local.incarnation != order.incarnation {
             self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
             self.s.preparing = false;
+        }
+        if self.s.order.as_ref().is_some_and(|o| o.alloc_id != order.alloc_id) {
+            // What is kept is kept in the directory of one allocation.
+            (self.s.local.keeping, self.s.local.kept) = (false, false);
         }
         if moved {
             // Under a new epoch, role or wish this node must look again: what it says lets another manager let go, or confirms a stop, and "there
@@ -463,6 +489,16 @@ impl Work<'_> {
             return false;
         }
         self.s.local.sighting = Some(sighting.clone());
+        true
+    }
+
+    fn kept(&mut self, incarnation: IncarnationId, alloc_id: AllocId) -> bool {
+        if incarnation != self.s.local.incarnation || self.s.order.as_ref().is_none_or(|o| o.alloc_id != alloc_id) {
+            self.because("kept output ignored: it is of an instance that this node has let go, or of another allocation");
+            return false;
+        }
+        self.s.local.keeping = false;
+        self.s.local.kept = true;
         true
     }
 
@@ -659,12 +695,18 @@ impl Work<'_> {
         if !order.acknowledge || self.s.local.forgotten || order.role == RemoteRole::Observe {
             return self.report();
         }
-        match self.s.local.handle.clone() {
-            Some(handle) => self.call(Call::Acknowledge { handle, epoch: order.epoch }),
-            None => {
-                self.s.local.forgotten = true;
-                self.report();
+        let Some(handle) = self.s.local.handle.clone() else {
+            self.s.local.forgotten = true;
+            return self.report();
+        };
+        // The acknowledgement takes the output away from the provider; people read it for as long as the allocation is kept.
+        if !self.s.local.kept && !order.alloc_id.is_nil() {
+            if !self.s.local.keeping {
+                self.s.local.keeping = true;
+                self.effects.push(Effect::Keep { incarnation: order.incarnation, alloc_id: order.alloc_id, handle });
             }
+            return self.because("the acknowledgement waits until the output is kept for the allocation");
         }
+        self.call(Call::Acknowledge { handle, epoch: order.epoch });
     }
 }

@@ -8,7 +8,10 @@ use model::{
     spec_hash,
 };
 
-use super::{Event, transition::wake_at};
+use super::{
+    Event,
+    transition::{awaits_finisher, wake_at},
+};
 
 /// What a snapshot says about a slot.
 #[derive(Clone)]
@@ -25,6 +28,9 @@ pub struct SlotFacts<'a> {
     pub draining: &'a dyn Fn(NodeId) -> Option<bool>,
     /// The allocation exists, is wanted to run and is not terminal.
     pub alloc_live: &'a dyn Fn(AllocId) -> bool,
+    /// Who may let the provider forget an instance of which nothing else is left to do ([`awaits_finisher`]): the allocation that it served with its node,
+    /// while that holds a lease; any capable node (with no allocation) when the allocation is no more; None to wait.
+    pub finisher: &'a dyn Fn() -> Option<Manager>,
 }
 
 /// What an allocation wants of the slot of its task. `provider` is the runtime that its node reaches with the task's driver; `served` is the
@@ -104,6 +110,13 @@ pub fn events_for(record: Option<&RemoteTask>, facts: &SlotFacts<'_>, now: Times
         && let Some(force) = (facts.draining)(m.node_id)
     {
         events.push(Event::Drain { node: m.node_id, force });
+    }
+    if facts.wanted.is_none()
+        && facts.covered.is_ok()
+        && awaits_finisher(r)
+        && let Some(manager) = (facts.finisher)()
+    {
+        events.push(Event::Finisher(manager));
     }
     if wake_at(r).is_some_and(|at| at <= now) {
         events.push(Event::Tick);

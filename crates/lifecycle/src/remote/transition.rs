@@ -27,6 +27,7 @@ pub fn transition(slot: &SlotKey, record: Option<&RemoteTask>, event: &Event, cx
         Event::LeaseGranted { node } => work.lease_granted(*node),
         Event::Drain { node, force } => work.drain(*node, *force),
         Event::CapableNode { node, provider } => work.capable_node(*node, provider),
+        Event::Finisher(manager) => work.finisher(*manager),
         Event::Report { from, report } => work.report(*from, report),
         Event::Restart { why } => work.restart(why),
         Event::DeclareGone { why } => work.declare_gone(why),
@@ -96,6 +97,19 @@ pub fn wake_at(r: &RemoteTask) -> Option<TimestampNs> {
     }
 }
 
+/// The instance has ended for good and is counted, but the provider keeps it still and nobody is about to let it forget: the node that was to do it was
+/// lost on the way. [`Event::Finisher`] names who does it: the node of the allocation as soon as it is back, since that is where the output is read;
+/// any capable node once the allocation was collected.
+#[must_use]
+pub fn awaits_finisher(r: &RemoteTask) -> bool {
+    r.manager.is_none()
+        && r.desired == DesiredRemote::Run
+        && r.next.is_none()
+        && r.exit_acknowledged
+        && !r.settled()
+        && matches!(r.verdict, RemoteVerdict::Complete | RemoteVerdict::Failed { .. })
+}
+
 fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
     let mut step = Step::default();
     match event {
@@ -137,6 +151,7 @@ fn without_record(slot: &SlotKey, event: &Event, cx: Context) -> Step {
         | Event::LeaseGranted { .. }
         | Event::Drain { .. }
         | Event::CapableNode { .. }
+        | Event::Finisher(_)
         | Event::Restart { .. }
         | Event::DeclareGone { .. }
         | Event::Forget { .. }
@@ -414,6 +429,9 @@ impl Work {
             return self.because("the stop goes on without the allocation (rule 6)");
         }
         if self.finished() {
+            if !self.r.forgotten {
+                return self.because("the result is delivered; its node keeps the output and lets the provider forget the instance first");
+            }
             self.r.manager = None;
             return self.because("the result is delivered; nothing is left to manage");
         }
@@ -511,6 +529,20 @@ impl Work {
             self.because("the slot is unmanaged: the scheduler is asked for an allocation");
             self.evaluate.push(format!("{} is unmanaged and a capable node has room", self.r.slot));
         }
+    }
+
+    fn finisher(&mut self, manager: Manager) {
+        if !awaits_finisher(&self.r) {
+            return self.because("nothing is left at the provider that would wait for a node");
+        }
+        self.take_over(
+            manager,
+            if manager.alloc_id.is_nil() {
+                "to let the provider forget the ended instance, whose allocation was collected"
+            } else {
+                "to keep the output of the ended instance for its allocation and let the provider forget it"
+            },
+        );
     }
 
     fn restart(&mut self, why: &str) {

@@ -119,6 +119,16 @@ fn batch_exit_and_partition() {
     );
 }
 
+/// The end of a task, the copy of its output, and the collection of its allocation, with its node killed anywhere.
+#[test]
+fn the_end_of_a_task_and_a_crash_and_the_collection() {
+    holds(
+        "end, crash and collection",
+        Budget { exits: 1, crashes: 1, collects: 1, ..Budget::default() },
+        Config { batch: true, restart_attempts: 0, ..Config::default() },
+    );
+}
+
 /// A provider that can only create by key and find: the same holds as long as calls do not take effect after their caller has given up.
 #[test]
 fn without_sealing_when_calls_are_not_late() {

@@ -378,6 +378,75 @@ fn a16_kill_between_observation_and_acknowledgement() {
     }
 }
 
+/// A batch task has ended, its result is counted and delivered, and its manager is about to fetch the output or to acknowledge.
+fn ended_for_good(fetched: bool) -> World {
+    // The scheduler would place the failed task anew; here it is left as it is.
+    let mut w = running(Config { batch: true, restart_attempts: 0, placements: 1, ..Config::default() });
+    w.exit(0, 3);
+    w.run(|a| !matches!(a, Action::Kept(..) | Action::Connect(_)));
+    assert!(matches!(w.records[&0].verdict, RemoteVerdict::Failed { .. }));
+    assert_eq!(w.allocs[0].state, AllocState::Failed);
+    if fetched {
+        w.apply(&Action::Kept(0, 0));
+    }
+    assert_eq!(
+        manager(&w, 0),
+        Some(0),
+        "its node goes on until the provider has forgotten the instance, although the allocation has ended"
+    );
+    assert_eq!(w.provider.instances.len(), 1, "the provider keeps it meanwhile");
+    w
+}
+
+#[test]
+fn the_output_of_an_ended_task_is_kept_before_the_provider_forgets_it() {
+    let mut w = ended_for_good(false);
+    w.run_as_is();
+    let r = &w.records[&0];
+    assert!(r.forgotten && w.provider.instances.is_empty() && r.manager.is_none());
+    assert!(w.nodes[0].kept.contains(&(w.allocs[0].id, r.incarnation)));
+    w.assert_ok();
+}
+
+#[test]
+fn a_node_that_was_killed_at_the_end_of_a_task_keeps_the_output_when_it_is_back() {
+    for fetched in [false, true] {
+        let mut w = ended_for_good(fetched);
+        w.kill_and_expire(0);
+        w.run_as_is();
+        assert!(manager(&w, 0).is_none() && w.provider.instances.len() == 1, "nobody else takes the output away");
+        w.apply(&Action::Connect(0));
+        w.run_as_is();
+        let r = &w.records[&0];
+        assert!(r.forgotten && w.provider.instances.is_empty() && r.manager.is_none());
+        assert!(w.nodes[0].kept.contains(&(w.allocs[0].id, r.incarnation)));
+        w.assert_ok();
+    }
+}
+
+#[test]
+fn what_an_ended_task_left_at_the_provider_goes_with_its_allocation_when_its_node_does_not_come_back() {
+    let mut w = ended_for_good(false);
+    w.kill_and_expire(0);
+    w.run_as_is();
+    assert_eq!(w.provider.instances.len(), 1);
+    w.left.collects = 1;
+    w.apply(&Action::Collect(0));
+    w.run_as_is();
+    assert!(w.records[&0].forgotten && w.provider.instances.is_empty(), "another node has let the provider forget it");
+    w.assert_ok();
+}
+
+#[test]
+fn the_collection_of_an_allocation_does_not_wait_for_its_output() {
+    let mut w = ended_for_good(false);
+    w.left.collects = 1;
+    w.apply(&Action::Collect(0));
+    w.run_as_is();
+    assert!(w.records[&0].forgotten && w.provider.instances.is_empty());
+    w.assert_ok();
+}
+
 #[test]
 fn a17_node_down_then_stop() {
     // With another node: it executes the stop. Without: a visible tombstone until one comes.

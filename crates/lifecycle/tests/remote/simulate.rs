@@ -38,6 +38,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         restarts: dice.below(2) as u32,
         outages: dice.below(3) as u32,
         unhealthy: dice.below(3) as u32,
+        collects: dice.below(2) as u32,
     };
     let cfg = Config {
         nodes: 2 + dice.below(3),

@@ -1,8 +1,11 @@
 //! A small cluster: servers that follow `remote::transition`, nodes that follow `remote::node::transition`, and a fake provider. Everything
 //! that may happen next is an [`Action`]; every invariant is checked as actions are applied.
 
+mod action;
 mod drive;
 mod provider;
+
+pub(crate) use action::Action;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -51,6 +54,7 @@ pub(crate) struct Budget {
     pub(crate) restarts: u32,
     pub(crate) outages: u32,
     pub(crate) unhealthy: u32,
+    pub(crate) collects: u32,
 }
 
 impl Default for Config {
@@ -121,6 +125,8 @@ pub(crate) struct Pending {
     slot: u32,
     call: Call,
     version: u64,
+    /// The allocation of the order that it was sent under.
+    alloc: AllocId,
     answer: Option<Answer>,
 }
 
@@ -136,6 +142,10 @@ pub(crate) struct Node {
     outbox: VecDeque<RemoteReport>,
     calls: Vec<Pending>,
     prepare: BTreeSet<u32>,
+    /// Output that is being fetched, and for which allocation.
+    keep: BTreeMap<u32, (IncarnationId, AllocId)>,
+    /// Output on the disk.
+    pub(crate) kept: BTreeSet<(AllocId, IncarnationId)>,
     retry: BTreeSet<u32>,
     watching: BTreeSet<u32>,
 }
@@ -156,6 +166,8 @@ pub(crate) struct Alloc {
     pub(crate) node: usize,
     pub(crate) version: u64,
     pub(crate) state: AllocState,
+    /// The servers and its node know it no more.
+    pub(crate) collected: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -163,72 +175,6 @@ pub(crate) struct Job {
     pub(crate) version: u64,
     pub(crate) count: u32,
     pub(crate) stopped: bool,
-}
-
-/// Something that may happen next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// A node process starts, or a cut-off node reaches the servers again.
-    Connect(usize),
-    Disconnect(usize),
-    /// The node's own clock says that its lease is over.
-    Lapse(usize),
-    /// The servers' clock says so, margin included: never before the node's.
-    Expire(usize),
-    Crash(usize),
-    ToNode(usize),
-    ToServers(usize),
-    /// The provider carries out the n-th call of the node.
-    Execute(usize, usize),
-    /// Its answer arrives, or is lost.
-    Answer(usize, usize),
-    LoseAnswer(usize, usize),
-    /// A call that nobody waits for any more takes effect.
-    Late(usize),
-    Prepared(usize, u32),
-    Retry(usize, u32),
-    Observe(usize, u32),
-    /// The scheduler places what is wanted in the slot on that node.
-    Place(u32, usize),
-    /// The first capable node executes a tombstone.
-    Executor(u32, usize),
-    /// The node tells that the allocation's task has ended, following the verdict.
-    AllocEnded(u32),
-    Exit(usize),
-    Drain(usize),
-    ForceDrain(usize),
-    StopJob,
-    UpdateJob,
-    ScaleDown,
-    RestartOrder(u32),
-    /// A check on the node finds the instance unhealthy.
-    Unhealthy(usize, u32),
-    /// The provider cannot be asked, or can again.
-    Outage,
-    Recover,
-    /// The next restart is due.
-    Tick(u32),
-}
-
-impl Action {
-    /// Something that need not happen: a fault, an order of a person, the end of an instance.
-    pub(crate) fn is_fault(&self) -> bool {
-        matches!(
-            self,
-            Self::Disconnect(_)
-                | Self::Crash(_)
-                | Self::LoseAnswer(..)
-                | Self::Exit(_)
-                | Self::Drain(_)
-                | Self::ForceDrain(_)
-                | Self::StopJob
-                | Self::UpdateJob
-                | Self::ScaleDown
-                | Self::RestartOrder(_)
-                | Self::Unhealthy(..)
-                | Self::Outage
-        )
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -312,7 +258,7 @@ impl World {
             self.provider.unreachable,
             self.job,
             records,
-            self.allocs.iter().map(|a| (a.state, (a.state == AllocState::Live).then_some(a))).collect::<Vec<_>>(),
+            self.allocs.iter().map(|a| (a.state, a.collected, (a.state == AllocState::Live).then_some(a))).collect::<Vec<_>>(),
             self.leased,
             self.nodes,
             self.provider.instances,
@@ -410,6 +356,7 @@ impl World {
                 }
             }
             out.extend(node.prepare.iter().map(|s| Action::Prepared(n, *s)));
+            out.extend(node.keep.keys().map(|s| Action::Kept(n, *s)));
             out.extend(node.retry.iter().map(|s| Action::Retry(n, *s)));
             if left.unhealthy > 0 {
                 out.extend(node.slots.iter().filter(|(_, s)| s.order().is_some()).map(|(s, _)| Action::Unhealthy(n, *s)));
@@ -450,6 +397,10 @@ impl World {
         }
         if left.exits > 0 {
             out.extend((0..self.provider.instances.len()).filter(|i| self.provider.instances[*i].alive).map(Action::Exit));
+        }
+        if left.collects > 0 {
+            let ended = |a: &&Alloc| a.state != AllocState::Live && !a.collected;
+            out.extend(self.allocs.iter().filter(ended).map(|a| Action::Collect(a.slot)));
         }
         if left.stops > 0 && !self.job.stopped {
             out.push(Action::StopJob);
@@ -527,6 +478,15 @@ impl World {
                 self.nodes[n].prepare.remove(&slot);
                 self.feed(n, slot, &node::Event::Prepared);
             }
+            Action::Kept(n, slot) => {
+                let Some((incarnation, alloc)) = self.nodes[n].keep.remove(&slot) else { return };
+                // What the provider has forgotten, or nobody will read, is not there to be kept.
+                let there = self.provider.instances.iter().any(|i| i.key == incarnation);
+                if there && self.allocs.iter().any(|a| a.id == alloc && a.node == n && !a.collected) {
+                    self.nodes[n].kept.insert((alloc, incarnation));
+                }
+                self.feed(n, slot, &node::Event::Kept { incarnation, alloc_id: alloc });
+            }
             Action::Retry(n, slot) => {
                 self.nodes[n].retry.remove(&slot);
                 self.feed(n, slot, &node::Event::Retry);
@@ -565,6 +525,14 @@ impl World {
                     a.state = AllocState::Gone;
                 }
                 self.reconcile_all();
+            }
+            Action::Collect(slot) => {
+                self.left.collects = self.left.collects.saturating_sub(1);
+                for a in self.allocs.iter_mut().filter(|a| a.slot == slot && a.state != AllocState::Live) {
+                    a.collected = true;
+                    self.nodes[a.node].kept.retain(|(alloc, _)| *alloc != a.id);
+                }
+                self.reconcile(slot);
             }
             Action::StopJob => {
                 self.left.stops = self.left.stops.saturating_sub(1);
@@ -632,12 +600,13 @@ impl World {
     pub(crate) fn crash(&mut self, n: usize) {
         self.disconnect(n);
         let disk = std::mem::take(&mut self.nodes[n].disk);
+        let kept = std::mem::take(&mut self.nodes[n].kept);
         let draining = self.nodes[n].draining;
         let calls = std::mem::take(&mut self.nodes[n].calls);
         if self.cfg.late_calls {
             self.zombies.extend(calls.into_iter().filter(|c| c.answer.is_none() && c.call.mutates()));
         }
-        self.nodes[n] = Node { disk, draining, ..Node::default() };
+        self.nodes[n] = Node { disk, kept, draining, ..Node::default() };
     }
 
     fn stop_allocs(&mut self) {
@@ -656,7 +625,7 @@ impl World {
             a.state = AllocState::Gone;
         }
         let id = AllocId(Uuid::from_u128(1 + self.allocs.len() as u128));
-        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live });
+        self.allocs.push(Alloc { id, slot, node: n, version: self.job.version, state: AllocState::Live, collected: false });
         self.reconcile(slot);
     }
 
@@ -684,12 +653,23 @@ impl World {
         let leased = self.leased.clone();
         let draining: Vec<bool> = self.nodes.iter().map(|n| n.draining).collect();
         let live: Vec<AllocId> = self.allocs.iter().filter(|a| a.slot == slot && a.state == AllocState::Live).map(|a| a.id).collect();
+        let finisher = || {
+            let served = served?;
+            match self.allocs.iter().find(|a| a.id == served && !a.collected) {
+                Some(a) => leased.contains(&a.node).then(|| Manager { node_id: node_id(a.node), alloc_id: a.id }),
+                None => {
+                    let free = |n: &usize| self.nodes[*n].session && !self.nodes[*n].draining;
+                    (0..self.nodes.len()).find(free).map(|n| Manager { node_id: node_id(n), alloc_id: AllocId::NIL })
+                }
+            }
+        };
         let facts = SlotFacts {
             wanted,
             covered: self.wanted_by_job(slot),
             leased: &|n| leased.contains(&node_index(n)),
             draining: &|n| draining[node_index(n)].then_some(false),
             alloc_live: &|id| live.contains(&id),
+            finisher: &finisher,
         };
         let events = events_for(self.records.get(&slot), &facts, self.now);
         for event in events {
@@ -809,7 +789,10 @@ impl World {
                     }
                     let alloc = order.as_ref().map(|o| o.alloc_id).unwrap_or_default();
                     let version = self.allocs.iter().find(|a| a.id == alloc).map_or(0, |a| a.version);
-                    self.nodes[n].calls.push(Pending { slot, call, version, answer: None });
+                    self.nodes[n].calls.push(Pending { slot, call, version, alloc, answer: None });
+                }
+                node::Effect::Keep { incarnation, alloc_id, .. } => {
+                    self.nodes[n].keep.insert(slot, (incarnation, alloc_id));
                 }
                 node::Effect::Watch(_) => {
                     self.nodes[n].watching.insert(slot);
@@ -823,6 +806,7 @@ impl World {
                     self.nodes[n].watching.remove(&slot);
                     self.nodes[n].retry.remove(&slot);
                     self.nodes[n].prepare.remove(&slot);
+                    self.nodes[n].keep.remove(&slot);
                 }
                 node::Effect::RetryLater => {
                     self.nodes[n].retry.insert(slot);
@@ -851,6 +835,10 @@ impl World {
             if live != expected {
                 let record = self.records.get(&slot).cloned();
                 self.violation(format!("I2: slot {slot} is quiet with live versions {live:?}, wanted {expected:?}; record {record:#?}"));
+            }
+            if let Some(i) = self.provider.instances.iter().find(|i| i.slot == slot && !i.alive) {
+                let text = format!("I2: the ended instance {} stays at the provider: {:#?}", i.key.short(), self.records.get(&slot));
+                self.violation(text);
             }
             if let Some(r) = self.records.get(&slot)
                 && self.wanted_by_job(slot).is_err()

@@ -28,6 +28,9 @@ impl World {
                 for slot in std::mem::take(&mut self.nodes[n].prepare) {
                     self.feed(n, slot, &node::Event::Prepared);
                 }
+                for slot in self.nodes[n].keep.keys().copied().collect::<Vec<_>>() {
+                    self.apply(&Action::Kept(n, slot));
+                }
                 while !self.nodes[n].inbox.is_empty() {
                     self.apply(&Action::ToNode(n));
                     idle = false;

@@ -109,6 +109,11 @@ impl World {
                     if self.provider.instances[i].alive {
                         return Answer::WrongRequest("it is alive".to_owned());
                     }
+                    let on_disk = || self.nodes.iter().any(|n| n.kept.contains(&(pending.alloc, key)));
+                    let read = self.allocs.iter().any(|a| a.id == pending.alloc && !a.collected);
+                    if read && !on_disk() {
+                        self.violation(format!("the output of instance {} is taken away before its allocation has it", key.short()));
+                    }
                     self.provider.instances.remove(i);
                 }
                 // A key that has ended is remembered: a create that was sent long ago must not bring it back.
