@@ -14,6 +14,7 @@ mod local;
 mod packages;
 mod peer;
 mod process;
+mod proofs;
 #[path = "../../crates/cli/src/demo/sweep.rs"]
 mod sweep;
 mod template;
