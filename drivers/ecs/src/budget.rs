@@ -1,10 +1,21 @@
-//! No more requests a second than the operator allows, in the order in which they are asked for.
+//! No more requests a second than the operator allows, in the order in which they are asked for; those of a stop go before all others.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// How long nothing is asked after the service has complained.
 const PAUSE: Duration = Duration::from_secs(2);
+
+tokio::task_local! {
+    static FIRST: ();
+}
+
+/// Makes the requests of this work before those that wait already: a thousand starts and looks must not hold up a stop.
+pub(crate) async fn first<T>(work: impl Future<Output = T>) -> T {
+    FIRST.scope((), work).await
+}
 
 /// What is left of the budget: requests are booked ahead, so that nobody overtakes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,12 +52,14 @@ impl Account {
 pub(crate) struct Budget {
     begun: Instant,
     account: Mutex<Account>,
+    /// Held by the one request without priority that is booked ahead: whoever goes first has no more than that before him.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Budget {
     /// So many requests each second.
     pub(crate) fn new(per_second: f64) -> Self {
-        Self { begun: Instant::now(), account: Mutex::new(Account::new(per_second)) }
+        Self { begun: Instant::now(), account: Mutex::new(Account::new(per_second)), turn: tokio::sync::Mutex::new(()) }
     }
 
     fn account(&self) -> std::sync::MutexGuard<'_, Account> {
@@ -55,6 +68,11 @@ impl Budget {
 
     /// Returns when a request may be made.
     pub(crate) async fn take(&self) {
+        let _turn = match FIRST.try_with(|()| ()) {
+            Ok(()) => None,
+            // In the order in which they have come.
+            Err(_) => Some(self.turn.lock().await),
+        };
         let wait = self.account().take(self.begun.elapsed());
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -92,5 +110,38 @@ mod tests {
         assert_eq!(account.take(now), PAUSE + Duration::from_millis(100));
         account.pause(now);
         assert_eq!(account.take(now), PAUSE + Duration::from_millis(200), "a second complaint adds nothing to a longer wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_waits_for_no_start_and_no_look_and_the_rate_holds() {
+        let budget = std::sync::Arc::new(Budget::new(10.0));
+        let made = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let request = || {
+            let (budget, made) = (budget.clone(), made.clone());
+            async move {
+                budget.take().await;
+                made.lock().expect("lock").push(Instant::now());
+            }
+        };
+        let waiting: Vec<_> = (0..300).map(|_| tokio::spawn(request())).collect();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let begun = Instant::now();
+        // A stop asks, claims and stops.
+        first(async {
+            for _ in 0..3 {
+                request().await;
+            }
+        })
+        .await;
+        assert!(begun.elapsed() <= Duration::from_millis(500), "the stop took {:?} behind 260 others", begun.elapsed());
+        for one in waiting {
+            one.await.expect("made");
+        }
+        let made = made.lock().expect("lock").clone();
+        assert_eq!(made.len(), 303);
+        for (i, from) in made.iter().enumerate().skip(12) {
+            let within = made[i..].iter().take_while(|at| **at - *from < Duration::from_secs(1)).count();
+            assert!(within <= 11, "{within} requests within a second");
+        }
     }
 }

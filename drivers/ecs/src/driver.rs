@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::answer::{Meaning, not_placed};
 use crate::api::{self, Api, BATCH, ClusterSeen, Listing, Ran};
+use crate::budget;
 use crate::config::PluginConfig;
 use crate::definition::{LogPlace, Made};
 use crate::logs::{Ended, Places};
@@ -418,7 +419,7 @@ impl Site {
     }
 
     async fn stop(&self, handle: &HandleV1, epoch: u64, stop: &StopTask) -> Answer<Observation> {
-        self.same_cluster(handle, false).await?;
+        budget::first(self.same_cluster(handle, false)).await?;
         // No job file comes here with another one: it is refused before the create.
         if !matches!(stop.signal.as_str(), "" | "SIGTERM") {
             tracing::warn!(signal = stop.signal, task = handle.arn, "ECS sends the signal that the image names; no other can be chosen");
@@ -426,7 +427,9 @@ impl Site {
         let deadline = std::time::Instant::now() + stop.timeout + STOP_SLACK;
         let mut told = false;
         loop {
-            let Some((task, marks)) = self.look_at(handle).await? else {
+            // Until it is told to end. Waiting for many ends is not more urgent than what others ask for.
+            let look = self.look_at(handle);
+            let Some((task, marks)) = (if told { look.await? } else { budget::first(look).await? }) else {
                 return match self.missing(handle).await {
                     seen if seen.state == InstanceState::Unknown => Err(RemoteError::could_not_ask(seen.reason)),
                     seen => Ok(seen),
@@ -440,8 +443,11 @@ impl Site {
                 InstanceState::Creating | InstanceState::Running => {}
             }
             if !told {
-                self.claim(handle, &marks, epoch).await?;
-                self.api.stop(&handle.arn, "stopped by the job's scheduler").await?;
+                budget::first(async {
+                    self.claim(handle, &marks, epoch).await?;
+                    Ok::<_, RemoteError>(self.api.stop(&handle.arn, "stopped by the job's scheduler").await?)
+                })
+                .await?;
                 told = true;
                 continue;
             }
@@ -530,9 +536,11 @@ struct OneTask<'a>(&'a Site, &'a HandleV1);
 
 #[async_trait]
 impl Ended for OneTask<'_> {
-    async fn ended(&self) -> Answer<bool> {
+    async fn ended(&self) -> Answer<Option<Duration>> {
         let seen = self.0.look(std::slice::from_ref(self.1)).await;
-        Ok(seen.first().is_some_and(|s| matches!(s.state, InstanceState::Exited | InstanceState::Gone)))
+        let ended = seen.first().filter(|s| matches!(s.state, InstanceState::Exited | InstanceState::Gone));
+        // A clock that is ahead over there makes it just now; without a time it is long ago.
+        Ok(ended.map(|s| s.finished_at.map_or(Duration::MAX, |at| at.elapsed().unwrap_or_default())))
     }
 }
 

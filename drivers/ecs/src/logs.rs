@@ -67,10 +67,10 @@ fn behind(begin: u64, data: Vec<u8>, wanted: u64) -> Option<LogChunk> {
     (skip < data.len()).then(|| LogChunk { offset: begin + skip as u64, data: data[skip..].to_vec(), file: String::new() })
 }
 
-/// Whether the task whose log it is has ended.
+/// Whether the task whose log it is has ended, and how long ago as far as the service tells.
 #[driver_sdk::async_trait]
 pub(crate) trait Ended: Send + Sync {
-    async fn ended(&self) -> Result<bool, RemoteError>;
+    async fn ended(&self) -> Result<Option<Duration>, RemoteError>;
 }
 
 impl Places {
@@ -126,7 +126,7 @@ impl Places {
     ) -> Result<(), RemoteError> {
         if query.stream == LogStream::Stderr {
             // The service has one stream for both.
-            while query.follow && !task.ended().await? {
+            while query.follow && task.ended().await?.is_none() {
                 tokio::select! {
                     () = sink.closed() => break,
                     () = tokio::time::sleep(LAST_WORDS) => {}
@@ -155,12 +155,23 @@ impl Places {
             if more {
                 continue;
             }
-            if !query.follow || last {
+            if last {
                 return Ok(());
+            }
+            if !query.follow {
+                // Whoever reads the log of a task that has just ended wants its last words, too: they are all that will be kept.
+                if task.ended().await?.is_none_or(|ago| ago >= LAST_WORDS) {
+                    return Ok(());
+                }
+                last = true;
+                tokio::select! {
+                    () = sink.closed() => return Ok(()),
+                    () = tokio::time::sleep(LAST_WORDS) => continue,
+                }
             }
             idle += 1;
             let mut pause = LOOK_EVERY;
-            if idle % LOOKS_BETWEEN_ENDS == 0 && task.ended().await? {
+            if idle % LOOKS_BETWEEN_ENDS == 0 && task.ended().await?.is_some() {
                 (last, pause) = (true, LAST_WORDS);
             }
             tokio::select! {
