@@ -27,6 +27,8 @@ pub(crate) fn lint() -> Result<()> {
         eprintln!("xtask: cargo-deny is missing, installing it");
         Run::new("cargo", ["install", "--locked", "cargo-deny"]).dir(&root).run()?;
     }
+    // It looks at the crates of every platform; a cache that has only built for this one lacks some.
+    Run::new("cargo", ["fetch", "--locked"]).dir(&root).run()?;
     // The advisory database lives outside the package registries: it is checked where it can be fetched, and said where it cannot.
     Run::new("cargo", ["deny", "--offline", "check", "bans", "licenses", "sources"]).dir(&root).run()?;
     if !Run::new("cargo", ["deny", "check", "advisories"]).dir(&root).quiet().succeeds() {
