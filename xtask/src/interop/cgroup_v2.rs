@@ -14,7 +14,7 @@ use super::{
     Verdict,
     vm::{Guest, Kernel},
 };
-use crate::{local, test_programs};
+use crate::{local, test_programs, workspace};
 
 /// Emulated, it is about ten times as slow as the machine.
 const BOUND: Duration = Duration::from_secs(600);
@@ -49,6 +49,7 @@ pub(crate) fn check() -> Result<Verdict> {
     let guest = Guest {
         processors: 2,
         memory_mib: 1024,
+        seen: vec![workspace::root(), target.clone()],
         writable: vec![writable],
         env: vec![("CARGO_TARGET_DIR", target.display().to_string()), ("RUST_BACKTRACE", "1".into())],
         program: std::env::current_exe()?,

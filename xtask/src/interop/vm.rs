@@ -125,6 +125,8 @@ fn only(dir: &Path) -> Result<PathBuf> {
 pub(crate) struct Guest<'a> {
     pub(crate) processors: u32,
     pub(crate) memory_mib: u32,
+    /// Directories of the host that it sees also where its own /tmp would hide them.
+    pub(crate) seen: Vec<PathBuf>,
     /// Directories, besides those for temporary files, that are empty memory there.
     pub(crate) writable: Vec<PathBuf>,
     pub(crate) env: Vec<(&'a str, String)>,
@@ -223,6 +225,13 @@ impl Guest<'_> {
         let load: String = modules.map(|module| format!("b insmod /modules/{module}.ko\n")).collect();
         let writable: String =
             self.writable.iter().map(|dir| format!("b mount -t tmpfs tmpfs /host{}\n", quoted(&dir.display().to_string()))).collect();
+        let seen: String = self
+            .seen
+            .iter()
+            .filter_map(|dir| dir.strip_prefix("/tmp").ok())
+            .map(|dir| quoted(&dir.display().to_string()))
+            .map(|dir| format!("b mkdir -p /host/tmp/{dir}\nb mount -o bind /hidden/{dir} /host/tmp/{dir}\n"))
+            .collect();
         let env: String = self.env.iter().map(|(name, value)| format!(" {}", quoted(&format!("{name}={value}")))).collect();
         let words: String = self.args.iter().map(|arg| format!(" {}", quoted(arg))).collect();
         let program = quoted(&self.program.display().to_string());
@@ -232,7 +241,8 @@ impl Guest<'_> {
              b mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose host /host\n\
              b mount -t proc proc /host/proc\nb mount -t sysfs sysfs /host/sys\nb mount -t devtmpfs dev /host/dev\n\
              b mkdir -p /host/dev/pts /host/dev/shm\nb mount -t devpts devpts /host/dev/pts\nb mount -t tmpfs tmpfs /host/dev/shm\n\
-             b mount -t tmpfs -o mode=1777 tmpfs /host/tmp\nb mount -t tmpfs tmpfs /host/run\n{writable}\
+             b mkdir -p /hidden\nb mount -o bind /host/tmp /hidden\n\
+             b mount -t tmpfs -o mode=1777 tmpfs /host/tmp\nb mount -t tmpfs tmpfs /host/run\n{seen}{writable}\
              b mount -t cgroup2 cgroup2 /host/sys/fs/cgroup\nb ip link set lo up\n\
              exec /bin/busybox switch_root -c /dev/console /host /bin/sh -c {}\n",
             quoted(&format!(
@@ -257,6 +267,7 @@ mod tests {
         let guest = Guest {
             processors: 1,
             memory_mib: 256,
+            seen: vec!["/home/c".into(), "/tmp/d e".into()],
             writable: vec!["/a b".into()],
             env: vec![("X", "it's".into())],
             program: "/p".into(),
@@ -265,6 +276,7 @@ mod tests {
         };
         let init = guest.init();
         assert!(init.contains("mount -t tmpfs tmpfs /host'/a b'\n"), "{init}");
+        assert!(init.contains("mount -o bind /hidden/'d e' /host/tmp/'d e'\n") && !init.contains("/home/c"), "{init}");
         // Once for the shell that becomes the first process, once for the one that it is told to be.
         let words = " 'X=it'\\''s' '/p' '$(reboot)' </dev/null\necho $? > /dev/ttyS1\n".replace('\'', "'\\''");
         assert!(init.contains(&words), "{init}");
