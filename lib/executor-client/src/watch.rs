@@ -16,8 +16,8 @@ use std::time::Duration;
 use rustix::fs::inotify;
 use tokio::sync::Notify;
 
-/// How long a reader trusts the kernel's silence. Kernels before 6.8 say nothing about spliced data, and some file systems
-/// never say anything; this bounds what that costs.
+/// How long a reader trusts the kernel's silence. Some file systems never say anything, and kernels before 6.8 nothing about what an executor of an
+/// earlier build has spliced; this bounds what that costs.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Interest in the files `<name>.*` and the index of one stream.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pipe::{SpliceFlags, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::rotate::Writer;
 
@@ -17,8 +17,11 @@ use crate::rotate::Writer;
 pub(crate) const BUFFER: usize = 8 * 1024;
 /// How much one round moves at most, so that requests are answered while a workload floods.
 const ROUND: u64 = 1 << 20;
-/// Room in the pipe of a stream that comes in bulk: fewer, larger moves.
-const BULK_PIPE: usize = 1 << 20;
+/// Room in the pipes of a stream that comes in bulk: fewer, larger moves.
+const BULK_PIPE: usize = 512 << 10;
+/// How long a stream that floods is left alone once its pipe is empty: at every line of it to be woken, to read and to write costs more than the output
+/// itself. What comes meanwhile has room in the pipe.
+const REST: Duration = Duration::from_micros(200);
 /// When to try again after the disk refused.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -31,23 +34,45 @@ pub(crate) struct Pump {
     /// Bytes that have left the pipe and that the disk has refused.
     held: Vec<u8>,
     retry_at: Option<Instant>,
+    /// Not to be looked at before.
+    rest_until: Option<Instant>,
+    /// When there was something last.
+    moved_at: Option<Instant>,
     can_splice: bool,
+    /// While it floods.
+    side: Option<Side>,
     enlarged: bool,
+    /// The pipe holds as much as a stream in bulk brings during a rest.
+    roomy: bool,
     finished: bool,
 }
 
 impl Pump {
     pub(crate) fn new(source: OwnedFd, fifo: Option<PathBuf>, writer: Writer) -> Pump {
-        Pump { source, fifo, writer, held: Vec::new(), retry_at: None, can_splice: true, enlarged: false, finished: false }
+        Pump {
+            source,
+            fifo,
+            writer,
+            held: Vec::new(),
+            retry_at: None,
+            rest_until: None,
+            moved_at: None,
+            can_splice: true,
+            side: None,
+            enlarged: false,
+            roomy: false,
+            finished: false,
+        }
     }
 
-    /// What to poll for input; nothing while the disk is to be retried or after the end.
+    /// What to poll for input; nothing before [`Pump::again_at`] or after the end.
     pub(crate) fn poll_fd(&self) -> Option<&OwnedFd> {
-        (!self.finished && self.retry_at.is_none()).then_some(&self.source)
+        (!self.finished && self.again_at().is_none()).then_some(&self.source)
     }
 
-    pub(crate) fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
+    /// When to run it again, whatever its source says: the disk has refused, or the stream has been emptied and gets a rest.
+    pub(crate) fn again_at(&self) -> Option<Instant> {
+        self.retry_at.or(self.rest_until)
     }
 
     /// All writers are gone and everything is in the files.
@@ -57,7 +82,7 @@ impl Pump {
 
     /// Bytes that could not be stored.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.held.len() as u64
+        (self.held.len() + self.side.as_ref().map_or(0, |side| side.holds)) as u64
     }
 
     /// Moves what is there, up to a bound. `last` = the writers have been told to go: an end is final.
@@ -73,40 +98,73 @@ impl Pump {
             }
         }
         self.retry_at = None;
-        let mut moved = 0;
-        while moved < ROUND {
+        if !self.empty_side(buffer, now) {
+            return;
+        }
+        if self.rest_until.is_some_and(|until| now < until) && !last {
+            return;
+        }
+        self.rest_until = None;
+        let taken = self.take(buffer, now, last);
+        let before = if taken.moved > 0 { self.moved_at.replace(now) } else { None };
+        if taken.emptied {
+            let floods = before.is_some_and(|before| now.duration_since(before) < 2 * REST);
+            if floods && self.roomy && !last {
+                self.rest_until = Some(now + REST);
+            }
+            if !floods {
+                self.side = None;
+            }
+        }
+    }
+
+    /// Moves what is there, up to a bound.
+    fn take(&mut self, buffer: &mut [u8; BUFFER], now: Instant, last: bool) -> Taken {
+        let mut taken = Taken::default();
+        while taken.moved < ROUND {
             match rustix::io::read(&self.source, &mut *buffer) {
-                Ok(0) => return self.ended(last),
+                Ok(0) => {
+                    self.ended(last);
+                    break;
+                }
                 Ok(n) => {
                     self.store(&buffer[..n], now);
-                    moved += n as u64;
-                    if !self.held.is_empty() || n < buffer.len() {
-                        return;
+                    taken.moved += n as u64;
+                    if !self.held.is_empty() {
+                        break;
+                    }
+                    if n < buffer.len() {
+                        taken.emptied = true;
+                        break;
                     }
                     if !std::mem::replace(&mut self.enlarged, true) {
                         // Where the user's share of pipe memory is used up it stays as it is.
-                        let _ = rustix::pipe::fcntl_setpipe_size(&self.source, BULK_PIPE);
+                        self.roomy = fcntl_setpipe_size(&self.source, BULK_PIPE).is_ok();
                     }
-                    match self.bulk(ROUND) {
-                        Ok(n) => moved += n,
-                        Err(_) => {
-                            // The bytes are still in the pipe.
-                            self.retry_at = Some(now + RETRY);
-                            return;
+                    match self.bulk(buffer, now, ROUND) {
+                        Some(more) => {
+                            taken.moved += more.moved;
+                            if more.emptied {
+                                taken.emptied = true;
+                                break;
+                            }
                         }
+                        None => break,
                     }
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => {
                     // A fifo without any writer says "end" on a read, so this is an open one with nothing in it.
-                    return;
+                    taken.emptied = true;
+                    break;
                 }
                 Err(_) => {
                     self.finished = true;
-                    return;
+                    break;
                 }
             }
         }
+        taken
     }
 
     fn ended(&mut self, last: bool) {
@@ -137,32 +195,191 @@ impl Pump {
         }
     }
 
-    /// Moves pages without looking at them, as far as no cut has to be found.
-    fn bulk(&mut self, limit: u64) -> io::Result<u64> {
-        let mut moved = 0;
-        while self.can_splice && moved < limit {
-            let room = self.writer.unseen_room().min(limit - moved);
+    /// Moves pages without looking at them, as far as no cut has to be found. None: the disk does not take them now.
+    fn bulk(&mut self, buffer: &mut [u8; BUFFER], now: Instant, limit: u64) -> Option<Taken> {
+        let mut taken = Taken::default();
+        while self.can_splice && !taken.emptied && taken.moved < limit {
+            let room = self.writer.unseen_room().min(limit - taken.moved);
             if room < BUFFER as u64 {
                 break;
             }
-            let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-            match splice(&self.source, None, self.writer.file(), None, room as usize, flags) {
-                Ok(0) => break,
-                Ok(n) => {
-                    self.writer.spliced(n as u64);
-                    moved += n as u64;
+            if self.side.is_none() {
+                self.side = Side::new().ok();
+            }
+            let Some(side) = &mut self.side else { break };
+            match splice(&self.source, None, &side.input, None, room as usize, SpliceFlags::NONBLOCK | SpliceFlags::MOVE) {
+                Ok(n) if n > 0 => {
+                    side.holds = n;
+                    taken.moved += n as u64;
+                    // What has come since is left: to run after a writer that goes on takes ever smaller pieces.
+                    taken.emptied = n < room.min(BULK_PIPE as u64 / 2) as usize;
+                    if !self.empty_side(buffer, now) {
+                        return None;
+                    }
                 }
-                Err(Errno::AGAIN | Errno::INTR) => break,
-                // This file system takes no pages; reading and writing works everywhere.
-                Err(Errno::INVAL | Errno::NOSYS) => self.can_splice = false,
-                Err(e) => return Err(e.into()),
+                // An error shows itself where the source is read.
+                _ => break,
             }
         }
-        Ok(moved)
+        Some(taken)
     }
+
+    /// Moves what is in the side pipe to the file. False: the disk does not take it now.
+    fn empty_side(&mut self, buffer: &mut [u8; BUFFER], now: Instant) -> bool {
+        while let Some(side) = self.side.as_mut().filter(|side| side.holds > 0) {
+            if self.can_splice {
+                match splice(&side.output, None, self.writer.file(), None, side.holds, SpliceFlags::MOVE) {
+                    Ok(n) if n > 0 => {
+                        side.holds -= n;
+                        self.writer.spliced(n as u64);
+                    }
+                    Err(Errno::INTR) => {}
+                    // This file system takes no pages; reading and writing works everywhere.
+                    Err(Errno::INVAL | Errno::NOSYS) => self.can_splice = false,
+                    Ok(_) | Err(_) => {
+                        self.retry_at = Some(now + RETRY);
+                        return false;
+                    }
+                }
+                continue;
+            }
+            match rustix::io::read(&side.output, &mut *buffer) {
+                Ok(n) if n > 0 => {
+                    side.holds -= n;
+                    self.store(&buffer[..n], now);
+                    if !self.held.is_empty() {
+                        return false;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                // A pipe of our own that holds something gives it.
+                Ok(_) | Err(_) => side.holds = 0,
+            }
+        }
+        true
+    }
+}
+
+/// A pipe of our own between a flooding stream's and the file. A pipe is locked while its pages are written to a file, and its writer waits: from one
+/// pipe to another they move at once, and while they are written the workload goes on.
+struct Side {
+    input: OwnedFd,
+    output: OwnedFd,
+    /// Bytes in it; all of them fit into the present file.
+    holds: usize,
+}
+
+impl Side {
+    fn new() -> rustix::io::Result<Side> {
+        let (output, input) = pipe_with(PipeFlags::CLOEXEC)?;
+        // A small one does as well, in more steps.
+        let _ = fcntl_setpipe_size(&input, BULK_PIPE);
+        Ok(Side { input, output, holds: 0 })
+    }
+}
+
+/// What a round has moved.
+#[derive(Default)]
+struct Taken {
+    /// Bytes.
+    moved: u64,
+    /// There is nothing more now, or no more than has come in the meantime.
+    emptied: bool,
 }
 
 /// Opens a fifo for reading without waiting for a writer.
 pub(crate) fn open_fifo(path: &PathBuf) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Stream {
+        dir: tempfile::TempDir,
+        input: OwnedFd,
+        pump: Pump,
+        buffer: [u8; BUFFER],
+        given: usize,
+    }
+
+    impl Stream {
+        fn new() -> Stream {
+            let dir = tempfile::tempdir().unwrap();
+            let (source, input) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+            let pump = Pump::new(source, None, Writer::open(dir.path(), "t", 10, 1 << 20).unwrap());
+            Stream { dir, input, pump, buffer: [0; BUFFER], given: 0 }
+        }
+
+        fn give(&mut self, bytes: usize) {
+            assert_eq!(rustix::io::write(&self.input, &vec![b'x'; bytes]), Ok(bytes));
+            self.given += bytes;
+        }
+
+        fn run(&mut self, now: Instant, last: bool) {
+            self.pump.run(&mut self.buffer, now, last);
+        }
+
+        /// How much of what was given is not in the file yet.
+        fn missing(&self) -> usize {
+            self.given - std::fs::metadata(self.dir.path().join("t.0")).unwrap().len() as usize
+        }
+    }
+
+    #[test]
+    fn a_flood_is_taken_in_gulps_and_a_line_at_once() {
+        let (mut stream, begin) = (Stream::new(), Instant::now());
+        stream.give(100);
+        stream.run(begin, false);
+        stream.give(100);
+        stream.run(begin + REST / 2, false);
+        assert_eq!((stream.missing(), stream.pump.again_at()), (0, None), "small pipes are emptied at once");
+        stream.give(2 * BUFFER);
+        stream.run(begin + REST, false);
+        assert_eq!(stream.missing(), 0);
+        assert_eq!(stream.pump.again_at(), Some(begin + 2 * REST));
+        assert!(stream.pump.poll_fd().is_none());
+        stream.give(10_000);
+        stream.run(begin + REST + REST / 2, false);
+        assert_eq!(stream.missing(), 10_000, "it rests");
+        stream.run(begin + 2 * REST, false);
+        assert_eq!(stream.missing(), 0);
+        // Nothing came during the rest: the next line is written when it comes.
+        assert!(stream.pump.side.is_some());
+        stream.run(begin + 3 * REST, false);
+        assert!(stream.pump.poll_fd().is_some());
+        assert!(stream.pump.side.is_none(), "what the flood needed goes with it");
+        stream.give(10);
+        stream.run(begin + 10 * REST, false);
+        assert_eq!((stream.missing(), stream.pump.again_at()), (0, None));
+    }
+
+    #[test]
+    fn the_end_of_the_workload_ends_the_rest() {
+        let (mut stream, begin) = (Stream::new(), Instant::now());
+        stream.give(2 * BUFFER);
+        stream.run(begin, false);
+        stream.give(2 * BUFFER);
+        stream.run(begin, false);
+        assert!(stream.pump.again_at().is_some());
+        stream.give(10);
+        stream.run(begin, true);
+        assert_eq!(stream.missing(), 0);
+    }
+
+    #[test]
+    fn a_file_that_takes_no_pages_gets_bytes_in_their_order() {
+        let (mut stream, now) = (Stream::new(), Instant::now());
+        let side = Side::new().unwrap();
+        assert_eq!(rustix::io::write(&side.input, &[b'a'; 20_000]), Ok(20_000));
+        stream.pump.side = Some(Side { holds: 20_000, ..side });
+        stream.pump.can_splice = false;
+        assert_eq!(stream.pump.held_bytes(), 20_000);
+        stream.give(10);
+        stream.run(now, false);
+        let stored = std::fs::read(stream.dir.path().join("t.0")).unwrap();
+        assert_eq!((stored.len(), &stored[19_999..]), (20_010, &b"axxxxxxxxxx"[..]));
+        assert_eq!(stream.pump.held_bytes(), 0);
+    }
 }

@@ -286,10 +286,10 @@ impl Executor {
             self.empty_since.map(|at| at + DRAIN),
             self.is_collector().then(|| now + LOOK_AROUND),
         ];
-        let retries = self.pumps.iter().filter_map(Pump::retry_at);
-        let next = deadlines.into_iter().flatten().chain(retries).min();
-        // Rounded up, or the loop would spin through the last millisecond.
-        let timeout = next.map(|at| at.saturating_duration_since(now) + Duration::from_micros(999));
+        let pumps = self.pumps.iter().filter_map(Pump::again_at);
+        let next = deadlines.into_iter().flatten().chain(pumps).min();
+        // Counted from `now`, which has passed: the kernel's clock is behind the deadline when it wakes us, so nothing spins before it.
+        let timeout = next.map(|at| at.saturating_duration_since(now));
         let timeout = timeout.map(|d| rustix::time::Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return;
