@@ -7,6 +7,7 @@ mod argv;
 mod commands;
 mod conn;
 mod demo;
+mod memory;
 mod output;
 mod when;
 

@@ -88,7 +88,7 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
     let reloader = reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree);
-    let result = runtime.block_on(compose::run(settings, reloader));
+    let result = runtime.block_on(crate::memory::beside(compose::run(settings, reloader)));
     // What still runs on blocking threads has been told to stop and holds nothing that a kill would lose.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     result

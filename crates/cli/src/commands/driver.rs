@@ -45,20 +45,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.plain_protocol {
         return match args.name.as_deref() {
-            Some("mock_remote") => Ok(driver_sdk::block_on(mock::serve_remote_as_plain())),
+            Some("mock_remote") => Ok(serve(mock::serve_remote_as_plain())),
             other => {
                 bail!("-plain-protocol is for mock_remote, not for {:?}: the others offer all that they can", other.unwrap_or_default())
             }
         };
     }
     Ok(match args.name.as_deref().unwrap_or_default() {
-        "docker" => driver_sdk::block_on(docker::serve()),
-        "docker_remote" => driver_sdk::block_on(docker::serve_remote()),
-        "exec" => driver_sdk::block_on(exec::serve()),
-        "mock" => driver_sdk::block_on(mock::serve()),
-        "mock_remote" => driver_sdk::block_on(mock::serve_remote()),
-        "raw_exec" => driver_sdk::block_on(raw_exec::serve()),
-        "remote_exec" => driver_sdk::block_on(remote_exec::serve()),
+        "docker" => serve(docker::serve()),
+        "docker_remote" => serve(docker::serve_remote()),
+        "exec" => serve(exec::serve()),
+        "mock" => serve(mock::serve()),
+        "mock_remote" => serve(mock::serve_remote()),
+        "raw_exec" => serve(raw_exec::serve()),
+        "remote_exec" => serve(remote_exec::serve()),
         other => bail!("no built-in driver {other:?}; there are {}", BUILT_IN.join(", ")),
     })
+}
+
+fn serve(driver: impl Future<Output = ExitCode>) -> ExitCode {
+    driver_sdk::block_on(crate::memory::beside(driver))
 }
