@@ -682,6 +682,7 @@ impl RemoteDriver for Driver {
             signals: false,
             stats: false,
             file_upload: false,
+            refresh: false,
             watch: true,
             handle_schema_min: HandleV1::VERSION.into(),
             handle_schema_max: HandleV1::VERSION.into(),

@@ -20,7 +20,7 @@ pub struct RecordedCall {
     pub at_ms: u64,
     /// Who: the plugin's option `caller`, or its process id.
     pub caller: String,
-    /// Which: ensure, find, list, observe, stop, seal, acknowledge, logs, signal.
+    /// Which: ensure, find, list, observe, stop, seal, acknowledge, logs, signal, refresh.
     pub call: String,
     /// About which instances (by key, where the call is by key).
     pub instances: Vec<String>,
@@ -34,7 +34,7 @@ impl RecordedCall {
     /// It could have changed something.
     #[must_use]
     pub fn mutates(&self) -> bool {
-        ["ensure", "stop", "seal", "acknowledge", "signal"].contains(&self.call.as_str())
+        ["ensure", "stop", "seal", "acknowledge", "signal", "refresh"].contains(&self.call.as_str())
     }
 }
 
@@ -58,6 +58,8 @@ pub enum Outcome {
     Denied,
     /// The provider itself has failed.
     Failed,
+    /// It has come and is held; what becomes of it follows.
+    Held,
 }
 
 impl Outcome {
@@ -215,6 +217,18 @@ impl FakeProvider {
         let locked = self.provider.lock().map_err(|e| self.failed(e))?;
         let record = locked.get(id).map_err(|e| self.failed(e))?;
         record.map(|r| Ok(r.at(millis(SystemTime::now())).map_err(|e| self.failed(e))?.state)).transpose()
+    }
+
+    /// A file of an instance's directory as it is now; None when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn file(&self, id: &str, path: &str) -> Result<Option<Vec<u8>>, FakeError> {
+        match fs::read(self.dir.join(crate::provider::FILES).join(id).join(path)) {
+            Ok(data) => Ok(Some(data)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     /// Ends an instance now, as if by itself.

@@ -192,7 +192,7 @@ pub struct RemoteOptions {
     pub credentials: String,
     /// A file with them instead, read at each call.
     pub credentials_file: Option<PathBuf>,
-    /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results.
+    /// What the provider does not have: keyed_create, find, list, conditional_writes, seal, retained_exit_results, refresh.
     pub without: Vec<String>,
     /// How often instances are looked at.
     #[config(default = "50ms")]
@@ -208,10 +208,12 @@ pub struct RemoteOptions {
 pub struct Faults {
     /// How long each call takes.
     pub latency: Duration,
-    /// Calls that do not reach the provider: ensure, find, list, observe, stop, seal, acknowledge, logs, signal.
+    /// Calls that do not reach the provider: ensure, find, list, observe, stop, seal, acknowledge, logs, signal, refresh.
     pub fail: Vec<String>,
     /// Calls that take effect and whose answer is lost; the same names.
     pub lose: Vec<String>,
+    /// Calls that reach the provider and wait there until they are not named here any more; then they take effect. The same names.
+    pub hold: Vec<String>,
     /// Calls whose caller gives up at once and that take effect later; the same names.
     pub late: Vec<String>,
     /// How much later.
@@ -223,7 +225,7 @@ pub struct Faults {
 }
 
 /// What a provider can be without.
-const ABILITIES: &[&str] = &["keyed_create", "find", "list", "conditional_writes", "seal", "retained_exit_results"];
+const ABILITIES: &[&str] = &["keyed_create", "find", "list", "conditional_writes", "seal", "retained_exit_results", "refresh"];
 
 impl RemoteOptions {
     /// Checks what the schema cannot.
@@ -253,13 +255,14 @@ impl RemoteOptions {
     }
 }
 
-const REMOTE_CALLS: &[&str] = &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal"];
+const REMOTE_CALLS: &[&str] = &["ensure", "find", "list", "observe", "stop", "seal", "acknowledge", "logs", "signal", "refresh"];
 
 impl Faults {
     /// Checks what the schema cannot.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         known_calls("fail", &self.fail, REMOTE_CALLS)?;
         known_calls("lose", &self.lose, REMOTE_CALLS)?;
+        known_calls("hold", &self.hold, REMOTE_CALLS)?;
         known_calls("late", &self.late, REMOTE_CALLS)
     }
 
@@ -269,6 +272,7 @@ impl Faults {
         self.latency = self.latency.max(other.latency);
         self.fail.extend(other.fail);
         self.lose.extend(other.lose);
+        self.hold.extend(other.hold);
         self.late.extend(other.late);
         self.late_by = self.late_by.max(other.late_by);
         self.cut |= other.cut;

@@ -6,6 +6,7 @@
 //! <dir>/faults.json            what goes wrong now, for whoever tests; faults-<caller>.json: for one caller
 //! <dir>/credentials            who may call, one a line; without it everybody may
 //! <dir>/instances/<id>.json    one instance: who, since when, what it was asked to be, how it was stopped
+//! <dir>/files/<id>/            the files that came with it, as they are now
 //! <dir>/sealed/<key>           nothing is created with this key any more
 //! <dir>/calls.jsonl            every call, when that is asked for (`crate::fake`)
 //! <dir>/past.jsonl             when instances that are forgotten by now lived
@@ -16,10 +17,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use driver_sdk::{DriverConfig, InstanceState, LogStream, Observation, RemoteError, TaskExit};
+use driver_sdk::{BundleFile, DriverConfig, InstanceState, LogStream, Observation, RemoteError, TaskExit};
 use serde::{Deserialize, Serialize};
 
 use crate::options::{Faults, RemoteTaskOptions};
@@ -44,6 +46,8 @@ pub(crate) struct Record {
 
 /// File of [`Past`]s.
 pub(crate) const PAST: &str = "past.jsonl";
+/// Directory of the files of instances.
+pub(crate) const FILES: &str = "files";
 /// File of [`crate::fake::RecordedCall`]s.
 pub(crate) const CALLS: &str = "calls.jsonl";
 
@@ -342,11 +346,40 @@ impl Locked<'_> {
         write(&self.path(&record.id), &text)
     }
 
+    /// Puts files into the directory of an instance, each whole: who reads sees the old one or the new one.
+    pub(crate) fn deliver(&self, id: &str, files: &[BundleFile]) -> Result<(), RemoteError> {
+        let root = self.provider.dir.join(FILES).join(id);
+        // All are looked at before any is written.
+        for BundleFile { path, .. } in files {
+            let plain = !path.is_empty() && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
+            if !plain {
+                return Err(RemoteError::wrong_request(format!("the bundle holds {path:?}, which is not a plain relative path")));
+            }
+        }
+        for BundleFile { path, mode, data } in files {
+            let path = root.join(path);
+            let new = root.with_extension("new");
+            let place = || {
+                path.parent().map_or(Ok(()), fs::create_dir_all)?;
+                fs::write(&new, data)?;
+                fs::set_permissions(&new, fs::Permissions::from_mode(*mode))?;
+                fs::rename(&new, &path)
+            };
+            place().map_err(trouble("write", &path))?;
+        }
+        Ok(())
+    }
+
     /// Forgets an instance; when it lived is kept.
     pub(crate) fn remove(&self, record: &Record) -> Result<(), RemoteError> {
         let (created_ms, ended_ms) = record.life()?;
         let past = Past { id: record.id.clone(), key: record.key.clone(), slot: record.slot.clone(), created_ms, ended_ms };
         self.provider.note(PAST, &past)?;
+        let files = self.provider.dir.join(FILES).join(&record.id);
+        match fs::remove_dir_all(&files) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(trouble("remove", &files)(error)),
+            _ => {}
+        }
         let path = self.path(&record.id);
         fs::remove_file(&path).map_err(trouble("remove", &path))
     }

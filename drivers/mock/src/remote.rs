@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use driver_sdk::config::Config;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk, LogStream,
-    LogsQuery, Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
+    AgentConfig, Bundle, Description, DriverConfig, DriverState, Ensure, Ensured, Error, Fingerprint, Instance, InstanceState, LogChunk,
+    LogStream, LogsQuery, Observation, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, async_trait,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -121,6 +121,9 @@ impl MockRemote {
         if hit(&faults.fail) {
             return Err(RemoteError::could_not_ask(format!("{name} is asked to fail")));
         }
+        if hit(&faults.hold) {
+            held(&provider, &options, name, &about).await?;
+        }
         let rate = faults.requests_per_second;
         let taken_in = move || {
             if rate > 0 && !provider.within_rate(rate, now_ms())? {
@@ -208,6 +211,20 @@ fn record(provider: &Provider, options: &RemoteOptions, call: &str, about: &Abou
     provider.note(CALLS, &RecordedCall { at_ms: now_ms(), caller, call: call.to_owned(), instances, epoch, outcome })
 }
 
+/// Returns when calls of that name are not held any more.
+async fn held(provider: &Provider, options: &RemoteOptions, name: &'static str, about: &About) -> Result<(), RemoteError> {
+    let (noted, own, whose) = (provider.clone(), options.clone(), about.clone());
+    blocking(move || record(&noted, &own, name, &whose, Outcome::Held)).await?;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let (asked, caller) = (provider.clone(), options.caller.clone());
+        let faults = options.faults.clone().and(blocking(move || asked.faults(&caller)).await?);
+        if !faults.hold.iter().any(|held| held == name) {
+            return Ok(());
+        }
+    }
+}
+
 fn observe_one(locked: &Locked<'_>, handle: &RemoteHandle, options: &RemoteOptions) -> Observation {
     let seen = || {
         let id = key_of(handle)?;
@@ -268,6 +285,8 @@ impl RemoteDriver for MockRemote {
             retained_exit_results: options.has("retained_exit_results"),
             logs: true,
             signals: true,
+            file_upload: true,
+            refresh: options.has("refresh"),
             handle_schema_min: StateV1::VERSION.into(),
             handle_schema_max: StateV1::VERSION.into(),
             pool_cpu_mhz: options.pool_cpu_mhz,
@@ -280,9 +299,6 @@ impl RemoteDriver for MockRemote {
         check_key(&request.key)?;
         let options = RemoteTaskOptions::decode(&request.task.msgpack_driver_config).map_err(RemoteError::wrong_request)?;
         request.bundle.verify()?;
-        if !request.bundle.files.is_empty() {
-            return Err(RemoteError::wrong_request("instances of the mock have no files; the job must not have any"));
-        }
         let about = About::one(&request.key, request.epoch);
         let work = move |provider: &Provider, own: &RemoteOptions| {
             let locked = provider.lock()?;
@@ -307,6 +323,7 @@ impl RemoteDriver for MockRemote {
                         stop: None,
                         signals: Vec::new(),
                     };
+                    locked.deliver(&record.id, &request.bundle.files)?;
                     (record, true)
                 }
             };
@@ -484,5 +501,24 @@ impl RemoteDriver for MockRemote {
             Ok(())
         };
         self.change("signal", handle, epoch, note).await.map(drop)
+    }
+
+    async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Result<(), RemoteError> {
+        if !self.opened()?.options.has("refresh") {
+            return Err(RemoteError::wrong_request("this provider renews no files"));
+        }
+        let id = key_of(handle)?;
+        let about = About::one(&id, epoch);
+        let work = move |provider: &Provider, options: &RemoteOptions| {
+            let locked = provider.lock()?;
+            let mut record = known(&locked, &id)?;
+            accept(&mut record, epoch, options)?;
+            if record.at(now_ms())?.state == InstanceState::Exited {
+                return Err(RemoteError::wrong_request(format!("the instance {id:?} has ended")));
+            }
+            locked.deliver(&id, &bundle.files)?;
+            locked.put(&record)
+        };
+        self.call("refresh", about, work).await
     }
 }

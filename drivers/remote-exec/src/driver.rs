@@ -9,11 +9,13 @@ use driver_sdk::config::Config;
 use driver_sdk::exec::ExecIo;
 use driver_sdk::schema::Spec;
 use driver_sdk::{
-    AgentConfig, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Observation, ObservationSink,
-    Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
+    AgentConfig, Bundle, Description, Ensure, Ensured, Error, Fingerprint, Instance, LogChunk, LogStream, LogsQuery, Observation,
+    ObservationSink, Page, PluginInfo, RemoteDriver, RemoteError, RemoteHandle, StopTask, TaskExit, TaskUsage, async_trait,
 };
 use executor_client::host::host_request::Op;
-use executor_client::host::{HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostSeal, HostSignal, HostStop, host_reply::Body};
+use executor_client::host::{
+    HostAcknowledge, HostKey, HostKeys, HostList, HostLogs, HostRefresh, HostSeal, HostSignal, HostStop, host_reply::Body,
+};
 use executor_client::{Meter, signal_number};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -23,7 +25,7 @@ use tokio::sync::mpsc;
 use crate::beside;
 use crate::config::{PluginConfig, TaskOptions, Transport};
 use crate::host::{Host, Status};
-use crate::pool::{Pool, SCHEMA, Target, key_of};
+use crate::pool::{Pool, SCHEMA, Target, key_of, with_files};
 use crate::wire;
 
 const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
@@ -226,6 +228,7 @@ impl RemoteDriver for Driver {
             signals: true,
             stats: true,
             file_upload: true,
+            refresh: true,
             watch: true,
             handle_schema_min: SCHEMA,
             handle_schema_max: SCHEMA,
@@ -420,6 +423,17 @@ impl RemoteDriver for Driver {
         let number = signal_number(signal)
             .ok_or_else(|| RemoteError::wrong_request(format!("{signal:?} is not the name of a signal; use one such as SIGHUP")))?;
         self.ask(&target, epoch, Op::Signal(HostSignal { key: target.key.clone(), epoch, signal: number })).await.map(drop)
+    }
+
+    async fn refresh(&self, handle: &RemoteHandle, epoch: u64, bundle: Bundle) -> Result<(), RemoteError> {
+        let target = self.pool()?.resolve(handle)?;
+        let channel = target.channel().await?;
+        let (key, files, digest) = (target.key.clone(), wire::listed(&bundle), bundle.digest.clone());
+        let op = Op::Refresh(HostRefresh { key, epoch, files, digest });
+        match with_files(&channel, &bundle, op).await.map_err(|e| wire::failed(&target.host, epoch, e))? {
+            Body::Done(_) => Ok(()),
+            _ => Err(wire::unexpected(&target.host)),
+        }
     }
 
     async fn stats(&self, handle: &RemoteHandle) -> Result<Option<TaskUsage>, RemoteError> {

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use driver_sdk::{Ensure, RemoteError, RemoteHandle, handle};
+use driver_sdk::{Bundle, Ensure, RemoteError, RemoteHandle, handle};
 use executor_client::host::host_request::Op;
 use executor_client::host::{HostAmount, HostEnsured, HostFind, HostInput, HostNothing, HostObservation, HostSeal, host_reply::Body};
 use executor_client::{CallError, HostChannel};
@@ -193,7 +193,8 @@ impl Pool {
         };
         let wanted = wire::ensure(request, options, capacity)?;
         let channel = host.channel().await?;
-        let ensured = create(&channel, request, Op::Ensure(Box::new(wanted))).await.map_err(|e| wire::failed(&host, request.epoch, e))?;
+        let ensured =
+            with_files(&channel, &request.bundle, Op::Ensure(Box::new(wanted))).await.map_err(|e| wire::failed(&host, request.epoch, e))?;
         match ensured {
             Body::Ensured(ensured) => Ok((host, channel, ensured)),
             _ => Err(wire::unexpected(&host)),
@@ -280,13 +281,13 @@ impl Pool {
     }
 }
 
-/// Asks for the instance, and sends its files when the host wants them.
-async fn create(channel: &HostChannel, request: &Ensure, op: Op) -> Result<Body, CallError> {
+/// Asks, and sends the files when the host wants them.
+pub(crate) async fn with_files(channel: &HostChannel, bundle: &Bundle, op: Op) -> Result<Body, CallError> {
     let mut call = channel.call(op);
     loop {
         match call.next().await? {
             Body::SendFiles(_) => {
-                for file in &request.bundle.files {
+                for file in &bundle.files {
                     if let Some(early) = call.send_all(&file.data).await? {
                         return Ok(early);
                     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use driver_sdk::{Ensure, InstanceState, Observation, RemoteError, TaskConfig, TaskExit};
+use driver_sdk::{Bundle, Ensure, InstanceState, Observation, RemoteError, TaskConfig, TaskExit};
 use executor_client::host::{HostAmount, HostEnsure, HostErrorCode, HostFailure, HostFile, HostObservation, HostState};
 use executor_client::{CallError, ExitResult};
 
@@ -42,11 +42,16 @@ pub(crate) fn ensure(request: &Ensure, options: TaskOptions, capacity: HostAmoun
         memory_max,
         memory_reservation: if reserved < memory_max { reserved } else { 0 },
         cpu_shares: positive(linux.cpu_shares),
-        files: request.bundle.files.iter().map(|f| HostFile { path: f.path.clone(), mode: f.mode, size: f.data.len() as u64 }).collect(),
+        files: listed(&request.bundle),
         digest: request.bundle.digest.clone(),
         takes: Some(takes),
         capacity: Some(capacity),
     })
+}
+
+/// The files of a bundle without their contents.
+pub(crate) fn listed(bundle: &Bundle) -> Vec<HostFile> {
+    bundle.files.iter().map(|f| HostFile { path: f.path.clone(), mode: f.mode, size: f.data.len() as u64 }).collect()
 }
 
 /// What a task takes of its host.

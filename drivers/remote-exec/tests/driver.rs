@@ -342,6 +342,47 @@ async fn the_task_finds_its_files_and_environment() {
     assert!(matches!(manager.ensure(missing).await, Err(RemoteError::WrongRequest(_))));
 }
 
+fn secret(path: &str, word: &str) -> Bundle {
+    Bundle::new(vec![BundleFile { path: path.into(), mode: 0o600, data: format!("{word}\n").repeat(5000).into() }])
+}
+
+/// The task reads its token all the time, whoever manages it and renews the file.
+#[tokio::test]
+async fn a_task_that_runs_sees_renewed_files_whole() {
+    let world = World::new();
+    let (first, second) = (world.manager().await, world.manager().await);
+    let script = "while s=$(sort secrets/token | uniq -c | tr -s ' '); do case $s in ' 5000 a'|' 5000 b'|' 5000 c') echo $s;; *) exit 9;; esac; done";
+    let made = first.ensure(Ensure { bundle: secret("secrets/token", "a"), ..world.ensure("t", 1, script) }).await.unwrap();
+    let task = made.observed.attributes["pid"].clone();
+    for _ in 0..20 {
+        first.refresh(&made.handle, 1, secret("secrets/token", "b")).await.unwrap();
+        first.refresh(&made.handle, 1, secret("secrets/token", "a")).await.unwrap();
+    }
+    second.refresh(&made.handle, 2, secret("secrets/token", "c")).await.unwrap();
+    let stale = first.refresh(&made.handle, 1, secret("secrets/token", "a")).await;
+    assert!(matches!(stale, Err(RemoteError::StaleEpoch { given: 1, accepted: 2 })), "{stale:?}");
+    until_async("it has read the last one", || async { read_log(&second, &made.handle, 0, false).await.1.ends_with("5000 c\n") }).await;
+    let seen = observe(&second, &made.handle).await;
+    assert_eq!((seen.state, seen.attributes["pid"].clone()), (InstanceState::Running, task));
+    let file = std::fs::metadata(format!("/proc/{}/cwd/secrets/token", seen.attributes["pid"])).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o7777, 0o600);
+
+    // What the bundle is said to be it has to be, and it stays below the task's directory.
+    let mut damaged = secret("secrets/token", "d");
+    damaged.digest = "00".into();
+    for wrong in [damaged, secret("../token", "d"), secret("/token", "d"), secret("secrets/../../token", "d")] {
+        let refused = second.refresh(&made.handle, 2, wrong).await;
+        assert!(matches!(refused, Err(RemoteError::WrongRequest(_))), "{refused:?}");
+    }
+    second.stop(&made.handle, 2, now()).await.unwrap();
+    let ended = second.refresh(&made.handle, 2, secret("secrets/token", "d")).await;
+    assert!(matches!(ended, Err(RemoteError::WrongRequest(_))), "{ended:?}");
+    second.acknowledge(&made.handle, 2).await.unwrap();
+    let gone = second.refresh(&made.handle, 2, secret("secrets/token", "d")).await;
+    assert!(matches!(gone, Err(RemoteError::Gone(_))), "{gone:?}");
+    assert_eq!(left(&world, "t").iter().filter(|name| *name == "task").count(), 0, "nothing was made anew");
+}
+
 #[tokio::test]
 async fn following_goes_on_and_ends_with_the_listener() {
     let world = World::new();

@@ -1,5 +1,6 @@
 //! The remote extension.
 
+use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,11 +74,41 @@ impl Remote {
         Ok(())
     }
 
+    /// The task's directory of an instance; beside the instances, whose directories are made by creating them.
+    fn files(&self, key: &str) -> PathBuf {
+        self.0.root().with_extension("files").join(key)
+    }
+
     /// What is left of a key that must not create any more.
     fn seal_empty(&self, instance: &Instance) -> Result<(), Status> {
         std::fs::create_dir_all(&instance.dir)?;
         Ok(std::fs::write(instance.dir.join("sealed"), "")?)
     }
+}
+
+/// Puts files into a directory, each whole, but for the fault of writing over what somebody reads.
+fn deliver(dir: &Path, bundle: &Bundle) -> Result<(), Status> {
+    let digest = build::bundle_digest(bundle.files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())));
+    if !bundle.files.is_empty() && digest != bundle.digest {
+        return Err(Status::invalid_argument("the digest is another"));
+    }
+    for BundleFile { path, data, .. } in &bundle.files {
+        if !Path::new(path).components().all(|c| matches!(c, Component::Normal(_))) {
+            return Err(Status::invalid_argument(format!("{path:?} is no plain path")));
+        }
+        let target = dir.join(path);
+        target.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        if fault("remote/refresh") && target.exists() {
+            std::fs::write(&target, &data[..data.len() / 2])?;
+            std::thread::sleep(Duration::from_millis(300));
+            std::fs::write(&target, data)?;
+            continue;
+        }
+        let fresh = target.with_extension("new");
+        std::fs::write(&fresh, data)?;
+        std::fs::rename(&fresh, &target)?;
+    }
+    Ok(())
 }
 
 #[tonic::async_trait]
@@ -96,6 +127,8 @@ impl RemoteDriver for Remote {
             retained_exit_results: true,
             logs: true,
             signals: true,
+            file_upload: true,
+            refresh: true,
             watch: true,
             seal: true,
             handle_schema_min: if fault("remote/describe") { 0 } else { SCHEMA },
@@ -106,12 +139,17 @@ impl RemoteDriver for Remote {
 
     async fn ensure(&self, request: Request<EnsureRequest>) -> Reply<EnsureResponse> {
         let request = request.into_inner();
-        let task = request.task.unwrap_or_default();
+        let mut task = request.task.unwrap_or_default();
         let mut key = request.key.clone();
         if fault("remote/ensure-twice") && self.0.instance(&key).meta().is_some() {
             key.push_str("-other");
         }
         self.admit(&self.0.instance(&key), request.epoch)?;
+        let files = self.files(&key);
+        if self.0.instance(&key).meta().is_none() {
+            deliver(&files, &request.bundle.unwrap_or_default())?;
+        }
+        task.env.insert("NOMAD_SECRETS_DIR".into(), files.join("secrets").display().to_string());
         let meta = Meta { key: key.clone(), owner: request.owner, slot: request.slot, epoch: request.epoch, ..Meta::default() };
         let created = self.0.create(&key, meta, &task).await?;
         let observed = Observation { key: request.key, ..observed(&self.0.instance(&key), &key) };
@@ -254,6 +292,21 @@ impl RemoteDriver for Remote {
         self.admit(&instance, request.epoch)?;
         instance.signal(number(&request.signal));
         done(SignalResponse {})
+    }
+
+    async fn refresh(&self, request: Request<RefreshRequest>) -> Reply<RefreshResponse> {
+        let request = request.into_inner();
+        let (key, instance) = self.found(request.handle.as_ref())?;
+        self.admit(&instance, request.epoch)?;
+        if instance.meta().is_none() {
+            return Err(Status::not_found("no such instance"));
+        }
+        if instance.exit().is_some() && !fault("remote/refresh#ended") {
+            return Err(Status::failed_precondition("it has ended"));
+        }
+        let files = self.files(&key);
+        deliver(&files, &request.bundle.unwrap_or_default())?;
+        done(RefreshResponse {})
     }
 
     async fn stats(&self, _: Request<StatsRequest>) -> Reply<StatsResponse> {

@@ -113,6 +113,8 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("remote/seal-acknowledged", "remote/seal-acknowledged", "an acknowledged key"),
     ("remote/survives", "remote/survives", "the same runtime is called"),
     ("remote/logs", "remote/logs", "offset"),
+    ("remote/refresh", "remote/refresh", "that nobody has sent"),
+    ("remote/refresh", "remote/refresh#ended", "has ended was answered as a success"),
     ("remote/detach", "remote/detach", "RecoverTask"),
     ("stream/events-open", "leaves-process", "left behind after the check: processes"),
     ("base/info", "leaves-socket", "left behind after the check: sockets"),

@@ -40,6 +40,8 @@ pub struct Description {
     pub stats: bool,
     /// Files of the task directory reach the instance.
     pub file_upload: bool,
+    /// Files of a running instance can be renewed ([`RemoteDriver::refresh`]).
+    pub refresh: bool,
     /// [`RemoteDriver::watch`] pushes changes; without it the SDK looks for them.
     pub watch: bool,
     /// Oldest handle layout understood.
@@ -381,6 +383,15 @@ pub trait RemoteDriver: Send + Sync + 'static {
     /// Sends a signal.
     async fn signal(&self, _handle: &RemoteHandle, _epoch: u64, _signal: &str) -> Result<(), RemoteError> {
         Err(RemoteError::wrong_request("this driver cannot send signals"))
+    }
+
+    /// Renews files of a running instance (tokens, secrets): each file of the bundle takes the place of the one at its path, or is new; others stay.
+    ///
+    /// Whoever reads must see the old file or the new one, each whole, and never a file of another place: what the task has put in the way (a link
+    /// instead of a directory) is refused. Idempotent. The bundle's digest has been checked. One that has ended is a wrong request. Declare it with
+    /// [`Description::refresh`], and only when files can be replaced whole.
+    async fn refresh(&self, _handle: &RemoteHandle, _epoch: u64, _bundle: Bundle) -> Result<(), RemoteError> {
+        Err(RemoteError::wrong_request("this driver cannot renew files of an instance"))
     }
 
     /// One sample of resource use; `None` when there is none.

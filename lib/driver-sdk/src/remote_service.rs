@@ -50,6 +50,12 @@ fn own_handle(handle: Option<Handle>) -> Result<remote::RemoteHandle, Status> {
     Ok(remote::RemoteHandle { schema: handle.schema, data: handle.data })
 }
 
+fn own_bundle(bundle: Option<Bundle>) -> remote::Bundle {
+    let Bundle { digest, files } = bundle.unwrap_or_default();
+    let own = |f: BundleFile| remote::BundleFile { path: f.path, mode: f.mode, data: f.data };
+    remote::Bundle { digest, files: files.into_iter().map(own).collect() }
+}
+
 fn wire_observation(seen: remote::Observation) -> Observation {
     let state = match seen.state {
         remote::InstanceState::Unknown => InstanceState::Unknown,
@@ -141,6 +147,7 @@ impl Wire for RemoteService {
             pool_cpu_mhz: own.pool_cpu_mhz,
             pool_memory_mib: own.pool_memory_mib,
             seal: own.seal,
+            refresh: own.refresh,
         }))
     }
 
@@ -152,15 +159,13 @@ impl Wire for RemoteService {
         }
         let mut task = request.task.ok_or_else(|| wrong("a task"))?;
         build::fill_resources(&mut task);
-        let bundle = request.bundle.unwrap_or_default();
-        let files = bundle.files.into_iter().map(|f| remote::BundleFile { path: f.path, mode: f.mode, data: f.data });
         let ensure = remote::Ensure {
             key: request.key,
             epoch: request.epoch,
             owner: request.owner,
             slot: request.slot,
             task,
-            bundle: remote::Bundle { digest: bundle.digest, files: files.collect() },
+            bundle: own_bundle(request.bundle),
             first: request.first,
         };
         // Outside of what runs to its end: a host that no longer waits takes its create back.
@@ -264,6 +269,17 @@ impl Wire for RemoteService {
         self.observer.spent();
         finished(async move { driver.signal(&handle, request.epoch, &request.signal).await }).await?;
         Ok(Response::new(SignalResponse {}))
+    }
+
+    async fn refresh(&self, request: Request<RefreshRequest>) -> Reply<RefreshResponse> {
+        let request = request.into_inner();
+        let handle = own_handle(request.handle)?;
+        let bundle = own_bundle(request.bundle);
+        bundle.verify()?;
+        let driver = self.driver.clone();
+        self.observer.spent();
+        finished(async move { driver.refresh(&handle, request.epoch, bundle).await }).await?;
+        Ok(Response::new(RefreshResponse {}))
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Reply<StatsResponse> {

@@ -24,7 +24,7 @@ pub struct HostRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// What is asked.
-    #[prost(oneof = "host_request::Op", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    #[prost(oneof = "host_request::Op", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19")]
     pub op: Option<host_request::Op>,
 }
 
@@ -86,6 +86,9 @@ pub mod host_request {
         /// Are you there?
         #[prost(message, tag = "18")]
         Ping(HostNothing),
+        /// Renew files of one that runs.
+        #[prost(message, tag = "19")]
+        Refresh(HostRefresh),
     }
 }
 
@@ -304,6 +307,24 @@ pub struct HostSignal {
     pub signal: i32,
 }
 
+/// See [`host_request::Op::Refresh`].
+#[derive(Clone, PartialEq, Message)]
+pub struct HostRefresh {
+    /// Idempotency key.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// On whose behalf.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// Files of the task's directory. They are asked for ([`HostReply`] with `SendFiles`); then their contents follow in this order, as one stream of
+    /// input.
+    #[prost(message, repeated, tag = "3")]
+    pub files: Vec<HostFile>,
+    /// SHA-256 over the files, as the driver protocol's bundle has it.
+    #[prost(string, tag = "4")]
+    pub digest: String,
+}
+
 /// See [`host_request::Op::Exec`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct HostExec {
@@ -381,7 +402,7 @@ pub mod host_reply {
         /// To ensure.
         #[prost(message, tag = "4")]
         Ensured(HostEnsured),
-        /// To ensure: the files are needed.
+        /// To ensure and refresh: the files are needed.
         #[prost(message, tag = "5")]
         SendFiles(HostNothing),
         /// To find, observe, stop and seal; empty after sealing nothing.

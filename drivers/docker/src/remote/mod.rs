@@ -421,6 +421,8 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             signals: true,
             stats: true,
             file_upload: true,
+            // An engine takes the old file away before it writes the new one.
+            refresh: false,
             watch: true,
             handle_schema_min: SCHEMA,
             handle_schema_max: SCHEMA,

@@ -39,6 +39,11 @@ fn stop(handle: &Handle, epoch: u64, timeout: Duration) -> StopRequest {
     StopRequest { handle: Some(handle.clone()), epoch, timeout: Some(build::duration(timeout)), ..StopRequest::default() }
 }
 
+fn bundle(path: &str, text: &str) -> Bundle {
+    let digest = build::bundle_digest([(path, 0o600, text.as_bytes())]);
+    Bundle { digest, files: vec![BundleFile { path: path.into(), mode: 0o600, data: text.into() }] }
+}
+
 fn faults(dir: &Path, faults: &Value) {
     // As whole as any reader may expect.
     let new = dir.join("provider/faults.new");
@@ -66,6 +71,15 @@ async fn two_nodes_see_one_provider() {
     assert_eq!((again.created, again.handle.as_ref()), (false, Some(&handle)));
     let stale = soon(one.remote.stop(stop(&handle, 1, Duration::ZERO))).await.expect_err("stale");
     assert_eq!((stale.code(), errors::accepted_epoch(&stale)), (Code::Aborted, Some(2)));
+    let refresh = |epoch| RefreshRequest { handle: Some(handle.clone()), epoch, bundle: Some(bundle("secrets/token", "new")) };
+    let stale = soon(one.remote.refresh(refresh(1))).await.expect_err("stale");
+    assert_eq!((stale.code(), errors::accepted_epoch(&stale)), (Code::Aborted, Some(2)));
+    let provider = FakeProvider::open(&dir.path().join("provider")).expect("opens");
+    assert_eq!(provider.file("k1", "secrets/token").expect("reads"), None, "a stale call changes nothing");
+    for _ in 0..2 {
+        other.remote.refresh(refresh(2)).await.expect("idempotent");
+    }
+    assert_eq!(provider.file("k1", "secrets/token").expect("reads").as_deref(), Some(b"new".as_slice()));
     let found = one.remote.find(FindRequest { key: "k1".into(), owner: "us".into() }).await.expect("found").into_inner();
     assert_eq!(found.observed.expect("observed").state(), InstanceState::Running);
     let list = |owner: &str, token: &str| ListRequest { owner: owner.into(), page_token: token.into(), page_size: 1 };

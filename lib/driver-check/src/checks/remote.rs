@@ -213,6 +213,10 @@ async fn stale_epoch(lab: &Arc<Lab>) -> Outcome {
     if offered(lab)?.signals {
         aborted("Signal", lab.answer(&plugin, "Signal", plugin.remote().signal(signal)).await?, 5)?;
     }
+    if offered(lab)?.refresh {
+        let refresh = super::remote_life::refresh_request(&handle, 3, "local/check", "stale");
+        aborted("Refresh", lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh)).await?, 5)?;
+    }
     let acknowledge = AcknowledgeRequest { handle: Some(handle.clone()), epoch: 3 };
     let answer = lab.answer(&plugin, "Acknowledge", plugin.remote().acknowledge(acknowledge)).await?;
     hold!(answer.is_err(), "Acknowledge with an older epoch was answered as a success");

@@ -30,6 +30,8 @@ table! {
         "remote tasks die with the node, which is what they exist to avoid", survives;
     "remote/logs", "remote", "Logs sends all bytes from any offset, and tells at which offset each chunk begins",
         "after each change of the managing node lines are missing or doubled", logs;
+    "remote/refresh", "remote", "Refresh gives a running instance new files, each whole, and is refused of one that has ended and for paths that lead out",
+        "a task reads half of a token, or is refused everywhere once its first one has ended", refresh;
     "remote/detach", "remote", "StopTask with DETACH on the plain protocol answers those who wait and leaves the instance running, also at DestroyTask",
         "draining a node stops its remote tasks", detach;
 }
@@ -210,6 +212,95 @@ async fn logs(lab: &Arc<Lab>) -> Outcome {
         hold!(seen == rest, "from offset {offset} on Logs sends {:?}, expected is {:?}", excerpt(&seen), excerpt(rest));
     }
     acknowledge(lab, &plugin, &request.key, &handle, 1).await
+}
+
+/// Lines of the file that is renewed: too many to be written at once by chance.
+const REFRESHED_LINES: usize = 20_000;
+/// Below the task's directory.
+const REFRESHED: &str = "secrets/check";
+
+/// Reads the file all the time. Ends with code 7 once it has read the last one, and with 9 when it has read one that nobody has sent.
+fn reader() -> String {
+    format!(
+        "f=\"${{NOMAD_SECRETS_DIR:-secrets}}/check\"; \
+         while s=$(sort \"$f\" | uniq -c | tr -s ' '); do case \"$s\" in \
+         ' {REFRESHED_LINES} first'|' {REFRESHED_LINES} other') ;; ' {REFRESHED_LINES} last') exit {EXIT_CODE};; *) exit 9;; esac; done"
+    )
+}
+
+fn bundle(path: &str, word: &str) -> Bundle {
+    let data = format!("{word}\n").repeat(REFRESHED_LINES).into_bytes();
+    let digest = driver_proto::build::bundle_digest([(path, 0o600, data.as_slice())]);
+    Bundle { digest, files: vec![BundleFile { path: path.into(), mode: 0o600, data }] }
+}
+
+pub(super) fn refresh_request(handle: &Handle, epoch: u64, path: &str, word: &str) -> RefreshRequest {
+    RefreshRequest { handle: Some(handle.clone()), epoch, bundle: Some(bundle(path, word)) }
+}
+
+/// It must have been refused as a wrong request, or because there is no such instance.
+fn refused(what: &str, answer: Result<RefreshResponse, Status>) -> Outcome {
+    match answer {
+        Err(status) if matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound) => Ok(()),
+        Err(status) => failed(format!("Refresh {what} was answered with {:?}: {}", status.code(), status.message())),
+        Ok(_) => failed(format!("Refresh {what} was answered as a success")),
+    }
+}
+
+/// Renews the file; the instance runs for as long as it reads what was sent.
+async fn renewed(lab: &Lab, plugin: &Plugin, handle: &Handle, word: &str) -> Outcome {
+    let Err(status) = lab.answer(plugin, "Refresh", plugin.remote().refresh(refresh_request(handle, 1, REFRESHED, word))).await? else {
+        return Ok(());
+    };
+    let seen = look(lab, plugin, handle).await?;
+    let code = seen.exit_code;
+    hold!(seen.state() != InstanceState::Exited, "the instance has read a file that nobody has sent (it has ended with code {code})");
+    failed(format!("Refresh was answered with {:?}: {}", status.code(), status.message()))
+}
+
+async fn refresh(lab: &Arc<Lab>) -> Outcome {
+    let described = offered(lab)?;
+    if !described.refresh {
+        return not_applicable("the driver does not declare refresh");
+    }
+    let plugin = lab.plugin().await?;
+    let script = reader();
+    // Without a shell over there only the answers are looked at.
+    let scripted = request(lab, Work::Script(&script), 1).ok().filter(|_| described.file_upload);
+    let reads = scripted.is_some();
+    let mut request = match scripted {
+        Some(request) => request,
+        None => request(lab, Work::Runs, 1)?,
+    };
+    if described.file_upload {
+        request.bundle = Some(bundle(REFRESHED, "first"));
+    }
+    let (handle, ..) = ensure(lab, &plugin, &request).await?;
+    becomes(lab, &plugin, &handle, InstanceState::Running).await?;
+    for word in ["other", "other", "first", "other"] {
+        renewed(lab, &plugin, &handle, word).await?;
+    }
+    for path in ["../x", "/x", "secrets/../../x"] {
+        let answer = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, path, "other"))).await?;
+        refused(&format!("of {path:?}"), answer)?;
+    }
+    let mut damaged = refresh_request(&handle, 1, REFRESHED, "other");
+    damaged.bundle.iter_mut().for_each(|bundle| bundle.digest = "00".into());
+    refused("with another digest", lab.answer(&plugin, "Refresh", plugin.remote().refresh(damaged)).await?)?;
+    renewed(lab, &plugin, &handle, "last").await?;
+    if reads {
+        let ended = becomes(lab, &plugin, &handle, InstanceState::Exited).await?;
+        hold!(ended.exit_code == EXIT_CODE, "the instance has read a file that nobody has sent (code {})", ended.exit_code);
+    } else {
+        stop(lab, &plugin, &handle, 1).await?;
+    }
+    let late = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other"))).await?;
+    refused("of an instance that has ended", late)?;
+    acknowledge(lab, &plugin, &request.key, &handle, 1).await?;
+    let gone = lab.answer(&plugin, "Refresh", plugin.remote().refresh(refresh_request(&handle, 1, REFRESHED, "other"))).await?;
+    let not_found = matches!(&gone, Err(status) if status.code() == Code::NotFound);
+    hold!(not_found, "Refresh of an acknowledged instance is answered with {gone:?}, expected is NOT_FOUND");
+    Ok(())
 }
 
 async fn detach(lab: &Arc<Lab>) -> Outcome {

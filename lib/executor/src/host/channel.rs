@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use executor_proto::host::{
-    HOST_PROTOCOL, HOST_WINDOW, HostCredit, HostHello, HostInput, HostNothing, HostObservations, HostPong, HostReply, HostRequest,
-    HostStats, host_reply::Body, host_request::Op,
+    HOST_PROTOCOL, HOST_WINDOW, HostCredit, HostFile, HostHello, HostInput, HostNothing, HostObservations, HostPong, HostReply,
+    HostRequest, HostStats, host_reply::Body, host_request::Op,
 };
 use executor_proto::{encode_frame, split_frame};
 
@@ -243,11 +243,17 @@ fn perform(call: &Call, op: Op) -> Answer<Body> {
     let runtime = &call.session.runtime;
     let observed = |seen: Vec<_>| Body::Observed(HostObservations { seen });
     let done = || Body::Done(HostNothing {});
+    let mut receive = |runtime: &Runtime, files: &[HostFile], digest: &str| {
+        call.send(Body::SendFiles(HostNothing {}));
+        let next = || call.input().filter(|input| !input.end || !input.data.is_empty()).map(|input| input.data);
+        Staged::receive(runtime, files, digest, next)
+    };
     Ok(match op {
-        Op::Ensure(request) => Body::Ensured(runtime.ensure(&request, &mut |runtime, request| {
-            call.send(Body::SendFiles(HostNothing {}));
-            Staged::receive(runtime, request, || call.input().filter(|input| !input.end || !input.data.is_empty()).map(|input| input.data))
-        })?),
+        Op::Ensure(request) => Body::Ensured(runtime.ensure(&request, &mut receive)?),
+        Op::Refresh(request) => {
+            runtime.refresh(&request, &mut receive)?;
+            done()
+        }
         Op::Find(request) => observed(vec![runtime.found(&request)?]),
         Op::List(request) => Body::Listed(runtime.list(&request)?),
         Op::Observe(keys) => observed(keys.keys.iter().map(|key| runtime.look_or_unknown(key)).collect()),

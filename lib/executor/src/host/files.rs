@@ -1,11 +1,17 @@
 //! Files of a bundle on their way: first beside the instances, then, when all of them are there and are the ones that were sent, into one.
+//!
+//! Before the start of an instance nobody else is in its directory. Later the task is, and may have put links in the way: files are renewed without
+//! following any.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use executor_proto::host::{HostEnsure, HostFile};
+use executor_proto::host::HostFile;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::place::unique_name;
@@ -35,14 +41,19 @@ impl Staged {
     }
 
     /// Stores what `next` brings until all files are there; `None` from it is the early end of the channel.
-    pub(super) fn receive(runtime: &Runtime, request: &HostEnsure, mut next: impl FnMut() -> Option<Vec<u8>>) -> Answer<Staged> {
-        request.files.iter().try_for_each(|file| plain(&file.path).map(drop))?;
+    pub(super) fn receive(
+        runtime: &Runtime,
+        files: &[HostFile],
+        digest: &str,
+        mut next: impl FnMut() -> Option<Vec<u8>>,
+    ) -> Answer<Staged> {
+        files.iter().try_for_each(|file| plain(&file.path).map(drop))?;
         let dir = runtime.root.join("uploads").join(unique_name());
         std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(unclear("create", &dir))?;
         let staged = Staged { dir: Some(dir.clone()) };
         let mut hash = Sha256::new();
         let mut data: Vec<u8> = Vec::new();
-        for (n, HostFile { path, mode, size }) in request.files.iter().enumerate() {
+        for (n, HostFile { path, mode, size }) in files.iter().enumerate() {
             hash.update((path.len() as u64).to_le_bytes());
             hash.update(path.as_bytes());
             hash.update(mode.to_le_bytes());
@@ -63,11 +74,10 @@ impl Staged {
             }
         }
         let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-        if found != request.digest || !data.is_empty() {
+        if found != digest || !data.is_empty() {
             return Err(Refusal::WrongRequest(format!(
-                "the bundle's digest is {:?}, its {} files have {found:?} as they arrived; send the bundle again as it was made",
-                request.digest,
-                request.files.len()
+                "the bundle's digest is {digest:?}, its {} files have {found:?} as they arrived; send the bundle again as it was made",
+                files.len()
             )));
         }
         Ok(staged)
@@ -82,6 +92,54 @@ impl Staged {
         }
         Ok(())
     }
+
+    /// Puts the files in the place of those of a task that runs, each at once. They belong to whom the task's directory belongs to.
+    pub(super) fn renew(self, task_dir: &Path, files: &[HostFile]) -> Answer<()> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let root = directory(CWD, task_dir).map_err(|e| unclear("open", task_dir)(e.into()))?;
+        let own = rustix::fs::fstat(&root).map_err(|e| unclear("look at", task_dir)(e.into()))?;
+        let owner = (Uid::from_raw(own.st_uid), Gid::from_raw(own.st_gid));
+        for (n, file) in files.iter().enumerate() {
+            let path = plain(&file.path)?;
+            replace(&root, owner, &dir.join(n.to_string()), path, mode_of(file)).map_err(|e| match e {
+                // A link is no directory either, wherever it leads.
+                Errno::NOTDIR | Errno::LOOP | Errno::ISDIR => Refusal::WrongRequest(format!(
+                    "{:?} cannot be renewed: the task has put something else in its way, a link or a file where a directory belongs ({e})",
+                    file.path
+                )),
+                e => unclear("renew", &task_dir.join(path))(e.into()),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a directory that is no link.
+fn directory(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Moves a complete file to its place below `root`, step by step and through no link; makes the directories that are missing.
+fn replace(root: &OwnedFd, owner: (Uid, Gid), source: &Path, path: &Path, mode: u32) -> rustix::io::Result<()> {
+    let (uid, gid) = (Some(owner.0), Some(owner.1));
+    rustix::fs::chownat(CWD, source, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+    // After the owner, whose change takes set-id bits away.
+    rustix::fs::chmod(source, Mode::from_raw_mode(mode))?;
+    let mut parent = root.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    for step in path.parent().into_iter().flat_map(Path::components) {
+        let step = Path::new(step.as_os_str());
+        parent = match directory(&parent, step) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&parent, step, Mode::from_raw_mode(0o755)) {
+                    Err(Errno::EXIST) => {}
+                    made => made.and_then(|()| rustix::fs::chownat(&parent, step, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?,
+                }
+                directory(&parent, step)?
+            }
+            opened => opened?,
+        };
+    }
+    rustix::fs::renameat(CWD, source, &parent, path.file_name().map_or(path, Path::new))
 }
 
 fn place(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
@@ -117,7 +175,7 @@ mod tests {
         Runtime { root: root.to_owned(), id: "x".into(), binary: "/x".into(), cgroups: CgroupHost::off() }
     }
 
-    fn request(files: &[(&str, u32, &str)]) -> HostEnsure {
+    fn request(files: &[(&str, u32, &str)]) -> (Vec<HostFile>, String) {
         let mut hash = Sha256::new();
         for (path, mode, data) in files {
             hash.update((path.len() as u64).to_le_bytes());
@@ -126,11 +184,8 @@ mod tests {
             hash.update((data.len() as u64).to_le_bytes());
             hash.update(data.as_bytes());
         }
-        HostEnsure {
-            digest: hash.finalize().iter().map(|b| format!("{b:02x}")).collect(),
-            files: files.iter().map(|(p, mode, d)| HostFile { path: (*p).into(), mode: *mode, size: d.len() as u64 }).collect(),
-            ..HostEnsure::default()
-        }
+        let listed = files.iter().map(|(p, mode, d)| HostFile { path: (*p).into(), mode: *mode, size: d.len() as u64 });
+        (listed.collect(), hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
     }
 
     #[test]
@@ -139,11 +194,11 @@ mod tests {
         let all: Vec<u8> = files.iter().flat_map(|f| f.2.bytes()).collect();
         for size in [1, 3, 7, 100] {
             let root = tempfile::tempdir().unwrap();
-            let (runtime, request) = (runtime(root.path()), request(&files));
+            let (runtime, (listed, digest)) = (runtime(root.path()), request(&files));
             let mut chunks = all.chunks(size).map(<[u8]>::to_vec);
-            let staged = Staged::receive(&runtime, &request, || chunks.next()).unwrap();
+            let staged = Staged::receive(&runtime, &listed, &digest, || chunks.next()).unwrap();
             let task = root.path().join("task");
-            staged.unpack(&task, &request.files).unwrap();
+            staged.unpack(&task, &listed).unwrap();
             let mode = |path: &str| std::fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o777;
             assert_eq!((mode("local/bin/tool"), mode("empty"), mode("secrets/token")), (0o755, 0o644, 0o600));
             assert_eq!(std::fs::read_to_string(task.join("secrets/token")).unwrap(), "very secret");
@@ -155,9 +210,9 @@ mod tests {
     fn what_is_not_what_was_sent_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(root.path());
-        let receive = |request: &HostEnsure, sent: &[&str]| {
+        let receive = |(files, digest): &(Vec<HostFile>, String), sent: &[&str]| {
             let mut sent = sent.iter().map(|s| s.as_bytes().to_vec());
-            Staged::receive(&runtime, request, || sent.next()).map(drop)
+            Staged::receive(&runtime, files, digest, || sent.next()).map(drop)
         };
         let good = request(&[("a", 0o644, "data")]);
         assert!(matches!(receive(&good, &["dat"]), Err(Refusal::CouldNotAsk(_))), "cut");
@@ -165,6 +220,44 @@ mod tests {
         for bad in ["", "/etc/passwd", "../x", "a/../../x", "."] {
             assert!(matches!(receive(&request(&[(bad, 0o644, "")]), &[]), Err(Refusal::WrongRequest(_))), "{bad}");
         }
+        assert_eq!(std::fs::read_dir(root.path().join("uploads")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_runs_gets_new_files_whole_and_through_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(root.path());
+        let task = root.path().join("task");
+        let elsewhere = root.path().join("elsewhere");
+        for dir in [&task.join("secrets"), &task.join("local/dir"), &elsewhere] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let renew = |files: &[(&str, u32, &str)]| {
+            let (listed, digest) = request(files);
+            let mut data = files.iter().map(|f| f.2.as_bytes().to_vec()).filter(|d| !d.is_empty());
+            Staged::receive(&runtime, &listed, &digest, || data.next()).unwrap().renew(&task, &listed)
+        };
+        let read = |path: &str| std::fs::read_to_string(task.join(path)).unwrap();
+        renew(&[("secrets/token", 0o644, "old"), ("local/made/x", 0o640, "made")]).unwrap();
+        // Who has opened the old file has all of it.
+        let mut open = std::fs::File::open(task.join("secrets/token")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("other"), task.join("local/link")).unwrap();
+        renew(&[("secrets/token", 0o644, "new"), ("local/link", 0o644, "file")]).unwrap();
+        let mut old = String::new();
+        io::Read::read_to_string(&mut open, &mut old).unwrap();
+        assert_eq!((old.as_str(), read("secrets/token").as_str(), read("local/made/x").as_str()), ("old", "new", "made"));
+        let mode = |path: &str| std::fs::symlink_metadata(task.join(path)).unwrap().permissions().mode();
+        assert_eq!((mode("secrets/token") & 0o777, mode("local/made/x") & 0o777), (0o600, 0o640));
+        assert!(std::fs::symlink_metadata(task.join("local/link")).unwrap().is_file(), "the link is replaced, not followed");
+
+        std::os::unix::fs::symlink(&elsewhere, task.join("out")).unwrap();
+        std::os::unix::fs::symlink("../..", task.join("local/up")).unwrap();
+        for hostile in ["out/x", "local/up/x", "local/dir", "secrets/token/x"] {
+            let refused = renew(&[(hostile, 0o644, "stolen")]);
+            assert!(matches!(refused, Err(Refusal::WrongRequest(_))), "{hostile}: {refused:?}");
+        }
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing was written elsewhere");
+        assert!(!root.path().join("x").exists());
         assert_eq!(std::fs::read_dir(root.path().join("uploads")).unwrap().count(), 0);
     }
 }

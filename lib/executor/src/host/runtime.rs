@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use executor_proto::host::{
-    HostAcknowledge, HostAmount, HostEnsure, HostEnsured, HostFind, HostInstance, HostList, HostListed, HostObservation, HostSeal,
-    HostSignal, HostState, HostStop,
+    HostAcknowledge, HostAmount, HostEnsure, HostEnsured, HostFile, HostFind, HostInstance, HostList, HostListed, HostObservation,
+    HostRefresh, HostSeal, HostSignal, HostState, HostStop,
 };
 use executor_proto::{Signal, StateRecord, Stats, StatsReply, reply, request};
 use rustix::fs::{FlockOperation, flock};
@@ -44,7 +44,7 @@ pub(super) struct Runtime {
 }
 
 /// Where the files of an instance come from, once they are needed.
-pub(super) type Receive<'a> = dyn FnMut(&Runtime, &HostEnsure) -> Answer<Staged> + 'a;
+pub(super) type Receive<'a> = dyn FnMut(&Runtime, &[HostFile], &str) -> Answer<Staged> + 'a;
 
 impl Runtime {
     /// Opens the runtime; makes its identity on first use.
@@ -203,7 +203,7 @@ impl Runtime {
                 None => {
                     // Not under the lock: the channel may be slow, or cut.
                     drop(_held);
-                    staged = Some(receive(self, request)?);
+                    staged = Some(receive(self, &request.files, &request.digest)?);
                     continue;
                 }
             };
@@ -400,6 +400,29 @@ impl Runtime {
                 }
             }
         }
+    }
+
+    /// Renews files of an instance that runs.
+    pub(super) fn refresh(&self, request: &HostRefresh, receive: &mut Receive<'_>) -> Answer<()> {
+        let runs = || {
+            let (place, _) = self.find(&request.key)?;
+            let not_running = |what: &str| Err(Refusal::WrongRequest(format!("instance {} {what}", request.key)));
+            match contain::fate(&place.state_dir(), None) {
+                Ok(Fate::Alive) => Ok(place),
+                Ok(Fate::Ended(_)) => not_running("has ended"),
+                Err(Error::Absent { .. }) => not_running("has not been started yet"),
+                Err(e) => Err(e.into()),
+            }
+        };
+        runs()?;
+        // Not under the lock: the channel may be slow, or cut.
+        let files = receive(self, &request.files, &request.digest)?;
+        let place = self.place(&request.key)?;
+        // Under the lock no newer manager comes between the check of the epoch and the files.
+        let _held = place.hold()?;
+        runs()?;
+        controller::claim(&place.state_dir(), request.epoch)?;
+        files.renew(&place.task_dir(), &request.files)
     }
 
     /// Resource use; `None` of one that does not run.
