@@ -49,7 +49,7 @@ pub mod base64_bytes {
 #[must_use]
 pub fn go_time(ns: model::TimestampNs) -> String {
     if ns == 0 {
-        return model::alloc::go_time::ZERO.to_owned();
+        return model::go_time::ZERO.to_owned();
     }
-    jiff::Timestamp::from_nanosecond(i128::from(ns)).map_or_else(|_| model::alloc::go_time::ZERO.to_owned(), |t| t.to_string())
+    jiff::Timestamp::from_nanosecond(i128::from(ns)).map_or_else(|_| model::go_time::ZERO.to_owned(), |t| t.to_string())
 }

@@ -158,6 +158,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             seal: d.seal,
             plain_protocol: false,
             no_files: !d.file_upload,
+            refresh: d.refresh,
             no_signals,
             handle_schema_min: d.handle_schema_min,
             handle_schema_max: d.handle_schema_max,

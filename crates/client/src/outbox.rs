@@ -167,7 +167,7 @@ mod tests {
                     let mut texts: Vec<String> = u
                         .updates_json
                         .iter()
-                        .map(|j| node_rpc::from_json::<AllocClientUpdate>("update", j).expect("json").client_description)
+                        .map(|j| node_rpc::from_json::<AllocClientUpdate>("update", j).expect("json").client_description.to_string())
                         .collect();
                     texts.sort();
                     Some((u.seq, texts))

@@ -158,6 +158,14 @@ impl Remote {
         Ok(())
     }
 
+    /// Renews files of a running instance; idempotent.
+    pub async fn refresh(&self, handle: Handle, epoch: u64, bundle: Bundle) -> Result<(), RemoteError> {
+        let request = RefreshRequest { handle: Some(handle), epoch, bundle: Some(bundle) };
+        let limit = self.driver.shared.timing.task_call;
+        self.call("Refresh", limit, |mut client| async move { client.refresh(request).await }).await?;
+        Ok(())
+    }
+
     /// One sample of resource use; `None` when there is none.
     pub async fn stats(&self, handle: Handle) -> Result<Option<TaskStats>, RemoteError> {
         let request = StatsRequest { handle: Some(handle) };

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
     AllocDeploymentStatus, AllocId, Allocation, ClientStatus, DesiredStatus, DesiredTransition, EvalId, Job, JobId, Map, Namespace,
-    Network, NodeId, Resources, StoreIndex, TaskState, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
+    Network, NodeId, Resources, StoreIndex, TaskState, Text, TimestampNs, alloc::RescheduleTracker, resources::AllocatedResources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,13 +45,13 @@ pub struct AllocListStub {
     /// What the servers want.
     pub desired_status: DesiredStatus,
     /// Why.
-    pub desired_description: String,
+    pub desired_description: Text,
     /// What should happen next.
     pub desired_transition: DesiredTransition,
     /// What the node has seen.
     pub client_status: ClientStatus,
     /// Details.
-    pub client_description: String,
+    pub client_description: Text,
     /// By task.
     pub task_states: Map<Arc<str>, TaskState>,
     /// Its health in the deployment.
@@ -62,7 +62,7 @@ pub struct AllocListStub {
     /// The allocation that replaces it.
     pub next_allocation: AllocId,
     /// Earlier attempts.
-    pub reschedule_tracker: Option<RescheduleTracker>,
+    pub reschedule_tracker: Option<Box<RescheduleTracker>>,
     /// Displaced for it.
     pub preempted_allocations: Vec<AllocId>,
     /// Displaced by.

@@ -275,9 +275,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         ("Job ID", a.job_id.to_string()),
         ("Job Version", a.job_version.to_string()),
         ("Client Status", lower(&a.client_status)),
-        ("Client Description", a.client_description.clone()),
+        ("Client Description", a.client_description.to_string()),
         ("Desired Status", lower(&a.desired_status)),
-        ("Desired Description", a.desired_description.clone()),
+        ("Desired Description", a.desired_description.to_string()),
         ("Created", when::ago(a.create_time, now)),
         ("Modified", when::ago(a.modify_time, now)),
         ("Deployment ID", shape.id(a.deployment_id)),
@@ -330,10 +330,10 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
         ));
     }
     output::pairs(&[
-        ("Started At", state.started_at.clone()),
-        ("Finished At", state.finished_at.clone()),
+        ("Started At", state.started_at.to_string()),
+        ("Finished At", state.finished_at.to_string()),
         ("Total Restarts", state.restarts.to_string()),
-        ("Last Restart", state.last_restart.clone()),
+        ("Last Restart", state.last_restart.to_string()),
     ]);
     output::line("");
     output::line("Recent Events:");

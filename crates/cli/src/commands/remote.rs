@@ -302,7 +302,7 @@ fn table(tasks: &[RemoteTaskView], shape: &Shape) -> Table {
         table.row([
             t.slot.to_string(),
             shape.id(t.incarnation),
-            t.driver.clone(),
+            t.driver.to_string(),
             lower(&t.desired),
             observed(&t.observed),
             manager(t, shape),
@@ -344,8 +344,8 @@ pub(crate) fn summary(t: &RemoteTaskView, shape: &Shape) -> Vec<(&'static str, S
     let mut pairs = vec![
         ("Slot", t.slot.to_string()),
         ("Instance", t.incarnation.to_string()),
-        ("Driver", t.driver.clone()),
-        ("Provider", t.provider.clone()),
+        ("Driver", t.driver.to_string()),
+        ("Provider", t.provider.to_string()),
         ("Provider ID", t.provider_id.clone()),
         ("Job Version", t.job_version.to_string()),
         ("Desired", desired),
@@ -374,7 +374,7 @@ fn show(t: &RemoteTaskView, shape: &Shape) {
         output::heading("History");
         let mut table = Table::new(["Time", "Epoch", "What"]);
         for e in t.history.iter().rev() {
-            table.row([when::stamp(e.time), e.epoch.to_string(), e.message.clone()]);
+            table.row([when::stamp(e.time), e.epoch.to_string(), e.message.to_string()]);
         }
         table.print();
     }

@@ -90,6 +90,7 @@ pub(crate) fn example(name: &str) -> PathBuf {
 /// A server and node in one process.
 pub(crate) struct Agent {
     child: Option<Child>,
+    program: PathBuf,
     address: String,
     /// The small disk that its data directory is, before the directory that it is mounted in.
     disk: Option<SmallDisk>,
@@ -140,7 +141,7 @@ impl Agent {
         let disk = SmallDisk::mount(&dir.path().join("data"), size_mb)?;
         // Created by the agent's start, through the link.
         std::os::unix::fs::symlink(disk.0.join("agent.log"), dir.path().join("agent.log")).expect("a link");
-        let mut agent = Self { child: None, address: String::new(), disk: Some(disk), dir };
+        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: Some(disk), dir };
         agent.configure(roles, None, more);
         agent.launch();
         Some(agent)
@@ -152,7 +153,7 @@ impl Agent {
     }
 
     fn at_runtime(roles: &str, runtime: Option<&Path>, more: &str) -> Self {
-        let mut agent = Self { child: None, address: String::new(), disk: None, dir: directory() };
+        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: None, dir: directory() };
         agent.configure(roles, runtime, more);
         agent.launch();
         agent
@@ -186,7 +187,7 @@ impl Agent {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
         let mut child = Command::new("nohup")
-            .arg(drover())
+            .arg(&self.program)
             .args(["agent", "-config"])
             .arg(self.dir.path().join("agent.hcl"))
             .env("DROVER_E2E_DIR", self.dir.path())
@@ -210,6 +211,17 @@ impl Agent {
     pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
         let mut child = self.child.take().expect("a process");
         until("the end of the agent", || child.try_wait().expect("wait"))
+    }
+
+    /// Another release from its next start on: the same program with another hash.
+    pub(crate) fn upgrade(&mut self) {
+        let newer = self.dir.path().join("drover");
+        // What follows the last section of a program changes nothing but its hash. Written by a process of its own: what a fork of this one holds
+        // open for writing cannot be executed.
+        let script = "cp \"$0\" \"$1\" && printf release >> \"$1\"";
+        let copied = Command::new("sh").args(["-c", script]).args([drover(), &newer]).status().expect("sh");
+        assert!(copied.success(), "the program could not be copied");
+        self.program = newer;
     }
 
     /// Its directory.

@@ -31,6 +31,12 @@ impl Fleet {
         }
     }
 
+    /// The token that an instance has.
+    fn token(&self, instance: &str) -> Option<String> {
+        let file = self.provider.file(instance, "secrets/nomad_x.jwt").expect("reads")?;
+        Some(String::from_utf8(file).expect("text"))
+    }
+
     /// Calls that changed something.
     fn changes(&self) -> Vec<String> {
         let calls = self.provider.calls().expect("reads");
@@ -108,4 +114,42 @@ fn a30_denied_tasks_are_unknown_and_go_on_with_renewed_credentials() {
     fleet.at_most_one();
     let left: Value = json!(fleet.provider.live().expect("reads").len());
     assert_eq!(left, all.len());
+}
+
+/// The other half of A30: what the task itself has. Signed by the server, renewed where the task runs by whichever node manages it.
+#[test]
+fn a30_tokens_of_a_task_are_renewed_by_whoever_manages_it() {
+    let mut fleet = Fleet::with(&["a", "b"], "");
+    let mut job = mock_job("holds", 1);
+    let ttl = 8_000_000_000_u64;
+    job["Job"]["TaskGroups"][0]["Tasks"][0]["Identities"] =
+        json!([{"Name": "x", "Audience": ["far"], "File": true, "TTL": ttl, "ChangeMode": "signal", "ChangeSignal": "SIGHUP"}]);
+    fleet.server.put("/v1/jobs", &job);
+    let slots = ["default/holds.g[0]/t".to_owned()];
+    let before = until("the task to run", || fleet.running(&slots));
+    let instance = before[&slots[0]].clone();
+    let first = until("its token", || fleet.token(&instance));
+    let second = until("a renewal", || fleet.token(&instance).filter(|token| *token != first));
+    let at =
+        |call: &str| fleet.provider.calls().expect("reads").into_iter().find(|c| c.call == call).map(|c| c.at_ms).expect("it was called");
+    let lived = at("refresh") - at("ensure");
+    assert!(lived >= 3_000, "at about half of its life: {lived} ms");
+    let signals = || fleet.provider.live().expect("reads").into_iter().find(|i| i.id == instance).map(|i| i.signals);
+    until("the signal", || signals().filter(|s| s.iter().any(|s| s == "SIGHUP")));
+
+    let manager = text(&fleet.managed(&slots[0], &[])["ManagerName"]);
+    fleet.kill(&manager);
+    let next = text(&fleet.managed(&slots[0], &[&manager])["ManagerName"]);
+    until("a renewal by the next manager", || {
+        let calls = fleet.provider.calls().expect("reads");
+        calls.iter().any(|c| c.call == "refresh" && c.caller == next && c.outcome == Outcome::Done).then_some(())
+    });
+    let third = fleet.token(&instance).expect("it has one");
+    assert!(third != first && third != second);
+    assert_eq!(fleet.running(&slots), Some(before), "the same instance");
+    assert_eq!(fleet.count("ensure"), 1);
+    let known =
+        ["/v1/remote/tasks", "/v1/allocations?task_states=true"].map(|path| fleet.server.get(path).expect("answers").to_string()).concat();
+    assert!([&first, &second, &third].iter().all(|token| !known.contains(token.as_str())), "no token in what the servers tell");
+    fleet.at_most_one();
 }

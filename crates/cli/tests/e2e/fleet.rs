@@ -628,14 +628,19 @@ fn a14_a_provider_in_trouble_during_an_adoption_costs_nothing() {
 }
 
 #[test]
-fn a23_a_manager_is_killed_and_started_again_and_again_and_then_lost() {
+fn a23_a_manager_is_killed_and_started_again_and_again_upgraded_and_then_lost() {
     let mut fleet = Fleet::start(&["a", "b"]);
     fleet.server.put("/v1/jobs", &mock_job("far", 2));
     let slots = ["default/far.g[0]/t", "default/far.g[1]/t"];
     let first = slots.map(|slot| fleet.managed(slot, &[]));
-    for _ in 0..4 {
+    const RESTARTS: usize = 20;
+    for n in 0..=RESTARTS {
         fleet.kill("a");
-        fleet.nodes.get_mut("a").expect("a node").launch();
+        let manager = fleet.nodes.get_mut("a").expect("a node");
+        if n == RESTARTS {
+            manager.upgrade();
+        }
+        manager.launch();
         fleet.ready("a");
         for (slot, first) in slots.iter().zip(&first) {
             let now = fleet.record(slot).expect("a record");

@@ -170,6 +170,11 @@ impl driver_sdk::Driver for Driver {
             return Err(Error::recoverable("encoding the state failed"));
         }
         if state.fault_times("executor-killed-in-start", 1) {
+            // Tests count workloads by what they note, which on a slow machine comes later than their process.
+            let noted = Path::new(&task.alloc_dir).join("alloc/data/pids");
+            while !fs::metadata(&noted).is_ok_and(|m| m.len() > 0) {
+                tokio::time::sleep(POLL).await;
+            }
             state.kill_executor();
             return Err(Error::recoverable("moving the executor failed"));
         }

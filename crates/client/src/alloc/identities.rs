@@ -39,8 +39,10 @@ const TELL_AFTER: Duration = Duration::from_secs(3);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Looks at the clock are not further apart: it may be set, and a machine may sleep.
 const LOOK: Duration = Duration::from_secs(30);
+/// A manager that does not know when the tokens of a remote task were given renews them within this time, in nanoseconds.
+const SOON: i64 = 10_000_000_000;
 
-/// A token that a task has.
+/// A token that a task has; times by the clock of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Token {
     text: String,
@@ -110,7 +112,7 @@ fn variables(task: &Task, held: &Held) -> BTreeMap<String, String> {
 /// What templates are told of tokens: the variables that the task has.
 #[derive(Clone, Debug)]
 pub(crate) enum TokenVariables {
-    /// Of a task that runs elsewhere: nothing renews them.
+    /// Of a task that runs elsewhere: variables are not renewed there.
     Given(BTreeMap<String, String>),
     /// Of a task of this node: what its record has at the moment. The identity of each variable, and whether it is renewed.
     Recorded { task_dir: PathBuf, of: BTreeMap<String, (String, bool)> },
@@ -159,8 +161,14 @@ fn write(subject: &Subject, task: &Task, view: PathView, owner: Option<(u32, u32
     Ok(())
 }
 
-fn held(signed: Vec<SignedIdentity>) -> Held {
-    let token = |s: SignedIdentity| (s.identity, Token { text: s.token, issued_ns: s.issued_ns, expires_ns: s.expires_ns });
+/// Tokens that have just come, with their life by the clock of this node, which need not be the server's: one that is half a life behind would be asked
+/// for new tokens without a pause.
+fn held(signed: Vec<SignedIdentity>, now: i64) -> Held {
+    let token = |s: SignedIdentity| {
+        let life = s.expires_ns.checked_sub(s.issued_ns).filter(|_| s.expires_ns > 0);
+        let expires_ns = life.map_or(0, |life| now.saturating_add(life.max(0)));
+        (s.identity, Token { text: s.token, issued_ns: now, expires_ns })
+    };
     signed.into_iter().map(token).collect()
 }
 
@@ -191,7 +199,7 @@ pub(crate) async fn issue(
             answer = subject.ctx.tokens.sign(subject.alloc.id, &subject.task, wanted.clone()) => answer,
         };
         let why = match answer {
-            Ok(signed) => break held(signed),
+            Ok(signed) => break held(signed, now_ns()),
             Err(refused @ TokenError::Refused(_)) => return Err(failed(refused.to_string(), false)),
             Err(TokenError::Later(why)) => why,
         };
@@ -222,38 +230,90 @@ pub(crate) async fn issue(
     Ok(variables)
 }
 
-/// Tokens of a task that runs elsewhere: files that travel with it, and variables. Nothing renews them there.
-pub(crate) async fn bundle(
+/// When tokens of a task that runs elsewhere are due to be renewed, by identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Due(BTreeMap<String, i64>);
+
+impl Due {
+    fn of(tokens: &Held, seed: u64) -> Self {
+        Self(tokens.iter().filter_map(|(name, token)| Some((name.clone(), token.renew_at(seed)?))).collect())
+    }
+
+    /// Of tokens of which it is not known when they were given. Within a tenth of their life, at most ten seconds, so that a thousand tasks that have
+    /// changed their manager do not come together.
+    pub(crate) fn soon(task: &Task, now: i64, seed: u64) -> Self {
+        let at = |ttl: i64| now.saturating_add((ttl / 10).min(SOON) / 1000 * i64::try_from(seed % 1000).unwrap_or(0));
+        Self(mortal(task).map(|i| (i.name.clone(), at(i.ttl.nanos()))).collect())
+    }
+
+    /// When the first one is.
+    pub(crate) fn next(&self) -> Option<i64> {
+        self.0.values().min().copied()
+    }
+
+    /// Those that are due at a time.
+    pub(crate) fn at(&self, now: i64) -> Vec<String> {
+        self.0.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(crate) fn has(&self, identity: &str) -> bool {
+        self.0.contains_key(identity)
+    }
+
+    /// What is known of some identities from now on.
+    pub(crate) fn extend(&mut self, newer: Due) {
+        self.0.extend(newer.0);
+    }
+}
+
+/// Tokens for a task that runs elsewhere: files that travel to it, and variables.
+pub(crate) struct Elsewhere {
+    pub(crate) files: Vec<driver_host::BundleFile>,
+    pub(crate) variables: BTreeMap<String, String>,
+    /// When those that end are due to be renewed.
+    pub(crate) due: Due,
+}
+
+/// Gets tokens of these identities of a task that runs elsewhere. Nothing is stored on this node. Cancel safe.
+pub(crate) async fn elsewhere(
     ctx: &crate::context::NodeContext,
     alloc: model::AllocId,
     task: &Task,
-) -> Result<super::templates::Bundled, super::templates::Unbundled> {
-    use super::templates::Unbundled::{Later, Refused};
-    let wanted = names(exposed(task));
-    if wanted.is_empty() {
-        return Ok((Vec::new(), BTreeMap::new()));
-    }
-    if let Some(identity) = exposed(task).find(|i| i.ttl.nanos() > 0) {
-        return Err(Refused(format!(
-            "identity {:?}: tokens with a ttl cannot be renewed where the task runs; leave ttl out",
-            identity.name
-        )));
-    }
-    let tokens = match ctx.tokens.sign(alloc, &task.name, wanted).await {
-        Ok(signed) => held(signed),
-        Err(refused @ TokenError::Refused(_)) => return Err(Refused(refused.to_string())),
-        Err(TokenError::Later(why)) => return Err(Later(format!("waits for tokens of its identities: {why}"))),
-    };
+    wanted: Vec<String>,
+) -> Result<Elsewhere, TokenError> {
+    let tokens = held(ctx.tokens.sign(alloc, &task.name, wanted).await?, now_ns());
     let files = exposed(task).filter(|i| i.file).filter_map(|i| {
         let data = tokens.get(&i.name)?.text.clone().into_bytes();
         Some(driver_host::BundleFile { path: file_name(i), mode: 0o600, data })
     });
-    Ok((files.collect(), variables(task, &tokens)))
+    Ok(Elsewhere { files: files.collect(), variables: variables(task, &tokens), due: Due::of(&tokens, ctx.seed()) })
+}
+
+/// As [`elsewhere`], all that a create takes along. What could not be renewed there was refused before (`lifecycle::remote::parts`).
+pub(crate) async fn bundle(
+    ctx: &crate::context::NodeContext,
+    alloc: model::AllocId,
+    task: &Task,
+) -> Result<Elsewhere, super::templates::Unbundled> {
+    use super::templates::Unbundled::{Later, Refused};
+    let wanted = names(exposed(task));
+    if wanted.is_empty() {
+        return Ok(Elsewhere { files: Vec::new(), variables: BTreeMap::new(), due: Due::default() });
+    }
+    elsewhere(ctx, alloc, task, wanted).await.map_err(|error| match error {
+        refused @ TokenError::Refused(_) => Refused(refused.to_string()),
+        TokenError::Later(why) => Later(format!("waits for tokens of its identities: {why}")),
+    })
+}
+
+/// Identities whose tokens end while the task has them.
+fn mortal(task: &Task) -> impl Iterator<Item = &Identity> {
+    exposed(task).filter(|i| i.ttl.nanos() > 0)
 }
 
 /// Is there something to renew while the task runs?
 pub(crate) fn renewed(task: &Task) -> bool {
-    exposed(task).any(|i| i.ttl.nanos() > 0)
+    mortal(task).next().is_some()
 }
 
 /// Renews the tokens of a run for as long as it lasts. Cancelled when its end is known; safe at any point.
@@ -271,16 +331,15 @@ pub(crate) async fn watch(subject: &Subject, run: &str) {
         let now = now_ns();
         // What is not known counts as due.
         let due_at = |i: &Identity| tokens.get(&i.name).map_or(now, |t| t.renew_at(spread).unwrap_or(i64::MAX));
-        let mortal = || exposed(task).filter(|i| i.ttl.nanos() > 0);
-        let next = mortal().map(due_at).min().unwrap_or(i64::MAX);
+        let next = mortal(task).map(due_at).min().unwrap_or(i64::MAX);
         if next > now {
             tokio::time::sleep(Duration::from_nanos(next.abs_diff(now)).min(LOOK)).await;
             continue;
         }
-        let due: Vec<&Identity> = mortal().filter(|i| due_at(i) <= now).collect();
+        let due: Vec<&Identity> = mortal(task).filter(|i| due_at(i) <= now).collect();
         let renewed = match subject.ctx.tokens.sign(subject.alloc.id, &subject.task, names(due.iter().copied())).await {
             Ok(signed) => {
-                tokens.extend(held(signed));
+                tokens.extend(held(signed, now_ns()));
                 apply(subject, run, task, view, owner, &due, tokens.clone()).await
             }
             Err(error) => Err(error.to_string()),
@@ -356,6 +415,36 @@ mod tests {
         assert!(token.valid(199 * second) && !token.valid(200 * second));
         let eternal = Token { expires_ns: 0, ..token };
         assert_eq!((eternal.renew_at(7), eternal.valid(i64::MAX)), (None, true));
+    }
+
+    #[test]
+    fn tokens_are_due_by_the_clock_of_this_node() {
+        let second = 1_000_000_000;
+        // The server's clock is an hour behind.
+        let signed =
+            |identity: &str, issued_ns, expires_ns| SignedIdentity { identity: identity.into(), token: "t".into(), issued_ns, expires_ns };
+        let now = 3600 * second;
+        let tokens = held(vec![signed("a", 0, 100 * second), signed("b", 5, 0), signed("odd", 10, 5)], now);
+        assert_eq!(tokens["a"].renew_at(0), Some(now + 45 * second));
+        assert!(tokens["a"].valid(now + 99 * second) && !tokens["a"].valid(now + 100 * second));
+        assert!(tokens["b"].valid(i64::MAX), "a token without an end has none here either");
+        assert!(!tokens["odd"].valid(now), "one that ends before it begins has ended");
+        let mut mortal = tokens;
+        mortal.remove("odd");
+        let due = Due::of(&mortal, 0);
+        assert_eq!((due.next(), due.has("a"), due.has("b")), (Some(now + 45 * second), true, false));
+        assert_eq!((due.at(now), due.at(now + 45 * second)), (Vec::new(), vec!["a".to_owned()]));
+
+        let identity =
+            |name: &str, ttl| Identity { name: name.into(), file: true, ttl: model::GoDuration::from_secs(ttl), ..Identity::default() };
+        let task = Task { identities: vec![identity("short", 20), identity("long", 36_000), identity("for-ever", 0)], ..Task::default() };
+        for seed in [0, 1, 999, 123_456] {
+            let soon = Due::soon(&task, now, seed);
+            assert!(soon.has("short") && soon.has("long") && !soon.has("for-ever"));
+            let (short, long) = (soon.0["short"] - now, soon.0["long"] - now);
+            assert!((0..2 * second).contains(&short) && (0..10 * second).contains(&long), "{short} {long}");
+        }
+        assert_ne!(Due::soon(&task, now, 1).next(), Due::soon(&task, now, 999).next(), "spread");
     }
 
     #[test]

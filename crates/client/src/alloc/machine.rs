@@ -347,7 +347,7 @@ pub(crate) struct Machine {
     record: Kept<AllocRecord>,
     job: Arc<Job>,
     specs: Vec<TaskSpec>,
-    slots: BTreeMap<Arc<str>, Slot>,
+    slots: model::Map<Arc<str>, Slot>,
     max_kill_timeout: GoDuration,
     contacted: bool,
     stop_local: bool,
@@ -493,7 +493,7 @@ impl Machine {
         AllocClientUpdate {
             id: self.id(),
             client_status,
-            client_description: description.to_owned(),
+            client_description: description.into(),
             task_states: states.into_iter().collect(),
             deployment_status: self.record.health.clone().or_else(|| self.alloc().deployment_status.clone()),
             network_status: None,
@@ -582,7 +582,7 @@ impl Machine {
             .keys()
             .map(|name| (name.clone(), now.time.saturating_add(lifecycle::restart::longest_pause(&self.policy(name)).nanos())))
             .collect();
-        for (name, slot) in &mut self.slots {
+        for (name, slot) in self.slots.iter_mut() {
             if slot.record.state.events.is_empty() && slot.record.run.is_none() && slot.record.state.state == TaskRunState::Pending {
                 events::push(&mut slot.record.state, events::received(now.time));
             }
@@ -634,7 +634,7 @@ impl Machine {
                 self.specs = specs;
             }
         }
-        for (name, slot) in &mut self.slots {
+        for (name, slot) in self.slots.iter_mut() {
             slot.remote = is_remote(&self.record.alloc, name);
         }
     }
@@ -682,10 +682,5 @@ fn unrecorded(known: Option<&TaskState>, remote: bool) -> TaskRecord {
 
 fn dead(state: &mut TaskState, now: Now) {
     state.state = TaskRunState::Dead;
-    state.finished_at = rfc3339(now.time);
-}
-
-/// Unix ns as RFC 3339.
-pub(crate) fn rfc3339(ns: TimestampNs) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(ns)).map(|t| t.to_string()).unwrap_or_default()
+    state.finished_at = now.time.into();
 }

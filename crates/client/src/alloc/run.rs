@@ -390,8 +390,8 @@ impl AllocLoop {
             _ => None,
         }));
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
-        let network_status = self.network.status().or_else(|| view.alloc.network_status.clone());
-        let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_ref());
+        let network_status = self.network.status().map(Box::new).or_else(|| view.alloc.network_status.clone());
+        let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_deref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
         self.reconcile_checks(std::mem::take(&mut standing.probes));

@@ -43,7 +43,7 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     let Some(state) = view.update.task_states.get(task.as_str()) else {
         return Ok(text(StatusCode::BAD_REQUEST, RequestError::unknown_task(&task).to_string()));
     };
-    if state.started_at.is_empty() {
+    if state.started_at.is_unset() {
         return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
     }
     let (sink, body) = frames::channel(plain);

@@ -30,6 +30,8 @@ const DRIVER_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Prepared {
     pub(crate) task: TaskConfig,
     pub(crate) bundle: Bundle,
+    /// When the tokens in it are due to be renewed.
+    pub(crate) due: identities::Due,
 }
 
 pub(crate) fn wire_handle(handle: &RemoteHandle) -> WireHandle {
@@ -50,14 +52,14 @@ fn nanos(t: Option<&driver_host::proto::Timestamp>) -> TimestampNs {
 /// What an observation of the driver says.
 pub(crate) fn sighting(o: &Observation) -> Sighting {
     let observed = match o.state() {
-        InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: o.reason.clone() },
+        InstanceState::Unknown => Observed::Unknown { since: now_ns(), why: o.reason.as_str().into() },
         InstanceState::Creating => Observed::Creating,
         InstanceState::Running => Observed::Running,
         InstanceState::Exited => Observed::Exited {
             code: o.exit_code,
             signal: o.signal,
             oom_killed: o.oom_killed,
-            reason: o.reason.clone(),
+            reason: o.reason.as_str().into(),
             at: match nanos(o.finished_at.as_ref()) {
                 0 => now_ns(),
                 at => at,
@@ -141,7 +143,7 @@ pub(crate) struct About {
 }
 
 /// Carries out one call other than Observe, which goes in batches.
-pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
+pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     let remote = match remote_of(&about.ctx, &about.driver).await {
         Ok(remote) => remote,
         // Nothing was asked and nothing was created.
@@ -254,7 +256,7 @@ pub(crate) async fn list_page(ctx: &NodeContext, cluster: ClusterId, ask: ListRe
 
 fn listed(i: ListedInstance) -> RemoteInstance {
     let seen = i.observed.as_ref().map(sighting).unwrap_or_else(|| Sighting {
-        observed: Observed::Unknown { since: now_ns(), why: "listed without an observation".to_owned() },
+        observed: Observed::Unknown { since: now_ns(), why: "listed without an observation".into() },
         ..Sighting::default()
     });
     let Sighting { observed, provider_id, attributes, address, port_map, started_at } = seen;
@@ -302,16 +304,17 @@ pub(crate) async fn let_go(ctx: &NodeContext, driver: &str, handle: &RemoteHandl
 }
 
 /// What the allocation has prepared, or the answer that its absence is.
-fn ready(prepared: Option<Result<Prepared, String>>) -> Result<Prepared, Answer> {
+fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<Prepared, Answer> {
     match prepared {
-        Some(Ok(prepared)) => Ok(prepared),
+        // A copy of what is kept for the case that it has to be sent again.
+        Some(Ok(prepared)) => Ok(Arc::unwrap_or_clone(prepared)),
         // The job's own fault, found here: the provider was not asked and nothing was created.
         Some(Err(why)) => Err(Answer::WrongRequest(why)),
         None => Err(Answer::NotSent("the preparation was lost, it is done again".into())),
     }
 }
 
-async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
+async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { .. } => match ready(prepared) {
             Ok(prepared) => plain.start(prepared).await,
@@ -325,7 +328,7 @@ async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<P
     }
 }
 
-async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Prepared, String>>) -> Answer {
+async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { incarnation, epoch, first } => {
             let prepared = match ready(prepared) {
@@ -435,12 +438,12 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         templates::Unbundled::Refused(why) => Preparation::Refused(why),
         templates::Unbundled::Later(why) => Preparation::Later(why),
     };
-    let (tokens, token_env) = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
-    let data = templates::TaskData { tokens: identities::TokenVariables::Given(token_env.clone()), services };
+    let tokens = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
+    let data = templates::TaskData { tokens: identities::TokenVariables::Given(tokens.variables.clone()), services };
     let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, data).await;
     let (mut files, mut template_env) = bundled.map_err(unbundled)?;
-    files.extend(tokens);
-    for (name, value) in token_env {
+    files.extend(tokens.files);
+    for (name, value) in tokens.variables {
         template_env.entry(name).or_insert(value);
     }
     let (mut config, _) = task_config::build(&task_config::Input {
@@ -482,7 +485,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
     let digest = build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())));
-    Ok(Prepared { task: config, bundle: Bundle { digest, files } })
+    Ok(Prepared { task: config, bundle: Bundle { digest, files }, due: tokens.due })
 }
 
 /// Why a preparation has no result.

@@ -5,8 +5,10 @@
 //! ends: the loop then simply ends, and the instances live on.
 
 mod calls;
+mod creates;
 mod keep;
 mod plain;
+mod renew;
 mod run;
 mod watch;
 
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 use api::node_rpc::{FromNode, ListRemote};
 use driver_host::{Driver, ExecSession, proto::driver::TaskStats};
+use lifecycle::remote::node::Answer;
 use model::{AllocId, Allocation, ClusterId, IncarnationId, Job, RemoteOrder, SlotKey, remote::RemoteHandle};
 use tokio::sync::{mpsc, oneshot};
 
@@ -64,10 +67,16 @@ pub(crate) enum Command {
         slot: SlotKey,
         event: Box<lifecycle::remote::node::Event>,
     },
+    /// A call has ended. One that the slot does not wait for any more says nothing about its present one.
+    Done {
+        slot: SlotKey,
+        call: u64,
+        answer: Answer,
+    },
     /// Node-local preparation of a create has ended.
     Prepared {
         slot: SlotKey,
-        result: Box<Result<calls::Prepared, String>>,
+        result: Result<Arc<calls::Prepared>, String>,
     },
     /// The output of an ended instance is kept for its allocation, or will never be.
     Kept {

@@ -21,7 +21,7 @@ use driver_host::{
     proto::driver::TaskStats,
 };
 use lifecycle::remote::node::{Answer, Sighting};
-use model::{GoDuration, Observed, TimestampNs, remote::RemoteHandle};
+use model::{GoDuration, Observed, Text, TimestampNs, remote::RemoteHandle};
 
 use super::calls::{Prepared, bounded};
 use crate::context::now_ns;
@@ -200,7 +200,7 @@ impl Plain<'_> {
                         code: exit_code,
                         signal,
                         oom_killed,
-                        reason: String::new(),
+                        reason: Text::default(),
                         at: Some(nanos(seen.completed_at)).filter(|at| *at > 0).unwrap_or_else(now_ns),
                     },
                 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use api::node_rpc::FromNodeMessage;
-use lifecycle::remote::node::{self, Call, Effect, Event, Slot, Stored};
+use lifecycle::remote::node::{self, Answer, Call, Effect, Event, Slot, Stored};
 use model::{
     AllocId, ClusterId, DesiredRemote, IncarnationId, SlotKey,
     network::DriverNetwork,
@@ -24,17 +24,22 @@ use tokio_util::{
 use super::{
     Command, Instance, Interest, RemoteManager,
     calls::{self, About, Preparation, Prepared},
+    creates::Creates,
     keep::{self, Keep},
+    renew::{self, Renewing, Step},
     watch::Watches,
 };
 use crate::{
-    alloc::{AllocCommand, AllocEvent, RemoteView},
+    alloc::{AllocCommand, AllocEvent, RemoteView, identities::Due},
     context::{NodeContext, now_ns},
+    events,
     store::Write,
 };
 
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// What holds a create up for so long is said among its task's events.
+const TELL_AFTER: Duration = Duration::from_secs(3);
 /// Observations asked in one call.
 const OBSERVE_BATCH: usize = 100;
 /// An allocation comes in a message of its own; output that is to be kept for one that does not come is not waited for any longer.
@@ -46,9 +51,17 @@ const ORDERS_PATIENCE: Duration = Duration::from_secs(1);
 struct Entry {
     slot: Slot,
     failures: u32,
-    prepared: Option<(IncarnationId, Result<Prepared, String>)>,
-    /// The incarnation whose create is under way.
-    ensuring: Option<IncarnationId>,
+    prepared: Option<(IncarnationId, Result<Arc<Prepared>, String>)>,
+    /// The call whose answer is waited for.
+    call: Option<u64>,
+    /// The incarnation whose create is under way, and whether that is the only one there was.
+    ensuring: Option<(IncarnationId, bool)>,
+    /// The wish for that create: without it one that has not been sent yet is let go.
+    wish: Option<DropGuard>,
+    /// When the tokens of the instance that this node has created are due to be renewed.
+    due: Option<Box<(IncarnationId, Due)>>,
+    /// Its tokens are renewed; ends with the entry.
+    renewing: Option<Box<Renewing>>,
     /// A create waits for an allocation that can prepare it.
     wants_preparation: bool,
     /// Output is to be kept for an allocation that has not come yet.
@@ -77,6 +90,9 @@ pub(crate) struct RemoteLoop {
     entries: HashMap<SlotKey, Box<Entry>>,
     interests: HashMap<SlotKey, Vec<Interest>>,
     watches: Watches,
+    creates: Creates,
+    /// Calls so far.
+    calls: u64,
     /// What is fetched into the directories of allocations.
     keeps: HashMap<(AllocId, SlotKey), Writing>,
     keep_turns: Arc<Semaphore>,
@@ -103,6 +119,8 @@ impl RemoteLoop {
             entries: HashMap::new(),
             interests: HashMap::new(),
             watches: Watches::default(),
+            creates: Creates::default(),
+            calls: 0,
             keeps: HashMap::new(),
             keep_turns: Arc::new(Semaphore::new(keep::AT_ONCE)),
             cluster: ClusterId::NIL,
@@ -200,10 +218,17 @@ impl RemoteLoop {
                 }
             }
             Command::Event { slot, event } => events.push((slot, *event)),
+            Command::Done { slot, call, answer } => {
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && entry.call.take_if(|awaited| *awaited == call).is_some()
+                {
+                    events.push((slot, Event::Done(answer)));
+                }
+            }
             Command::Prepared { slot, result } => {
                 if let Some(entry) = self.entries.get_mut(&slot) {
                     let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
-                    entry.prepared = Some((incarnation, *result));
+                    entry.prepared = Some((incarnation, result));
                     events.push((slot, Event::Prepared));
                 }
             }
@@ -343,18 +368,23 @@ impl RemoteLoop {
             for reason in &step.reasons {
                 tracing::debug!(slot = %key, reason, "remote task");
             }
-            if matches!(event, Event::Done(node::Answer::Instance { .. } | node::Answer::Absent)) {
+            if matches!(event, Event::Done(Answer::Instance { .. } | Answer::Absent)) {
                 entry.failures = 0;
             }
             if let Event::Done(answer) = &event
-                && let Some(made) = entry.ensuring.take()
-                && matches!(answer, node::Answer::Instance { .. })
-                && entry.prepared.as_ref().is_some_and(|(of, _)| *of == made)
+                && let Some((made, only)) = entry.ensuring.take()
+                && matches!(answer, Answer::Instance { .. })
+                && let Some((_, prepared)) = entry.prepared.take_if(|(of, _)| *of == made)
             {
-                // What a create has taken along is not needed again: thousands of environments and files would be held for nothing.
-                entry.prepared = None;
+                // What a create has taken along is not needed again: thousands of environments and files would be held for nothing. Of several
+                // creates nobody knows whose tokens the instance has.
+                let due = prepared.ok().map(|prepared| prepared.due.clone()).filter(|due| only && due.next().is_some());
+                entry.due = due.map(|due| Box::new((made, due)));
             }
             entry.slot = step.slot;
+            if !entry.slot.wants_create() {
+                entry.wish = None;
+            }
             for effect in step.effects {
                 if effect == Effect::Persist {
                     writes.insert(key.clone(), entry.slot.stored());
@@ -381,7 +411,7 @@ impl RemoteLoop {
     }
 
     async fn perform(&mut self, effects: Vec<(SlotKey, Effect)>) {
-        let mut observe: BTreeMap<String, Vec<(SlotKey, RemoteHandle)>> = BTreeMap::new();
+        let mut observe: BTreeMap<String, Vec<(SlotKey, u64, RemoteHandle)>> = BTreeMap::new();
         let mut touched = HashSet::new();
         for (key, effect) in effects {
             touched.insert(key.clone());
@@ -389,8 +419,8 @@ impl RemoteLoop {
                 Effect::Persist => {}
                 Effect::Prepare => self.prepare(&key),
                 Effect::Call(Call::Observe { handle }) => {
-                    let driver = self.driver_of(&key);
-                    observe.entry(driver).or_default().push((key, handle));
+                    let (driver, call) = (self.driver_of(&key), self.begin_call(&key));
+                    observe.entry(driver).or_default().push((key, call, handle));
                 }
                 Effect::Call(call) => self.call(&key, call),
                 Effect::Watch(handle) => self.watch(&key, &handle),
@@ -404,10 +434,10 @@ impl RemoteLoop {
             for chunk in asked.chunks(OBSERVE_BATCH) {
                 let (ctx, manager, driver, chunk) = (self.ctx.clone(), self.manager.clone(), driver.clone(), chunk.to_vec());
                 tokio::spawn(async move {
-                    let handles: Vec<RemoteHandle> = chunk.iter().map(|(_, h)| h.clone()).collect();
+                    let handles: Vec<RemoteHandle> = chunk.iter().map(|(.., h)| h.clone()).collect();
                     let answers = calls::observe_by_name(&ctx, &driver, &handles).await;
-                    for ((slot, _), answer) in chunk.into_iter().zip(answers) {
-                        manager.send(Command::Event { slot, event: Box::new(Event::Done(answer)) });
+                    for ((slot, call, _), answer) in chunk.into_iter().zip(answers) {
+                        manager.send(Command::Done { slot, call, answer });
                     }
                 });
             }
@@ -421,22 +451,55 @@ impl RemoteLoop {
         self.entries.get(key).and_then(|e| e.slot.order()).map(|o| o.driver.clone()).unwrap_or_default()
     }
 
+    /// The number of a new call of the slot: the answer that it waits for from here on.
+    fn begin_call(&mut self, key: &SlotKey) -> u64 {
+        self.calls += 1;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.call = Some(self.calls);
+        }
+        self.calls
+    }
+
     fn call(&mut self, key: &SlotKey, call: Call) {
+        let aged = |prepared: &Arc<Prepared>| prepared.due.next().is_some_and(|due| due <= now_ns());
+        let outdated = |entry: &mut Box<Entry>| entry.prepared.take_if(|(_, result)| result.as_ref().is_ok_and(aged)).is_some();
+        if matches!(call, Call::Ensure { .. }) && self.entries.get_mut(key).is_some_and(outdated) {
+            // The create has waited for so long that its tokens would soon end.
+            self.prepare(key);
+        }
+        let (driver, number) = (self.driver_of(key), self.begin_call(key));
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
-        let prepared = match (&call, &entry.prepared) {
-            (Call::Ensure { .. }, Some((of, result))) if *of == incarnation => Some(result.clone()),
+        let creates = matches!(call, Call::Ensure { .. });
+        let prepared = match &entry.prepared {
+            Some((of, result)) if creates && *of == incarnation => Some(result.clone()),
             _ => None,
         };
-        entry.ensuring = matches!(call, Call::Ensure { .. }).then_some(incarnation);
-        let driver = self.driver_of(key);
+        entry.ensuring = match &call {
+            Call::Ensure { first, .. } => Some((incarnation, *first)),
+            _ => None,
+        };
+        let waiting = creates.then(|| {
+            let (waiting, wish) = self.creates.queue(&driver);
+            // What came together with the order that it is for may have taken that back.
+            entry.wish = entry.slot.wants_create().then_some(wish);
+            waiting
+        });
         let about = About { ctx: self.ctx.clone(), cluster: self.cluster, slot: key.clone(), driver };
         let (manager, slot) = (self.manager.clone(), key.clone());
         tokio::spawn(async move {
-            let answer = calls::call(&about, call, prepared).await;
-            manager.send(Command::Event { slot, event: Box::new(Event::Done(answer)) });
+            let turn = match waiting {
+                Some(waiting) => waiting.turn().await.map(Some),
+                None => Some(None),
+            };
+            let answer = match turn {
+                // Thousands wait; the state of a call exists for those that do not.
+                Some(_turn) => Box::pin(calls::call(&about, call, prepared)).await,
+                None => Answer::NotSent("the create was let go while it waited for its turn".into()),
+            };
+            manager.send(Command::Done { slot, call: number, answer });
         });
     }
 
@@ -453,13 +516,20 @@ impl RemoteLoop {
         let Some(interest) = interest else { return };
         let (ctx, manager, slot) = (self.ctx.clone(), self.manager.clone(), key.clone());
         tokio::spawn(async move {
-            let mut pause = RETRY_FIRST;
+            let (mut pause, begin, mut told) = (RETRY_FIRST, tokio::time::Instant::now(), String::new());
             let result = loop {
-                match calls::prepare(ctx.clone(), interest.clone(), order.incarnation).await {
-                    Ok(prepared) => break Ok(prepared),
+                // Boxed, as thousands begin at once.
+                match Box::pin(calls::prepare(ctx.clone(), interest.clone(), order.incarnation)).await {
+                    Ok(prepared) => break Ok(Arc::new(prepared)),
                     Err(Preparation::Refused(why)) => break Err(why),
                     Err(Preparation::Later(why)) => {
                         tracing::warn!(%slot, why, "a create waits for its preparation");
+                        if why != told && begin.elapsed() >= TELL_AFTER {
+                            let event = Box::new(events::setup(now_ns(), &format!("Waiting with the creation of the instance: {why}")));
+                            // The allocation may have gone.
+                            let _ = interest.commands.send(AllocCommand::Event(AllocEvent::Noted { task: interest.task.clone(), event }));
+                            told = why;
+                        }
                         tokio::select! {
                             () = ctx.stop.cancelled() => return,
                             () = tokio::time::sleep(pause) => {}
@@ -468,7 +538,7 @@ impl RemoteLoop {
                     }
                 }
             };
-            manager.send(Command::Prepared { slot, result: Box::new(result) });
+            manager.send(Command::Prepared { slot, result });
         });
     }
 
@@ -540,7 +610,7 @@ impl RemoteLoop {
             }
             again = entry.slot.order().map(|order| order.alloc_id);
             if again.is_some() {
-                self.entries.insert(key.clone(), Box::new(Entry { slot: entry.slot, ..Entry::default() }));
+                self.entries.insert(key.clone(), Box::new(Entry { slot: entry.slot, call: entry.call, ..Entry::default() }));
             }
         }
         self.ctx.outbox.forget_slot(key);
@@ -568,8 +638,35 @@ impl RemoteLoop {
         });
     }
 
+    /// Begins and ends the renewal of tokens as the order and what is seen of the instance want it.
+    fn renew(&mut self, key: &SlotKey) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let Some(order) = entry.slot.order() else {
+            entry.renewing = None;
+            return;
+        };
+        let seen = entry.slot.sighting().map(|sighting| &sighting.observed);
+        match renew::step(order, seen, entry.renewing.as_ref().map(|renewing| renewing.reign)) {
+            Step::Stay => {}
+            Step::End => entry.renewing = None,
+            Step::Begin(reign) => {
+                // Without the allocation nobody gets tokens; it comes in a message of its own.
+                let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == reign.alloc));
+                let due = |due: &(IncarnationId, Due)| (due.0 == reign.incarnation).then(|| due.1.clone());
+                entry.renewing = interest.and_then(|interest| {
+                    // Known once: under a later epoch somebody else may have renewed.
+                    let due = entry.due.take().as_deref().and_then(due);
+                    Renewing::begin(&self.ctx, interest, reign, due).map(Box::new)
+                });
+            }
+        }
+    }
+
     /// Tells the slot's allocation what is known.
     fn show(&mut self, key: &SlotKey) {
+        self.renew(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };

@@ -223,7 +223,7 @@ fn sighted(answer: Answer) -> Option<Box<Sighting>> {
         Answer::Instance { sighting, .. } => Some(sighting),
         Answer::Absent => Some(Box::new(Sighting { observed: Observed::Gone, ..Sighting::default() })),
         Answer::CouldNotAsk(why) => {
-            Some(Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why }, ..Sighting::default() }))
+            Some(Box::new(Sighting { observed: Observed::Unknown { since: now_ns(), why: why.into() }, ..Sighting::default() }))
         }
         Answer::NotSent(_) | Answer::WrongRequest(_) | Answer::StaleEpoch { .. } => None,
     }

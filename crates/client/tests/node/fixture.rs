@@ -15,8 +15,9 @@ use api::node_rpc::{
 };
 use client::{Client, ClientConfig, PluginCommand, PluginSettings};
 use model::{
-    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, Job, Node, RemoteOrder, RemoteReport, Restart, Task,
-    TaskGroup, TaskState,
+    AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, GoDuration, IncarnationId, Job, Node, RemoteOrder, RemoteReport,
+    Restart, Task, TaskGroup, TaskState,
+    remote::{RemoteRole, slot_of},
     resources::{AllocatedCpu, AllocatedMemory, AllocatedResources, AllocatedTask},
 };
 use tokio::sync::{mpsc, watch};
@@ -501,6 +502,26 @@ pub(crate) fn alloc(kind: &str, tasks: Vec<Task>) -> (Allocation, Job) {
         ..Allocation::default()
     };
     (alloc, job)
+}
+
+/// A job of one group with one remote task, an allocation of it, and the order to manage its first incarnation.
+pub(crate) fn managed(kind: &str, task: Task) -> (Allocation, Job, RemoteOrder) {
+    let (name, driver, kill_timeout) = (task.name.clone(), task.driver.clone(), task.kill_timeout.unwrap_or_default());
+    let (mut alloc, job) = alloc(kind, vec![task]);
+    let incarnation = IncarnationId(uuid::Uuid::new_v4());
+    alloc.remote.insert(name.clone(), incarnation);
+    let slot = slot_of(&alloc, &name);
+    let order = RemoteOrder {
+        slot,
+        role: RemoteRole::Manage,
+        incarnation,
+        epoch: 1,
+        driver,
+        alloc_id: alloc.id,
+        kill_timeout,
+        ..RemoteOrder::default()
+    };
+    (alloc, job, order)
 }
 
 /// Kinds of a task's events, oldest first.

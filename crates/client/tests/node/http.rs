@@ -16,7 +16,8 @@ async fn get(node: &Client, path: &str) -> (u16, Vec<u8>) {
     (status, response.into_body().collect().await.expect("body").to_bytes().to_vec())
 }
 
-async fn text(node: &Client, path: &str) -> String {
+/// The body of what is there.
+pub(crate) async fn text(node: &Client, path: &str) -> String {
     let (status, body) = get(node, path).await;
     let body = String::from_utf8(body).expect("text");
     assert_eq!(status, 200, "{path}: {body}");

@@ -224,6 +224,7 @@ async fn e4_05_a_driver_that_dies_during_a_start_leaves_one_workload() {
         go.running(id, 0).await;
         go.one_of_each(id).await;
         go.stop(id).await;
+        eventually("its executor to leave", || go.executors().is_empty()).await;
     }
     go.end(node, &[]).await;
 }
@@ -279,6 +280,7 @@ async fn e4_07_what_cannot_be_recovered_is_ended_before_it_is_started_again() {
         assert!(texts(&update).contains("the driver's configuration is not in the handle"), "{}", texts(&update));
         assert!(texts(&update).contains("2 processes that the driver left behind were killed"), "{}", texts(&update));
         go.stop(id).await;
+        eventually("its executor to leave", || go.executors().is_empty()).await;
     }
     // The same after a restart of the agent.
     let (id, _) = go.place(faulty(&["recover-fails"], 2));
@@ -329,6 +331,7 @@ async fn e4_09_the_workload_of_a_killed_executor_ends_before_the_restart() {
         assert_eq!(go.workloads(id).len(), 1, "{way}");
         assert!(texts(&update).contains("the executor is gone"), "{}", texts(&update));
         go.stop(id).await;
+        eventually("its executor to leave", || go.executors().is_empty()).await;
     }
     go.end(node, &[]).await;
 }

@@ -36,7 +36,7 @@ fn config(rig: &Rig) -> Option<ClientConfig> {
 }
 
 /// A plugin that notes what it is asked and answers with an address, and the network `mine` that it makes. It finds the network broken while the file
-/// `broken` is there, which a new one takes away unless `always` is there as well; the file `address` has the address that it gives.
+/// `broken` is there, which a new one takes away unless `always` is there as well; the file `address` has the address that it gives. The file `full` makes it refuse one join.
 fn install(rig: &Rig) -> PathBuf {
     let dir = rig.dir.path().join("cni");
     fs::create_dir_all(&dir).expect("directory");
@@ -46,6 +46,7 @@ fn install(rig: &Rig) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo 'fake plugin v1.2.3' >&2; exit 0; }}\ncd {}\ncat > calls.stdin\n\
          echo \"$CNI_COMMAND $CNI_CONTAINERID $CNI_ARGS\" >> calls\n\
+         [ $CNI_COMMAND = ADD ] && [ -e full ] && {{ rm full; echo '{{\"code\": 11, \"msg\": \"no address left\"}}'; exit 1; }}\n\
          [ $CNI_COMMAND = ADD ] && [ ! -e always ] && rm -f broken\n\
          [ $CNI_COMMAND = CHECK ] && [ -e broken ] && {{ echo '{{\"code\": 11, \"msg\": \"no cable\"}}'; exit 1; }}\n\
          echo '{result}'\n",
@@ -223,6 +224,33 @@ async fn a_network_that_is_found_broken_is_joined_again() {
     rig.server.alloc(a.id, "the restart with another address", moved).await;
     eventually("the second starts", || starts(&rig, &a) == [2, 2]).await;
     over(&rig, &config, node, &a).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_network_that_cannot_be_joined_again_is_made_anew() {
+    let rig = Rig::new().await;
+    let Some(config) = config(&rig) else { return };
+    let asked = install(&rig);
+    let (node, a) = two_in_mine(&rig, &config, &asked).await;
+    node.stop().await;
+    for file in ["broken", "full"] {
+        fs::write(asked.with_file_name(file), "").expect("file");
+    }
+    let node = ready(&rig, &config).await;
+    let lost = |u: &model::AllocClientUpdate| {
+        ["one", "two"].iter().all(|t| ["no cable", "no address left"].iter().all(|why| said(u, t, "Restart Signaled", why)))
+    };
+    rig.server.alloc(a.id, "the restart, and both reasons", lost).await;
+    eventually("the second starts", || starts(&rig, &a) == [2, 2]).await;
+    eventually("the first look at the new one", || asked_for(&asked).ends_with(&["ADD".to_owned(), "CHECK".to_owned()])).await;
+    assert_eq!(
+        asked_for(&asked).iter().filter(|call| *call == "ADD").count(),
+        3,
+        "the first, the refused, the new one: {:?}",
+        calls(&asked)
+    );
+    over(&rig, &config, node, &a).await;
+    assert_eq!(asked_for(&asked).last().map(String::as_str), Some("DEL"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! Order of a group's tasks, leaders, signals and restarts by people.
 
-use model::{ClientStatus, Task, TaskRunState, TaskState, task::Lifecycle};
+use model::{ClientStatus, Task, TaskRunState, TaskState, TimestampNs, task::Lifecycle};
 use serde_json::json;
 
 use crate::fixture::{Rig, alloc, end, kinds, task};
@@ -10,9 +10,9 @@ fn hook(mut task: Task, hook: &str, sidecar: bool) -> Task {
     task
 }
 
-fn started(state: &TaskState) -> &str {
-    assert!(!state.started_at.is_empty(), "{state:?}");
-    &state.started_at
+fn started(state: &TaskState) -> Option<TimestampNs> {
+    assert!(!state.started_at.is_unset(), "{state:?}");
+    state.started_at.ns()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,9 +34,9 @@ async fn hooks_run_in_their_order() {
     rig.server.place(&a, &job);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     let state = |n: &str| &update.task_states[n];
-    assert!(state("before").finished_at.as_str() <= started(state("main")), "{update:#?}");
+    assert!(state("before").finished_at.ns() <= started(state("main")), "{update:#?}");
     assert!(started(state("main")) <= started(state("then")));
-    assert!(state("main").finished_at.as_str() <= started(state("after")));
+    assert!(state("main").finished_at.ns() <= started(state("after")));
     assert!(kinds(state("side")).contains(&"Main Tasks Dead"));
     assert!(update.task_states.values().all(|s| s.state == TaskRunState::Dead && !s.failed));
     end(&rig, node).await;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use client::{Client, PluginCommand, PluginSettings};
 use mock::fake::FakeProvider;
 use model::{
-    Allocation, DesiredRemote, GoDuration, IncarnationId, Job, Observed, RemoteOrder,
+    Allocation, DesiredRemote, GoDuration, Job, Observed, RemoteOrder,
     remote::{RemoteRole, slot_of},
 };
 use serde_json::json;
 
-use crate::fixture::{Rig, alloc, eventually, nothing_left, plugin, task};
+use crate::fixture::{Rig, eventually, managed, nothing_left, plugin, task};
 
 async fn node(rig: &Rig) -> Client {
     let mut config = rig.config();
@@ -27,20 +27,10 @@ async fn node(rig: &Rig) -> Client {
 fn remote_alloc(index: u32) -> (Allocation, Job, RemoteOrder) {
     let mut t = task("t", "mock_remote", json!({"run_for": "1h", "kill_after": "10ms", "exit_code": 7}));
     t.env.insert("TOKEN".into(), "a-secret".into());
-    let (mut a, job) = alloc("service", vec![t]);
+    let (mut a, job, mut order) = managed("service", t);
     a.name = format!("job.g[{index}]").into();
-    let incarnation = IncarnationId(uuid::Uuid::new_v4());
-    a.remote.insert("t".into(), incarnation);
-    let order = RemoteOrder {
-        slot: slot_of(&a, &Arc::from("t")),
-        role: RemoteRole::Manage,
-        incarnation,
-        epoch: 1,
-        driver: "mock_remote".into(),
-        alloc_id: a.id,
-        kill_timeout: GoDuration::from_secs(5),
-        ..RemoteOrder::default()
-    };
+    order.slot = slot_of(&a, &Arc::from("t"));
+    order.kill_timeout = GoDuration::from_secs(5);
     (a, job, order)
 }
 

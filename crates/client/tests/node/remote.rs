@@ -2,34 +2,21 @@
 
 use std::sync::Arc;
 
-use axum::{body::Body, http::Request};
 use client::Client;
-use http_body_util::BodyExt;
 use model::{
-    Allocation, ClientStatus, DesiredRemote, GoDuration, IncarnationId, Job, Observed, RemoteOrder, TaskRunState,
+    Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, TaskRunState,
     remote::{RemoteRole, slot_of},
 };
 use serde_json::json;
-use tower::ServiceExt;
 
-use crate::fixture::{Rig, alloc, eventually, nothing_left, task};
+use crate::{
+    fixture::{Rig, eventually, managed, nothing_left, task},
+    http::text,
+};
 
 fn remote_alloc() -> (Allocation, Job, RemoteOrder) {
     let script = "echo begin; i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done";
-    let (mut a, job) = alloc("service", vec![task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
-    let incarnation = IncarnationId(uuid::Uuid::new_v4());
-    a.remote.insert("t".into(), incarnation);
-    let order = RemoteOrder {
-        slot: slot_of(&a, &Arc::from("t")),
-        role: RemoteRole::Manage,
-        incarnation,
-        epoch: 1,
-        driver: "remote_exec".into(),
-        alloc_id: a.id,
-        kill_timeout: GoDuration::from_secs(2),
-        ..RemoteOrder::default()
-    };
-    (a, job, order)
+    managed("service", task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]})))
 }
 
 fn running(r: &model::RemoteReport) -> bool {
@@ -38,10 +25,7 @@ fn running(r: &model::RemoteReport) -> bool {
 
 async fn log(node: &Client, a: &Allocation) -> Vec<String> {
     let path = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
-    let response =
-        client::http::router(node.handle()).oneshot(Request::get(path).body(Body::empty()).expect("request")).await.expect("infallible");
-    let bytes = response.into_body().collect().await.expect("body").to_bytes();
-    String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()
+    text(node, &path).await.lines().map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -342,8 +326,10 @@ async fn a25_an_adoption_waits_for_no_template_and_a_create_does() {
     rig.server.order(&adopt);
     let adopted = rig.server.report(&slot, "the adopted instance", |r| running(r) && r.epoch == 2).await;
     assert_eq!(adopted.attributes.get("pid"), first.attributes.get("pid"));
-    // Long enough for a create, which takes some ten milliseconds.
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let waiting = |u: &model::AllocClientUpdate| {
+        u.task_states.get("t").is_some_and(|t| t.events.iter().any(|e| e.message.contains("nomadService(away)")))
+    };
+    rig.server.alloc(other.id, "what the create waits for", waiting).await;
     let created = rig.server.now().reports.get(&create.slot.to_string()).is_some_and(|r| r.iter().any(running));
     assert!(!created, "created without what its template needs");
 

@@ -1,50 +1,26 @@
 //! The output of remote tasks that have ended: read from their allocation until that goes, wherever the instance was.
 
-use std::sync::Arc;
-
-use axum::{body::Body, http::Request};
 use client::Client;
-use http_body_util::BodyExt;
-use model::{
-    Allocation, GoDuration, IncarnationId, Job, Observed, RemoteOrder, RemoteVerdict, TaskRunState,
-    remote::{RemoteRole, slot_of},
-};
+use model::{Allocation, Job, Observed, RemoteOrder, RemoteVerdict, TaskRunState};
 use serde_json::json;
-use tower::ServiceExt;
 
-use crate::fixture::{Rig, alloc, eventually, nothing_left, task};
+use crate::{
+    fixture::{Rig, eventually, managed, nothing_left, task},
+    http::text,
+};
 
 const SCRIPT: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo line $i; done; echo oops >&2; exit 3";
 
 fn ending() -> (Allocation, Job, RemoteOrder) {
-    let (mut a, job) = alloc("batch", vec![task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", SCRIPT]}))]);
-    let incarnation = IncarnationId(uuid::Uuid::new_v4());
-    a.remote.insert("t".into(), incarnation);
-    let order = RemoteOrder {
-        slot: slot_of(&a, &Arc::from("t")),
-        role: RemoteRole::Manage,
-        incarnation,
-        epoch: 1,
-        driver: "remote_exec".into(),
-        alloc_id: a.id,
-        kill_timeout: GoDuration::from_secs(2),
-        ..RemoteOrder::default()
-    };
-    (a, job, order)
+    managed("batch", task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", SCRIPT]})))
 }
 
 fn whole() -> String {
     (1..=2000).map(|n| format!("line {n}\n")).collect()
 }
 
-async fn get(node: &Client, path: String) -> String {
-    let request = Request::get(path).body(Body::empty()).expect("request");
-    let response = client::http::router(node.handle()).oneshot(request).await.expect("infallible");
-    String::from_utf8_lossy(&response.into_body().collect().await.expect("body").to_bytes()).into_owned()
-}
-
 async fn log(node: &Client, a: &Allocation, query: &str) -> String {
-    get(node, format!("/v1/client/fs/logs/{}?task=t&plain=true&{query}", a.id)).await
+    text(node, &format!("/v1/client/fs/logs/{}?task=t&plain=true&{query}", a.id)).await
 }
 
 /// The servers have counted the end.
@@ -58,7 +34,7 @@ async fn all_is_read(node: &Client, a: &Allocation, when: &str) {
     assert_eq!(log(node, a, "type=stderr").await, "oops\n", "{when}");
     assert_eq!(log(node, a, "type=stdout&origin=end&offset=10").await, "line 2000\n", "{when}");
     assert_eq!(log(node, a, "type=stdout&offset=18883&follow=true").await, "line 2000\n", "{when}: a follower's stream ends");
-    assert_eq!(get(node, format!("/v1/client/fs/cat/{}?path=alloc/logs/t.stderr.0", a.id)).await, "oops\n", "{when}");
+    assert_eq!(text(node, &format!("/v1/client/fs/cat/{}?path=alloc/logs/t.stderr.0", a.id)).await, "oops\n", "{when}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ async fn a_batch_task_completes_and_is_collected() {
     let state = &update.task_states["t"];
     assert_eq!(kinds(state), ["Received", "Task Setup", "Started", "Terminated"]);
     assert_eq!(state.state, TaskRunState::Dead);
-    assert!(!state.failed && !state.started_at.is_empty() && !state.finished_at.is_empty());
+    assert!(!state.failed && !state.started_at.is_unset() && !state.finished_at.is_unset());
     assert!(rig.alloc_dir(a.id).join("t/secrets").is_dir());
     rig.server.collect(a.id);
     eventually("the allocation to go", || !rig.alloc_dir(a.id).exists() && !node.handle().has_alloc(a.id)).await;

@@ -3,7 +3,7 @@
 use lifecycle::health::{self, Criteria, Health};
 use model::{AllocDeploymentStatus, TaskRunState, job::job_type};
 
-use super::{Effect, Machine, Now, Timer, rfc3339};
+use super::{Effect, Machine, Now, Timer};
 use crate::events;
 
 impl Machine {
@@ -44,6 +44,6 @@ impl Machine {
     }
 
     pub(super) fn decided(&mut self, healthy: bool, canary: bool, now: Now) {
-        self.record.health = Some(AllocDeploymentStatus { healthy: Some(healthy), timestamp: rfc3339(now.time), canary, modify_index: 0 });
+        self.record.health = Some(AllocDeploymentStatus { healthy: Some(healthy), timestamp: now.time.into(), canary, modify_index: 0 });
     }
 }

@@ -6,9 +6,9 @@ use lifecycle::{
     restart::{Decision, End},
     task_order::StopReason,
 };
-use model::{GoDuration, Restart, TaskRunState, job::job_type};
+use model::{GoDuration, GoTime, Restart, TaskRunState, job::job_type};
 
-use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead, rfc3339};
+use super::{After, Effect, Exit, Kill, Launched, Machine, Now, Phase, Run, StartFailure, Timer, dead};
 use crate::events;
 
 impl Machine {
@@ -49,8 +49,8 @@ impl Machine {
                 slot.phase = Phase::Running;
                 slot.record.state.state = TaskRunState::Running;
                 slot.record.state.failed = false;
-                slot.record.state.started_at = rfc3339(now.time);
-                slot.record.state.finished_at = String::new();
+                slot.record.state.started_at = now.time.into();
+                slot.record.state.finished_at = GoTime::default();
                 events::push(&mut slot.record.state, events::started(now.time));
                 out.push(Effect::Wait { task: task.clone(), run: run.to_owned(), handle });
                 if slot.kill.is_some() {
@@ -137,7 +137,7 @@ impl Machine {
                 events::push(state, events::restarting(now.time, GoDuration::ZERO, ""));
                 state.state = TaskRunState::Pending;
                 state.restarts += 1;
-                state.last_restart = rfc3339(now.time);
+                state.last_restart = now.time.into();
                 slot.record.restart_at = now.time;
             }
             unhealthy => {
@@ -154,7 +154,7 @@ impl Machine {
                         state.state = TaskRunState::Pending;
                         state.failed = false;
                         state.restarts += 1;
-                        state.last_restart = rfc3339(now.time);
+                        state.last_restart = now.time.into();
                         slot.record.restart_at = at.max(1);
                     }
                     Decision::Complete => dead(state, now),
@@ -346,8 +346,8 @@ impl Machine {
                 state.state = TaskRunState::Pending;
                 state.failed = false;
                 state.restarts += 1;
-                state.last_restart = rfc3339(now.time);
-                state.finished_at = String::new();
+                state.last_restart = now.time.into();
+                state.finished_at = GoTime::default();
                 self.record.ended_at = 0;
             }
             _ => {}
@@ -370,9 +370,7 @@ impl Machine {
         let Some(slot) = self.current(task, run).filter(|s| s.phase == Phase::Running && s.kill.is_none()) else {
             return;
         };
-        let mut event = events::killing(now.time, timeout, why);
-        event.fails_task = true;
-        events::push(&mut slot.record.state, event);
+        events::push(&mut slot.record.state, events::killing_failed(now.time, timeout, why));
         slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() });
         self.send_stop(task, out);
     }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use model::{GoDuration, Observed, TaskRunState, remote::RemoteVerdict};
+use model::{GoDuration, GoTime, Observed, TaskRunState, remote::RemoteVerdict};
 
-use super::{Machine, Now, RemoteView, dead, rfc3339};
+use super::{Machine, Now, RemoteView, dead};
 use crate::events;
 
 impl Machine {
@@ -36,15 +36,11 @@ impl Machine {
                 Observed::Running => {
                     if state.state != TaskRunState::Running || another {
                         let started = if view.started_at == 0 { now.time } else { view.started_at };
-                        let adopted = state.started_at.is_empty() && now.time.saturating_sub(started) > 5_000_000_000;
+                        let adopted = state.started_at.is_unset() && now.time.saturating_sub(started) > 5_000_000_000;
                         state.state = TaskRunState::Running;
-                        state.started_at = rfc3339(started);
-                        state.finished_at = String::new();
-                        let mut event = events::started(now.time);
-                        if adopted {
-                            event.display_message = "Task adopted: its instance runs since before this allocation".to_owned();
-                        }
-                        events::push(state, event);
+                        state.started_at = started.into();
+                        state.finished_at = GoTime::default();
+                        events::push(state, if adopted { events::adopted(now.time) } else { events::started(now.time) });
                     }
                     if view.stopping && !before.stopping {
                         events::push(state, events::killing(now.time, GoDuration::ZERO, "Stopped by order of the servers"));
@@ -60,7 +56,7 @@ impl Machine {
             RemoteVerdict::Restarting { at, reason } => {
                 if before.verdict != view.verdict && (known || !last_is_restart) {
                     state.state = TaskRunState::Pending;
-                    state.last_restart = rfc3339(now.time);
+                    state.last_restart = now.time.into();
                     events::push(state, events::restarting(now.time, GoDuration(at.saturating_sub(now.time).max(0)), reason));
                 }
             }
@@ -73,7 +69,7 @@ impl Machine {
                     }
                     dead(state, now);
                     if let Some(exit) = view.result.as_ref().filter(|e| e.at > 0) {
-                        state.finished_at = rfc3339(exit.at);
+                        state.finished_at = exit.at.into();
                     }
                 }
             }
