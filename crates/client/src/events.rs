@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{GoDuration, TaskEvent, TaskState, TimestampNs};
+use model::{GoDuration, Happening, TaskEvent, TaskState, TimestampNs};
 
 /// Kinds by name.
 pub mod kind {
@@ -67,111 +67,118 @@ pub fn push(state: &mut TaskState, event: TaskEvent) {
     if event.fails_task {
         state.failed = true;
     }
-    state.events.push(event);
-    let surplus = state.events.len().saturating_sub(KEPT);
+    let surplus = (state.events.len() + 1).saturating_sub(KEPT);
     state.events.drain(..surplus);
+    // Most tasks have two or three, and nodes thousands of tasks: no room for more.
+    state.events.reserve_exact(1);
+    state.events.push(event);
 }
 
-fn event(kind: &str, now: TimestampNs, text: impl Into<String>) -> TaskEvent {
-    TaskEvent { kind: kind.to_owned(), time: now, display_message: text.into(), ..TaskEvent::default() }
+fn event(kind: &str, text: impl Into<String>) -> Happening {
+    Happening { kind: kind.to_owned(), display_message: text.into(), ..Happening::default() }
 }
 
-fn with(mut event: TaskEvent, details: impl IntoIterator<Item = (&'static str, String)>) -> TaskEvent {
-    event.details.extend(details.into_iter().map(|(k, v)| (k.to_owned(), v)));
-    event
+fn with(mut what: Happening, details: impl IntoIterator<Item = (&'static str, String)>) -> Happening {
+    what.details.extend(details.into_iter().map(|(k, v)| (k.to_owned(), v)));
+    what
 }
 
 /// The node has the task.
 pub fn received(now: TimestampNs) -> TaskEvent {
-    event(kind::RECEIVED, now, "Task received by client")
+    event(kind::RECEIVED, "Task received by client").at(now)
 }
 
 /// Preparation, named.
 pub fn setup(now: TimestampNs, what: &str) -> TaskEvent {
-    let mut e = with(event(kind::SETUP, now, what), [("message", what.to_owned())]);
+    let mut e = with(event(kind::SETUP, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
-    e
+    e.at(now)
 }
 
 /// Preparation failed.
 pub fn setup_failure(now: TimestampNs, why: &str, fails_task: bool) -> TaskEvent {
-    let mut e = with(event(kind::SETUP_FAILURE, now, why), [("setup_error", why.to_owned())]);
+    let mut e = with(event(kind::SETUP_FAILURE, why), [("setup_error", why.to_owned())]);
     e.fails_task = fails_task;
-    with(e, fails_task.then(|| ("fails_task", "true".to_owned())))
+    with(e, fails_task.then(|| ("fails_task", "true".to_owned()))).at(now)
 }
 
 /// The configuration makes no sense to the driver.
 pub fn failed_validation(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(event(kind::FAILED_VALIDATION, now, why), [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())]);
+    let mut e = with(event(kind::FAILED_VALIDATION, why), [("validation_error", why.to_owned()), ("fails_task", "true".to_owned())]);
     e.fails_task = true;
-    e
+    e.at(now)
 }
 
 /// Artifacts are fetched.
 pub fn downloading(now: TimestampNs) -> TaskEvent {
-    event(kind::DOWNLOADING_ARTIFACTS, now, "Client is downloading artifacts")
+    event(kind::DOWNLOADING_ARTIFACTS, "Client is downloading artifacts").at(now)
 }
 
 /// An artifact could not be fetched.
 pub fn artifact_failed(now: TimestampNs, why: &str) -> TaskEvent {
-    with(event(kind::ARTIFACT_DOWNLOAD_FAILED, now, why), [("download_error", why.to_owned())])
+    with(event(kind::ARTIFACT_DOWNLOAD_FAILED, why), [("download_error", why.to_owned())]).at(now)
 }
 
 /// Something about the task's templates.
 pub fn template(now: TimestampNs, what: &str) -> TaskEvent {
-    let mut e = with(event(kind::TEMPLATE, now, what), [("message", what.to_owned())]);
+    let mut e = with(event(kind::TEMPLATE, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
-    e
+    e.at(now)
 }
 
 /// A signal is sent because a template has changed.
 pub fn template_signaling(now: TimestampNs, signal: &str) -> TaskEvent {
     let why = "Template re-rendered";
     let text = format!("Task being sent signal {signal}: {why}");
-    with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())])
+    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why.to_owned())]).at(now)
 }
 
 /// Something about the task's workload identities.
 pub fn identity(now: TimestampNs, what: &str) -> TaskEvent {
-    let mut e = with(event(kind::IDENTITY, now, what), [("message", what.to_owned())]);
+    let mut e = with(event(kind::IDENTITY, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
-    e
+    e.at(now)
 }
 
 /// What became of the network of its group.
 pub fn network(now: TimestampNs, what: &str) -> TaskEvent {
-    let mut e = with(event(kind::NETWORK, now, what), [("message", what.to_owned())]);
+    let mut e = with(event(kind::NETWORK, what), [("message", what.to_owned())]);
     e.message = what.to_owned();
-    e
+    e.at(now)
 }
 
 /// A signal is sent because a token has been renewed.
 pub fn identity_signaling(now: TimestampNs, signal: &str, identity: &str) -> TaskEvent {
     let why = format!("Token of identity {identity:?} renewed");
     let text = format!("Task being sent signal {signal}: {why}");
-    with(event(kind::SIGNALING, now, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why)])
+    with(event(kind::SIGNALING, text), [("task_signal", signal.to_owned()), ("task_signal_reason", why)]).at(now)
 }
 
 /// A check asks for a restart.
 pub fn check_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(event(kind::RESTART_SIGNALED, now, format!("healthcheck: {why}")), [("restart_reason", why.to_owned())]);
+    let mut e = with(event(kind::RESTART_SIGNALED, format!("healthcheck: {why}")), [("restart_reason", why.to_owned())]);
     e.restart_reason = why.to_owned();
-    e
+    e.at(now)
 }
 
 /// A check asks for a restart of what is not known to run.
 pub fn check_in_doubt(now: TimestampNs, why: &str) -> TaskEvent {
-    event(kind::SERVICE, now, format!("{why}: the task is not restarted while its provider cannot say how it is"))
+    event(kind::SERVICE, format!("{why}: the task is not restarted while its provider cannot say how it is")).at(now)
 }
 
 /// A service is not registered or not checked.
 pub fn service_problem(now: TimestampNs, service: &str, why: &str) -> TaskEvent {
-    event(kind::SERVICE, now, format!("Service {service:?} {why}"))
+    event(kind::SERVICE, format!("Service {service:?} {why}")).at(now)
 }
 
 /// It runs.
 pub fn started(now: TimestampNs) -> TaskEvent {
-    event(kind::STARTED, now, "Task started by client")
+    event(kind::STARTED, "Task started by client").at(now)
+}
+
+/// It runs, as it did before this allocation.
+pub fn adopted(now: TimestampNs) -> TaskEvent {
+    event(kind::STARTED, "Task adopted: its instance runs since before this allocation").at(now)
 }
 
 /// It has ended.
@@ -184,7 +191,7 @@ pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: 
         text.push_str(&format!(", Exit Message: {message:?}"));
     }
     let mut e = with(
-        event(kind::TERMINATED, now, text),
+        event(kind::TERMINATED, text),
         [("exit_code", code.to_string()), ("signal", signal.to_string()), ("oom_killed", oom.to_string())],
     );
     if !message.is_empty() {
@@ -193,59 +200,67 @@ pub fn terminated(now: TimestampNs, code: i32, signal: i32, oom: bool, message: 
     e.message = message.to_owned();
     e.exit_code = code;
     e.signal = signal;
-    e
+    e.at(now)
 }
 
 /// It will be started again.
 pub fn restarting(now: TimestampNs, delay: GoDuration, reason: &str) -> TaskEvent {
     let text = format!("Task restarting in {delay}");
     let text = if reason.is_empty() || reason == "Restart within policy" { text } else { format!("{reason} - {text}") };
-    let mut e =
-        with(event(kind::RESTARTING, now, text), [("start_delay", delay.nanos().to_string()), ("restart_reason", reason.to_owned())]);
+    let mut e = with(event(kind::RESTARTING, text), [("start_delay", delay.nanos().to_string()), ("restart_reason", reason.to_owned())]);
     e.restart_reason = reason.to_owned();
-    e
+    e.at(now)
 }
 
 /// It will not be started again.
 pub fn not_restarting(now: TimestampNs, reason: &str) -> TaskEvent {
     let text = if reason.is_empty() { "Task exceeded restart policy" } else { reason };
-    let mut e = with(event(kind::NOT_RESTARTING, now, text), [("restart_reason", reason.to_owned()), ("fails_task", "true".to_owned())]);
+    let mut e = with(event(kind::NOT_RESTARTING, text), [("restart_reason", reason.to_owned()), ("fails_task", "true".to_owned())]);
     e.restart_reason = reason.to_owned();
     e.fails_task = true;
-    e
+    e.at(now)
+}
+
+fn kill(timeout: GoDuration, reason: &str) -> Happening {
+    let text = if reason.is_empty() { format!("Sent interrupt. Waiting {timeout} before force killing") } else { reason.to_owned() };
+    let e = with(event(kind::KILLING, text), [("kill_timeout", timeout.to_string())]);
+    with(e, (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())))
 }
 
 /// It is being stopped.
 pub fn killing(now: TimestampNs, timeout: GoDuration, reason: &str) -> TaskEvent {
-    let text = if reason.is_empty() { format!("Sent interrupt. Waiting {timeout} before force killing") } else { reason.to_owned() };
-    let e = with(event(kind::KILLING, now, text), [("kill_timeout", timeout.to_string())]);
-    with(e, (!reason.is_empty()).then(|| ("kill_reason", reason.to_owned())))
+    kill(timeout, reason).at(now)
+}
+
+/// It is being stopped because it cannot go on: it has failed.
+pub fn killing_failed(now: TimestampNs, timeout: GoDuration, reason: &str) -> TaskEvent {
+    Happening { fails_task: true, ..kill(timeout, reason) }.at(now)
 }
 
 /// It was stopped.
 pub fn killed(now: TimestampNs, error: &str) -> TaskEvent {
     let text = if error.is_empty() { "Task successfully killed" } else { error };
-    with(event(kind::KILLED, now, text), (!error.is_empty()).then(|| ("kill_error", error.to_owned())))
+    with(event(kind::KILLED, text), (!error.is_empty()).then(|| ("kill_error", error.to_owned()))).at(now)
 }
 
 /// The driver could not start it.
 pub fn driver_failure(now: TimestampNs, why: &str) -> TaskEvent {
-    let mut e = with(event(kind::DRIVER_FAILURE, now, why), [("driver_error", why.to_owned())]);
+    let mut e = with(event(kind::DRIVER_FAILURE, why), [("driver_error", why.to_owned())]);
     e.driver_error = why.to_owned();
-    e
+    e.at(now)
 }
 
 /// A message of the driver.
 pub fn driver(now: TimestampNs, message: &str, annotations: &BTreeMap<String, String>) -> TaskEvent {
-    let mut e = event(kind::DRIVER, now, message);
+    let mut e = event(kind::DRIVER, message);
     e.details.extend(annotations.clone());
     e.details.insert("driver_message".into(), message.to_owned());
-    e
+    e.at(now)
 }
 
 /// A signal is sent.
 pub fn signaling(now: TimestampNs, signal: &str) -> TaskEvent {
-    with(event(kind::SIGNALING, now, format!("Task being sent signal {signal}")), [("task_signal", signal.to_owned())])
+    with(event(kind::SIGNALING, format!("Task being sent signal {signal}")), [("task_signal", signal.to_owned())]).at(now)
 }
 
 /// Why a task restarts that somebody has asked to.
@@ -253,37 +268,37 @@ pub const BY_USER: &str = "User requested task to restart";
 
 /// A restart was asked for.
 pub fn restart_signaled(now: TimestampNs, why: &str) -> TaskEvent {
-    with(event(kind::RESTART_SIGNALED, now, why), [("restart_reason", why.to_owned())])
+    with(event(kind::RESTART_SIGNALED, why), [("restart_reason", why.to_owned())]).at(now)
 }
 
 /// The leader has ended.
 pub fn leader_dead(now: TimestampNs) -> TaskEvent {
-    event(kind::LEADER_DEAD, now, "Leader Task in Group dead")
+    event(kind::LEADER_DEAD, "Leader Task in Group dead").at(now)
 }
 
 /// Another task has failed.
 pub fn sibling_failed(now: TimestampNs, sibling: &str) -> TaskEvent {
-    with(event(kind::SIBLING_FAILED, now, format!("Task's sibling {sibling:?} failed")), [("failed_sibling", sibling.to_owned())])
+    with(event(kind::SIBLING_FAILED, format!("Task's sibling {sibling:?} failed")), [("failed_sibling", sibling.to_owned())]).at(now)
 }
 
 /// Nothing is left to accompany.
 pub fn main_dead(now: TimestampNs) -> TaskEvent {
-    event(kind::MAIN_DEAD, now, "Main tasks in the group died")
+    event(kind::MAIN_DEAD, "Main tasks in the group died").at(now)
 }
 
 /// It could not be found again.
 pub fn restore_failed(now: TimestampNs, why: &str) -> TaskEvent {
-    with(event(kind::RESTORE_FAILED, now, format!("Task could not be found again: {why}")), [("driver_error", why.to_owned())])
+    with(event(kind::RESTORE_FAILED, format!("Task could not be found again: {why}")), [("driver_error", why.to_owned())]).at(now)
 }
 
 /// The allocation did not become healthy.
 pub fn alloc_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
-    with(event(kind::ALLOC_UNHEALTHY, now, why), [("message", why.to_owned())])
+    with(event(kind::ALLOC_UNHEALTHY, why), [("message", why.to_owned())]).at(now)
 }
 
 /// The wait before the stop is left out.
 pub fn skip_shutdown_delay(now: TimestampNs) -> TaskEvent {
-    event(kind::SKIP_SHUTDOWN_DELAY, now, "Skipping shutdown_delay")
+    event(kind::SKIP_SHUTDOWN_DELAY, "Skipping shutdown_delay").at(now)
 }
 
 #[cfg(test)]

@@ -132,8 +132,7 @@ pub fn decide(
 }
 
 fn started_ns(state: &TaskState) -> Option<TimestampNs> {
-    let t: jiff::Timestamp = state.started_at.parse().ok()?;
-    TimestampNs::try_from(t.as_nanosecond()).ok()
+    state.started_at.ns()
 }
 
 #[cfg(test)]
@@ -147,8 +146,7 @@ mod tests {
     }
 
     fn state(state: TaskRunState, failed: bool, started_s: i64) -> TaskState {
-        let started_at = jiff::Timestamp::from_second(started_s).expect("in range").to_string();
-        TaskState { state, failed, started_at, ..TaskState::default() }
+        TaskState { state, failed, started_at: (started_s * S).into(), ..TaskState::default() }
     }
 
     const CRITERIA: Criteria = Criteria { manual: false, checks: true, min_healthy_time_ns: 10 * S, healthy_deadline_ns: 300 * S };

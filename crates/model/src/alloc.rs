@@ -7,14 +7,19 @@
 //! task:     pending ─► running ─► dead
 //! ```
 
-use std::sync::Arc;
+use std::{
+    ops::Deref,
+    sync::{Arc, LazyLock},
+};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
+    common::{Common, Kept, Table, Text},
+    go_time::GoTime,
     ids::{AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
     job::Job,
-    map::Map,
+    map::{Map, exact},
     metrics::AllocMetric,
     network::Dns,
     resources::AllocatedResources,
@@ -98,13 +103,13 @@ pub struct Allocation {
     /// What the servers want.
     pub desired_status: DesiredStatus,
     /// Why.
-    pub desired_description: String,
+    pub desired_description: Text,
     /// What should happen next.
     pub desired_transition: DesiredTransition,
     /// What the node has seen.
     pub client_status: ClientStatus,
     /// Details.
-    pub client_description: String,
+    pub client_description: Text,
     /// By task name.
     pub task_states: Map<Arc<str>, TaskState>,
     /// Deployment that it belongs to.
@@ -120,9 +125,9 @@ pub struct Allocation {
     #[serde(rename = "FollowupEvalID")]
     pub followup_eval_id: EvalId,
     /// Earlier attempts.
-    pub reschedule_tracker: Option<RescheduleTracker>,
+    pub reschedule_tracker: Option<Box<RescheduleTracker>>,
     /// Network namespace as set up by the node.
-    pub network_status: Option<NetworkStatus>,
+    pub network_status: Option<Box<NetworkStatus>>,
     /// When its node was cut off and heard from again, oldest first.
     pub alloc_states: Vec<AllocStateChange>,
     /// Incarnations of its remote tasks, by task name.
@@ -220,9 +225,8 @@ pub struct DesiredTransition {
 pub struct AllocDeploymentStatus {
     /// None = not decided yet.
     pub healthy: Option<bool>,
-    /// When it was decided, RFC 3339.
-    #[serde(with = "go_time")]
-    pub timestamp: String,
+    /// When it was decided.
+    pub timestamp: GoTime,
     /// It is a canary.
     pub canary: bool,
     /// Index of the last change.
@@ -237,9 +241,8 @@ pub struct AllocStateChange {
     pub field: String,
     /// To what.
     pub value: String,
-    /// When, RFC 3339.
-    #[serde(with = "go_time")]
-    pub time: String,
+    /// When.
+    pub time: GoTime,
 }
 
 impl AllocStateChange {
@@ -313,82 +316,130 @@ pub struct TaskState {
     pub failed: bool,
     /// Restarts so far.
     pub restarts: u64,
-    /// Last restart, RFC 3339; empty = never.
-    #[serde(with = "go_time")]
-    pub last_restart: String,
-    /// Start of the current or last run, RFC 3339.
-    #[serde(with = "go_time")]
-    pub started_at: String,
-    /// End of the last run, RFC 3339.
-    #[serde(with = "go_time")]
-    pub finished_at: String,
+    /// Last restart.
+    pub last_restart: GoTime,
+    /// Start of the current or last run.
+    pub started_at: GoTime,
+    /// End of the last run.
+    pub finished_at: GoTime,
     /// The last ten events.
+    #[serde(deserialize_with = "exact")]
     pub events: Vec<TaskEvent>,
     /// Kept for API compatibility; the handle itself lives in the remote-task record.
-    pub task_handle: Option<serde_json::Value>,
+    pub task_handle: Option<Box<serde_json::Value>>,
     /// Paused by a schedule (enterprise).
-    pub paused: String,
+    pub paused: Text,
 }
 
-/// Text times that Go writes as `0001-01-01T00:00:00Z` when unset; empty here. Typed clients refuse an empty text, and some of them null.
-pub mod go_time {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    /// Go's zero time.
-    pub const ZERO: &str = "0001-01-01T00:00:00Z";
-
-    /// Writes Go's zero time for an unset one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer>(t: &str, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(if t.is_empty() { ZERO } else { t })
-    }
-
-    /// Reads null and Go's zero time as unset.
-    ///
-    /// # Errors
-    /// When the value is neither null nor text.
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
-        let t = Option::<String>::deserialize(d)?.unwrap_or_default();
-        Ok(if t == ZERO { String::new() } else { t })
-    }
-}
-
-/// Something that happened to a task.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+/// Something that happened to a task. Serde form: one object, the time among what has happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEvent {
-    /// Kind: Received, Task Setup, Started, Terminated, Restarting, Killing, Killed, Driver Failure …
-    #[serde(rename = "Type")]
-    pub kind: String,
     /// When.
-    #[serde(rename = "Time")]
     pub time: TimestampNs,
+    /// What: the same happens to many tasks.
+    pub what: Common<Happening>,
+}
+
+impl Deref for TaskEvent {
+    type Target = Happening;
+
+    fn deref(&self) -> &Happening {
+        &self.what
+    }
+}
+
+/// What an event says besides its time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Happening {
+    /// Kind: Received, Task Setup, Started, Terminated, Restarting, Killing, Killed, Driver Failure …
+    pub kind: String,
     /// One line for people.
-    #[serde(rename = "DisplayMessage")]
     pub display_message: String,
     /// Details by name (exit_code, signal, oom_killed, start_delay …).
-    #[serde(rename = "Details")]
     pub details: Map<String, String>,
     /// Message of the driver or node.
-    #[serde(rename = "Message")]
     pub message: String,
     /// The event makes the task failed.
-    #[serde(rename = "FailsTask")]
     pub fails_task: bool,
     /// Exit code of a Terminated event.
-    #[serde(rename = "ExitCode")]
     pub exit_code: i32,
     /// Signal of a Terminated event.
-    #[serde(rename = "Signal")]
     pub signal: i32,
     /// Error of the driver.
-    #[serde(rename = "DriverError")]
     pub driver_error: String,
     /// Why a restart was decided.
-    #[serde(rename = "RestartReason")]
     pub restart_reason: String,
+}
+
+impl Happening {
+    /// The event of it.
+    #[must_use]
+    pub fn at(self, time: TimestampNs) -> TaskEvent {
+        TaskEvent { time, what: self.into() }
+    }
+}
+
+impl Kept for Happening {
+    fn table() -> &'static Table<Self> {
+        static HAPPENINGS: LazyLock<Table<Happening>> = LazyLock::new(Table::default);
+        &HAPPENINGS
+    }
+}
+
+/// A task event as it is written: with texts of its own when it is read, with those of the event when it is written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct WrittenEvent<T, D> {
+    #[serde(rename = "Type")]
+    kind: T,
+    #[serde(rename = "Time")]
+    time: TimestampNs,
+    #[serde(rename = "DisplayMessage")]
+    display_message: T,
+    #[serde(rename = "Details")]
+    details: D,
+    #[serde(rename = "Message")]
+    message: T,
+    #[serde(rename = "FailsTask")]
+    fails_task: bool,
+    #[serde(rename = "ExitCode")]
+    exit_code: i32,
+    #[serde(rename = "Signal")]
+    signal: i32,
+    #[serde(rename = "DriverError")]
+    driver_error: T,
+    #[serde(rename = "RestartReason")]
+    restart_reason: T,
+}
+
+impl Serialize for TaskEvent {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let Happening { kind, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason } =
+            &*self.what;
+        WrittenEvent {
+            kind,
+            time: self.time,
+            display_message,
+            details,
+            message,
+            fails_task: *fails_task,
+            exit_code: *exit_code,
+            signal: *signal,
+            driver_error,
+            restart_reason,
+        }
+        .serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for TaskEvent {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let read = WrittenEvent::<String, Map<String, String>>::deserialize(d)?;
+        let WrittenEvent { kind, time, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason } =
+            read;
+        let what = Happening { kind, display_message, details, message, fails_task, exit_code, signal, driver_error, restart_reason };
+        Ok(what.at(time))
+    }
 }
 
 /// What a node reports about an allocation; the fields that belong to the node.
@@ -401,16 +452,58 @@ pub struct AllocClientUpdate {
     /// Status.
     pub client_status: ClientStatus,
     /// Details.
-    pub client_description: String,
+    pub client_description: Text,
     /// By task name.
     pub task_states: Map<Arc<str>, TaskState>,
     /// Health, when decided.
     pub deployment_status: Option<AllocDeploymentStatus>,
     /// Network, when set up.
-    pub network_status: Option<NetworkStatus>,
+    pub network_status: Option<Box<NetworkStatus>>,
     /// All services of the group and of local tasks; None = nothing is said about them.
     pub services: Option<Vec<ServiceEntry>>,
     /// Services of the remote tasks that the node manages now; nothing is said about others.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub remote_services: Map<Arc<str>, RemoteServices>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENT: &str = r#"{"Type":"Terminated","Time":5,"DisplayMessage":"Exit Code: 1","Details":{"exit_code":"1"},"Message":"m","FailsTask":true,"ExitCode":1,"Signal":9,"DriverError":"d","RestartReason":"r"}"#;
+
+    #[test]
+    fn events_are_written_as_one_object_and_kept_as_two() {
+        let event: TaskEvent = serde_json::from_str(EVENT).unwrap();
+        assert_eq!(serde_json::to_string(&event).unwrap(), EVENT);
+        assert_eq!((event.time, event.kind.as_str(), event.exit_code, event.details["exit_code"].as_str()), (5, "Terminated", 1, "1"));
+        let later: TaskEvent = serde_json::from_str(&EVENT.replace("\"Time\":5", "\"Time\":6")).unwrap();
+        assert!(std::ptr::eq(&*later.what, &*event.what) && later != event);
+        assert_eq!(serde_json::from_str::<TaskEvent>("{}").unwrap(), TaskEvent::default());
+        assert_eq!(size_of::<TaskEvent>(), 16);
+    }
+
+    #[test]
+    fn states_of_tasks_keep_their_form() {
+        let json = format!(
+            r#"{{"State":"running","Failed":false,"Restarts":1,"LastRestart":"0001-01-01T00:00:00Z","StartedAt":"2026-11-21T08:00:00.5Z","FinishedAt":"0001-01-01T00:00:00Z","Events":[{EVENT}],"TaskHandle":{{"a":1}},"Paused":"p"}}"#
+        );
+        let state: TaskState = serde_json::from_str(&json).unwrap();
+        assert_eq!(serde_json::to_string(&state).unwrap(), json);
+        assert_eq!(state.events.capacity(), 1, "no room is kept for more");
+    }
+
+    #[test]
+    fn what_few_allocations_have_is_written_like_the_rest() {
+        let parts = [
+            r#""RescheduleTracker":{"Events":[],"LastReschedule":"no place"}"#,
+            r#""NetworkStatus":{"InterfaceName":"eth0","Address":"10.0.0.2","DNS":null}"#,
+            r#""AllocStates":[{"Field":"ClientStatus","Value":"unknown","Time":"2026-11-21T08:00:00Z"}]"#,
+        ];
+        let alloc: Allocation = serde_json::from_str(&format!("{{{}}}", parts.join(","))).unwrap();
+        assert!(alloc.was_unknown());
+        let written = serde_json::to_string(&alloc).unwrap();
+        assert!(parts.iter().all(|part| written.contains(part)), "{written}");
+        assert!(size_of::<Allocation>() <= 416, "{} bytes", size_of::<Allocation>());
+    }
 }

@@ -119,7 +119,7 @@ pub struct DeploymentGroup {
     /// By when progress must be made, from the last progress.
     pub progress_deadline: GoDuration,
     /// That instant, RFC 3339; Go's zero time when there is none.
-    #[serde(with = "crate::alloc::go_time")]
+    #[serde(with = "crate::go_time::text")]
     pub require_progress_by: String,
     /// The same instant for deciding, Unix ns; 0 = none.
     #[serde(rename = "RequireProgressByNs")]

@@ -1,6 +1,6 @@
 //! Identifiers: one newtype per kind, so that mixing them does not compile. On the wire they are the strings that the API promises.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, ops::Deref, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -179,10 +179,30 @@ impl fmt::Display for JobKey {
     }
 }
 
-/// The place of a remote task: what should have exactly one running instance.
+/// The place of a remote task: what should have exactly one running instance. A pointer: the record of a slot, the indexes that name it and the
+/// sessions of its nodes have its parts in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SlotKey(Arc<SlotParts>);
+
+impl Deref for SlotKey {
+    type Target = SlotParts;
+
+    fn deref(&self) -> &SlotParts {
+        &self.0
+    }
+}
+
+impl From<SlotParts> for SlotKey {
+    fn from(parts: SlotParts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+/// What a [`SlotKey`] is made of.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct SlotKey {
+pub struct SlotParts {
     /// Namespace of the job.
     pub namespace: Namespace,
     /// Id of the job.
@@ -229,13 +249,14 @@ impl std::str::FromStr for SlotKey {
             if namespace.is_empty() || job.is_empty() || group.is_empty() || task.is_empty() {
                 return None;
             }
-            Some(Self {
+            let parts = SlotParts {
                 namespace: namespace.into(),
                 job_id: job.into(),
                 group: group.into(),
                 index: index.parse().ok()?,
                 task: task.into(),
-            })
+            };
+            Some(parts.into())
         };
         parse().ok_or_else(|| NotASlot(text.to_owned()))
     }

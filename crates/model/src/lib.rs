@@ -9,12 +9,14 @@
 
 pub mod alloc;
 pub mod canonical;
+pub mod common;
 pub mod constraint;
 pub mod deployment;
 pub mod diff;
 pub mod dispatch;
 pub mod eval;
 pub mod go_duration;
+pub mod go_time;
 pub mod identity_rules;
 pub mod ids;
 pub mod job;
@@ -35,16 +37,18 @@ pub mod updates;
 pub mod validate;
 
 pub use alloc::{
-    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, TaskEvent, TaskRunState,
-    TaskState,
+    AllocClientUpdate, AllocDeploymentStatus, Allocation, ClientStatus, DesiredStatus, DesiredTransition, Happening, TaskEvent,
+    TaskRunState, TaskState,
 };
+pub use common::{Common, Text};
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 pub use diff::{JobDiff, diff};
 pub use eval::{EvalStatus, Evaluation, Trigger};
 pub use go_duration::GoDuration;
+pub use go_time::GoTime;
 pub use ids::{
-    AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex, TimestampNs,
+    AllocId, ClusterId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex, TimestampNs,
 };
 pub use job::{Job, JobStatus, JobType, TaskGroup};
 pub use map::Map;

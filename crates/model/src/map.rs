@@ -252,6 +252,16 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for M
     }
 }
 
+/// Reads a list that is kept by the thousand: without the room for more that reading leaves at its end.
+///
+/// # Errors
+/// Those of the list.
+pub(crate) fn exact<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    let mut list = Vec::deserialize(d)?;
+    list.shrink_to_fit();
+    Ok(list)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

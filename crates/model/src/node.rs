@@ -164,7 +164,7 @@ pub struct DriverInfo {
     /// Why not.
     pub health_description: String,
     /// When this was last observed, RFC 3339.
-    #[serde(with = "crate::alloc::go_time")]
+    #[serde(with = "crate::go_time::text")]
     pub update_time: String,
     /// Set for drivers whose tasks live in a remote runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,6 +194,8 @@ pub struct RemoteProvider {
     pub plain_protocol: bool,
     /// No files reach the runtime: neither templates nor a dispatch payload.
     pub no_files: bool,
+    /// Files of an instance that runs can be renewed: tokens with an end.
+    pub refresh: bool,
     /// Instances cannot be sent a signal of choice.
     pub no_signals: bool,
     /// Lowest readable handle schema.
@@ -231,7 +233,7 @@ pub struct NodeEvent {
     /// Details.
     pub details: Map<String, String>,
     /// When, RFC 3339.
-    #[serde(with = "crate::alloc::go_time")]
+    #[serde(with = "crate::go_time::text")]
     pub timestamp: String,
     /// Index.
     pub create_index: StoreIndex,

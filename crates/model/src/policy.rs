@@ -8,7 +8,7 @@ use crate::go_duration::GoDuration;
 macro_rules! policy {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty = $default:expr,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(default, rename_all = "PascalCase")]
         pub struct $name { $($(#[$fdoc])* pub $field: Option<$ty>,)* }
         impl $name {

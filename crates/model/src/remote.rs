@@ -10,13 +10,17 @@
 //! desired:   Run ─► Stop (a tombstone: outlives job, allocation, collection and server restarts, until absence is confirmed)
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{AllocId, IncarnationId, NodeId, SlotKey, StoreIndex, TimestampNs},
-    map::Map,
+    common::{Common, Kept, Table, Text},
+    ids::{AllocId, IncarnationId, NodeId, SlotKey, SlotParts, StoreIndex, TimestampNs},
+    map::{Map, exact},
 };
 
 /// What the servers want for a slot.
@@ -50,7 +54,7 @@ pub enum Observed {
         /// Killed for want of memory.
         oom_killed: bool,
         /// What the provider says about it.
-        reason: String,
+        reason: Text,
         /// When.
         at: TimestampNs,
     },
@@ -61,7 +65,7 @@ pub enum Observed {
         /// Since when.
         since: TimestampNs,
         /// Why.
-        why: String,
+        why: Text,
     },
 }
 
@@ -100,7 +104,7 @@ impl Observed {
                 Some(RemoteExit { code: *code, signal: *signal, oom_killed: *oom_killed, reason: reason.clone(), at: *at, vanished: false })
             }
             Self::Gone => Some(RemoteExit {
-                reason: "the provider has no such instance any more and no result of it".to_owned(),
+                reason: "the provider has no such instance any more and no result of it".into(),
                 at: now,
                 vanished: true,
                 ..RemoteExit::default()
@@ -140,7 +144,11 @@ mod hex_bytes {
         if text.len() % 2 != 0 || !text.is_ascii() {
             return Err(D::Error::custom("a handle must be an even number of hexadecimal digits"));
         }
-        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).map_err(D::Error::custom)).collect()
+        let mut bytes = Vec::with_capacity(text.len() / 2);
+        for at in (0..text.len()).step_by(2) {
+            bytes.push(u8::from_str_radix(&text[at..at + 2], 16).map_err(D::Error::custom)?);
+        }
+        Ok(bytes)
     }
 }
 
@@ -155,7 +163,7 @@ pub struct RemoteExit {
     /// Killed for want of memory.
     pub oom_killed: bool,
     /// What the provider says about it.
-    pub reason: String,
+    pub reason: Text,
     /// When.
     pub at: TimestampNs,
     /// The instance vanished: the provider has no result, the code is not to be trusted.
@@ -182,14 +190,14 @@ pub enum RemoteVerdict {
         /// When, Unix ns.
         at: TimestampNs,
         /// Why.
-        reason: String,
+        reason: Text,
     },
     /// It has ended well: the task is dead, not failed.
     Complete,
     /// It has ended and the restart policy gives up: the task is dead and failed.
     Failed {
         /// Why.
-        reason: String,
+        reason: Text,
     },
     /// It was ended by order: the task is dead, not failed.
     Stopped,
@@ -204,7 +212,7 @@ impl RemoteVerdict {
 }
 
 /// What of the job governs restarts and stops of a remote task; changes in place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RemotePolicy {
     /// True: exit code 0 completes the task (batch); false: it is restarted (service).
@@ -215,6 +223,13 @@ pub struct RemotePolicy {
     pub kill_signal: String,
     /// Time between the signal and the kill.
     pub kill_timeout: crate::go_duration::GoDuration,
+}
+
+impl Kept for RemotePolicy {
+    fn table() -> &'static Table<Self> {
+        static POLICIES: LazyLock<Table<RemotePolicy>> = LazyLock::new(Table::default);
+        &POLICIES
+    }
 }
 
 impl RemotePolicy {
@@ -238,13 +253,13 @@ pub struct RemoteWanted {
     /// Version of the job.
     pub job_version: u64,
     /// Hash of all that the provider sees.
-    pub spec_hash: String,
+    pub spec_hash: Text,
     /// Driver.
-    pub driver: String,
+    pub driver: Text,
     /// Identity of the runtime that the node reaches.
-    pub provider: String,
+    pub provider: Text,
     /// Restart and stop policy.
-    pub policy: RemotePolicy,
+    pub policy: Common<RemotePolicy>,
     /// Node and allocation; None once that node is lost: the next allocation of the slot fills it.
     pub manager: Option<Manager>,
     /// The allocation that the record served last has ended by itself (complete or failed) and this one follows it (a reschedule): a new
@@ -275,14 +290,14 @@ pub struct RemoteTask {
     /// Version of the job that the incarnation was made from.
     pub job_version: u64,
     /// Hash of all that the provider sees.
-    pub spec_hash: String,
+    pub spec_hash: Text,
     /// Driver of the task.
-    pub driver: String,
+    pub driver: Text,
     /// The incarnation, fixed before the create.
     #[serde(rename = "IncarnationID")]
     pub incarnation: IncarnationId,
     /// Identity of the runtime; empty until the first manager is known.
-    pub provider: String,
+    pub provider: Text,
     /// Wanted.
     pub desired: DesiredRemote,
     /// Grows whenever management moves; starts at 1.
@@ -293,7 +308,7 @@ pub struct RemoteTask {
     #[serde(rename = "AllocID")]
     pub alloc_id: AllocId,
     /// What of the job governs restarts and stops.
-    pub policy: RemotePolicy,
+    pub policy: Common<RemotePolicy>,
     /// Manager of this epoch; None = unmanaged.
     pub manager: Option<Manager>,
     /// Since when it is unmanaged; 0 = it is managed.
@@ -311,21 +326,21 @@ pub struct RemoteTask {
     /// What follows from the last exit: what the manager tells its allocation's task.
     pub verdict: RemoteVerdict,
     /// The result that was counted last, of this incarnation or the one before.
-    pub result: Option<RemoteExit>,
+    pub result: Option<Box<RemoteExit>>,
     /// What follows in this slot once the present incarnation has confirmedly ended (a new specification, an ordered restart).
     pub next: Option<Box<RemoteWanted>>,
     /// Why `desired` is Stop.
-    pub stop_reason: String,
+    pub stop_reason: Text,
     /// Not empty: a check has found the instance unhealthy, and this is why it is stopped. Its end counts as a failure.
-    pub unhealthy: String,
+    pub unhealthy: Text,
     /// The provider's name for the instance, for people.
     pub provider_id: String,
     /// Attributes from the driver, for people ("pid" …).
-    pub attributes: Map<String, String>,
+    pub attributes: Map<Text, String>,
     /// Where the instance is reached.
     pub address: String,
     /// Ports by label.
-    pub port_map: BTreeMap<String, i32>,
+    pub port_map: Map<Text, i32>,
     /// When the instance started.
     pub started_at: TimestampNs,
     /// Restarts so far: they belong to the task, not to a node.
@@ -337,6 +352,7 @@ pub struct RemoteTask {
     /// Hand-overs so far.
     pub handovers: u64,
     /// Why the last change happened, newest last, at most ten.
+    #[serde(deserialize_with = "exact")]
     pub history: Vec<RemoteEvent>,
     /// Index of its creation.
     pub create_index: StoreIndex,
@@ -353,7 +369,7 @@ pub struct RemoteEvent {
     /// Epoch then.
     pub epoch: u64,
     /// What and why.
-    pub message: String,
+    pub message: Text,
 }
 
 /// What a node is to do about a slot.
@@ -550,11 +566,54 @@ impl std::fmt::Display for GuaranteeLevel {
 /// The slot of an allocation's task.
 #[must_use]
 pub fn slot_of(alloc: &crate::alloc::Allocation, task: &Arc<str>) -> SlotKey {
-    SlotKey {
+    let parts = SlotParts {
         namespace: alloc.namespace.clone(),
         job_id: alloc.job_id.clone(),
         group: alloc.task_group.clone(),
         index: alloc.index(),
         task: task.clone(),
+    };
+    parts.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_keep_their_form() {
+        let json = concat!(
+            r#"{"Slot":{"Namespace":"default","JobID":"j","Group":"g","Index":1,"Task":"t"},"JobVersion":1,"SpecHash":"h","Driver":"d","#,
+            r#""IncarnationID":"","Provider":"p","Desired":"stop","Epoch":2,"IncarnationEpoch":1,"AllocID":"","#,
+            r#""Policy":{"Batch":true,"Restart":{"Attempts":2,"Interval":1,"Delay":2,"Mode":"fail","RenderTemplates":false},"#,
+            r#""KillSignal":"SIGINT","KillTimeout":5},"Manager":null,"UnmanagedSince":3,"Successor":null,"#,
+            r#""Handle":{"Schema":1,"Data":"00ff"},"Observed":{"State":"Running"},"ExitAcknowledged":false,"Forgotten":false,"#,
+            r#""Verdict":{"Kind":"Active"},"Result":{"Code":1,"Signal":0,"OomKilled":false,"Reason":"r","At":4,"Vanished":false},"#,
+            r#""Next":null,"StopReason":"s","Unhealthy":"u","ProviderId":"i","Attributes":{"host":"far","pid":"7"},"Address":"a","#,
+            r#""PortMap":{"http":80},"StartedAt":6,"Restarts":7,"RestartWindowStart":8,"RestartsInWindow":9,"Handovers":10,"#,
+            r#""History":[{"Time":11,"Epoch":1,"Message":"running"}],"CreateIndex":12,"ModifyIndex":13}"#
+        );
+        let record: RemoteTask = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&record).unwrap(), json);
+        assert_eq!((record.attributes.get("pid").map(String::as_str), record.port_map["http"]), (Some("7"), 80));
+        let handle = record.handle.as_ref().unwrap();
+        assert_eq!((handle.data.as_slice(), handle.data.capacity(), record.history.capacity()), ([0, 255].as_slice(), 2, 1));
+        let other = RemoteTask { policy: RemotePolicy::clone(&record.policy).into(), ..record.clone() };
+        assert!(std::ptr::eq(&*other.policy, &*record.policy), "records of a job follow one policy");
+        assert!(size_of::<RemoteTask>() <= 480, "{} bytes", size_of::<RemoteTask>());
+    }
+
+    #[test]
+    fn what_was_seen_and_what_follows_keep_their_form() {
+        for json in [
+            r#"{"State":"Exited","Code":1,"Signal":2,"OomKilled":true,"Reason":"r","At":3}"#,
+            r#"{"State":"Unknown","Since":4,"Why":"cut off"}"#,
+            r#"{"State":"Gone"}"#,
+        ] {
+            assert_eq!(serde_json::to_string(&serde_json::from_str::<Observed>(json).unwrap()).unwrap(), json);
+        }
+        for json in [r#"{"Kind":"Restarting","At":5,"Reason":"r"}"#, r#"{"Kind":"Failed","Reason":"r"}"#, r#"{"Kind":"Stopped"}"#] {
+            assert_eq!(serde_json::to_string(&serde_json::from_str::<RemoteVerdict>(json).unwrap()).unwrap(), json);
+        }
     }
 }

@@ -105,7 +105,7 @@ fn one_for_each_provider(state: &State, job: &Job, group: &TaskGroup) -> (BTreeS
     let mut slots: BTreeMap<u32, BTreeSet<(&Arc<str>, &str)>> = BTreeMap::new();
     let records = state.remote_tasks_by_job(&key).filter(|r| r.slot.group == group.name);
     for r in records.filter(|r| !r.observed.ended() && r.desired == DesiredRemote::Run) {
-        slots.entry(r.slot.index).or_default().insert((&r.slot.task, &r.provider));
+        slots.entry(r.slot.index).or_default().insert((&r.slot.task, &*r.provider));
     }
     let mut order: Vec<u32> = slots.keys().copied().collect();
     order.sort_by_key(|i| (!live.contains(i), *i));

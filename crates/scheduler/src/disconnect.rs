@@ -66,11 +66,7 @@ fn waits(group: &TaskGroup, a: &Allocation, now: TimestampNs) -> Option<(Patienc
 /// When its node was found to be cut off; None when it is not.
 fn unknown_since(a: &Allocation) -> Option<TimestampNs> {
     let last = a.alloc_states.iter().rev().find(|s| s.field == AllocStateChange::CLIENT_STATUS)?;
-    (a.client_status == ClientStatus::Unknown && last.value == AllocStateChange::UNKNOWN).then(|| nanos(&last.time)).flatten()
-}
-
-fn nanos(time: &str) -> Option<TimestampNs> {
-    time.parse::<jiff::Timestamp>().ok().and_then(|t| i64::try_from(t.as_nanosecond()).ok())
+    (a.client_status == ClientStatus::Unknown && last.value == AllocStateChange::UNKNOWN).then(|| last.time.ns()).flatten()
 }
 
 /// How long a node that is not heard from is waited for: None = not at all, it is down; otherwise until then, or as long as it takes.
@@ -126,5 +122,5 @@ fn running_since(a: &Allocation) -> Option<TimestampNs> {
     let leader = a.job.as_deref().and_then(|j| j.group(&a.task_group)).and_then(|g| g.tasks.iter().find(|t| t.leader));
     let counts = |name: &str| leader.is_none_or(|l| *l.name == *name);
     let running = a.task_states.iter().filter(|(name, t)| counts(name) && t.state == TaskRunState::Running);
-    running.filter_map(|(_, t)| nanos(&t.started_at)).min()
+    running.filter_map(|(_, t)| t.started_at.ns()).min()
 }

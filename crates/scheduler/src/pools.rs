@@ -62,7 +62,7 @@ impl Pools {
             for (name, t) in a.resources.tasks.iter().filter(|(_, t)| t.remote) {
                 let slot = slot_of(a, name);
                 let known = state.node(a.node_id).and_then(|n| provider_of(a, n, name)).map(|p| p.provider.clone());
-                let provider = known.or_else(|| state.remote_task(&slot).map(|r| r.provider.clone()));
+                let provider = known.or_else(|| state.remote_task(&slot).map(|r| r.provider.to_string()));
                 if let Some(p) = provider {
                     pools.take(&p, t.cpu.cpu_shares, t.memory.memory_mb);
                 }

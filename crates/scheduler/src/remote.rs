@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use model::{
-    Map,
+    Map, Text,
     alloc::Allocation,
-    ids::{IncarnationId, SlotKey},
+    ids::{IncarnationId, SlotKey, SlotParts},
     job::{Job, TaskGroup},
     node::Node,
     remote::{RemoteTask, RemoteVerdict, slot_of},
@@ -27,7 +27,7 @@ pub(crate) fn has_done_all(state: &State, a: &Allocation) -> bool {
     a.resources.tasks.iter().filter(|(_, t)| t.remote).all(|(task, _)| match state.remote_task(&slot_of(a, task)) {
         Some(r) => r.alloc_id == a.id && r.verdict == RemoteVerdict::Complete,
         // Nothing is known to live. What was never started has not ended: its node was lost before the create was even meant.
-        None => a.task_states.get(task).is_some_and(|t| !t.started_at.is_empty()),
+        None => a.task_states.get(task).is_some_and(|t| !t.started_at.is_unset()),
     })
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn has_done_all(state: &State, a: &Allocation) -> bool {
 pub(crate) struct Need {
     task: Arc<str>,
     driver: String,
-    provider: String,
+    provider: Text,
     schema: Option<u32>,
 }
 
@@ -76,8 +76,13 @@ pub(crate) fn slot(
     let mut needs = Vec::new();
     let mut carried = Map::new();
     for task in &group.tasks {
-        let key =
-            SlotKey { namespace: job.namespace.clone(), job_id: job.id.clone(), group: group.name.clone(), index, task: task.name.clone() };
+        let key = SlotKey::from(SlotParts {
+            namespace: job.namespace.clone(),
+            job_id: job.id.clone(),
+            group: group.name.clone(),
+            index,
+            task: task.name.clone(),
+        });
         let record = state.remote_task(&key);
         if let Some(r) = record.filter(|r| binding(r) && r.driver == task.driver) {
             needs.push(Need {

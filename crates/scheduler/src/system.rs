@@ -276,8 +276,9 @@ impl System<'_> {
             Place::Pool(providers) => {
                 let slots = canary::living(self.state, self.job, group);
                 let mut records = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
-                let bound =
-                    records.find(|r| slots.contains(&r.slot.index) && !taken.contains(&r.slot.index) && providers.contains(&r.provider));
+                let bound = records.find(|r| {
+                    slots.contains(&r.slot.index) && !taken.contains(&r.slot.index) && providers.iter().any(|p| *p == r.provider)
+                });
                 let reserved = self.state.remote_tasks_by_job(&self.job.key()).filter(|r| r.slot.group == group.name);
                 let reserved: BTreeSet<u32> = reserved.map(|r| r.slot.index).collect();
                 let free = || (0..u32::MAX).find(|i| !taken.contains(i) && !reserved.contains(i)).unwrap_or(0);

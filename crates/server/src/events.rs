@@ -126,20 +126,50 @@ impl EventFilter {
     }
 }
 
-/// Events kept beyond the newest batch: each of them also keeps an old version of its object alive.
-const MAX_EVENTS: usize = 10_000;
+/// Estimated bytes of the events kept beyond the newest batch: each of them also keeps an old version of its object alive.
+const MAX_BYTES: usize = 4 << 20;
+
+impl Event {
+    /// About what it keeps in memory that nothing else would: itself, and its object once there is a newer one. What versions of an object share
+    /// with each other (a job's groups, texts) is not counted.
+    fn bytes(&self) -> usize {
+        const TEXT: usize = 48;
+        let object = match &self.payload {
+            Payload::Job(_) => size_of::<model::Job>(),
+            Payload::Evaluation(_) => size_of::<model::Evaluation>(),
+            Payload::Allocation(alloc) => {
+                let states = alloc.task_states.values().map(|t| size_of::<model::TaskState>() + size_of_val(&*t.events)).sum::<usize>();
+                size_of::<model::Allocation>() + states
+            }
+            Payload::Deployment(d) => size_of::<model::Deployment>() + d.groups.len() * size_of::<model::DeploymentGroup>(),
+            Payload::Node(node) => size_of::<model::Node>() + TEXT * 2 * node.attributes.len(),
+            Payload::RemoteTask(record) => {
+                size_of::<model::RemoteTask>() + record.history.len() * (size_of::<model::remote::RemoteEvent>() + TEXT)
+            }
+            Payload::Service(_) => size_of::<model::ServiceRegistration>(),
+        };
+        size_of::<Self>() + TEXT * (1 + self.filter_keys.len()) + object
+    }
+}
 
 /// The ring of the newest batches with the signal that a new one has come.
 #[derive(Debug)]
 pub(crate) struct EventLog {
-    ring: Mutex<VecDeque<Arc<EventBatch>>>,
+    ring: Mutex<Ring>,
     capacity: usize,
     newest: watch::Sender<StoreIndex>,
 }
 
+/// The batches, each with its [`Event::bytes`].
+#[derive(Debug, Default)]
+struct Ring {
+    batches: VecDeque<(Arc<EventBatch>, usize)>,
+    bytes: usize,
+}
+
 impl EventLog {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { ring: Mutex::new(VecDeque::new()), capacity: capacity.max(1), newest: watch::Sender::new(0) }
+        Self { ring: Mutex::default(), capacity: capacity.max(1), newest: watch::Sender::new(0) }
     }
 
     /// Adds a batch and forgets the oldest beyond the capacity.
@@ -148,12 +178,13 @@ impl EventLog {
             return;
         }
         let index = batch.index;
+        let bytes = batch.events.iter().map(Event::bytes).sum::<usize>();
         {
             let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-            ring.push_back(Arc::new(batch));
-            let mut events: usize = ring.iter().map(|batch| batch.events.len()).sum();
-            while ring.len() > self.capacity || (events > MAX_EVENTS && ring.len() > 1) {
-                events -= ring.pop_front().map_or(0, |batch| batch.events.len());
+            ring.bytes += bytes;
+            ring.batches.push_back((Arc::new(batch), bytes));
+            while ring.batches.len() > self.capacity || (ring.bytes > MAX_BYTES && ring.batches.len() > 1) {
+                ring.bytes -= ring.batches.pop_front().map_or(0, |(_, bytes)| bytes);
             }
         }
         self.newest.send_replace(index);
@@ -161,8 +192,8 @@ impl EventLog {
 
     fn after(&self, index: StoreIndex) -> Vec<Arc<EventBatch>> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = ring.partition_point(|batch| batch.index <= index);
-        ring.range(start..).cloned().collect()
+        let start = ring.batches.partition_point(|(batch, _)| batch.index <= index);
+        ring.batches.range(start..).map(|(batch, _)| batch.clone()).collect()
     }
 }
 
@@ -254,4 +285,44 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
     };
     let filter_keys = filter_keys.into_iter().filter(|key| !key.is_empty()).collect();
     Some(Event { topic, kind: change.cause.as_str(), key, namespace, filter_keys, index, payload })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(index: StoreIndex, events: usize) -> EventBatch {
+        let record = model::RemoteTask { history: vec![model::remote::RemoteEvent::default(); 10], ..Default::default() };
+        let event = Event {
+            topic: Topic::RemoteTask,
+            kind: "RemoteTaskUpdated",
+            key: "slot".into(),
+            namespace: Namespace::default(),
+            filter_keys: vec![],
+            index,
+            payload: Payload::RemoteTask(Arc::new(record)),
+        };
+        EventBatch { index, events: vec![event; events] }
+    }
+
+    fn kept(log: &EventLog) -> Vec<StoreIndex> {
+        log.after(0).iter().map(|batch| batch.index).collect()
+    }
+
+    #[test]
+    fn the_ring_is_bounded_in_batches_and_in_bytes_and_has_the_newest() {
+        let log = EventLog::new(3);
+        (1..=5).for_each(|index| log.push(batch(index, 1)));
+        assert_eq!(kept(&log), [3, 4, 5]);
+
+        let log = EventLog::new(1_000);
+        let each = batch(0, 100).events.iter().map(Event::bytes).sum::<usize>();
+        (1..=100).for_each(|index| log.push(batch(index, 100)));
+        assert_eq!(kept(&log).len(), MAX_BYTES / each, "{each} bytes for each batch");
+        assert_eq!(kept(&log).last(), Some(&100));
+        log.push(batch(101, 2 * 100 * MAX_BYTES / each));
+        assert_eq!(kept(&log), [101], "the newest is kept however large it is");
+        log.push(batch(102, 1));
+        assert_eq!(kept(&log), [102]);
+    }
 }

@@ -19,7 +19,7 @@ use lifecycle::remote::{
 };
 use model::{
     Allocation, ClientStatus, Deployment, DesiredStatus, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, RemoteImport,
-    RemoteReport, RemoteTask, RemoteWanted, SlotKey, TimestampNs, Trigger,
+    RemoteReport, RemoteTask, RemoteWanted, SlotKey, Text, TimestampNs, Trigger,
     node::RemoteProvider,
     remote::{Guarantee, Manager, RemotePolicy, slot_of},
     task::Task,
@@ -62,7 +62,7 @@ fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a str>
 /// What is promised of a remote task. The word of its manager comes first, then that of any node that reaches the provider.
 pub(crate) fn guarantee_of(state: &State, record: &RemoteTask) -> Guarantee {
     let of = |node: &Arc<Node>| {
-        let declared = node.drivers.get(&record.driver)?.remote.as_ref()?;
+        let declared = node.drivers.get(&*record.driver)?.remote.as_ref()?;
         (record.provider.is_empty() || declared.provider == record.provider).then(|| declared.clone())
     };
     let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
@@ -493,7 +493,7 @@ fn reconcile_job<'a>(feeder: &mut Feeder<'a>, key: &JobKey, slots: &[SlotKey], s
 /// Can the node that is to create it list what its provider has?
 fn can_list(state: &State, wanted: &RemoteWanted) -> bool {
     let node = wanted.manager.and_then(|m| state.node(m.node_id));
-    node.and_then(|n| n.drivers.get(&wanted.driver)).and_then(|d| d.remote.as_ref()).is_some_and(|p| p.list)
+    node.and_then(|n| n.drivers.get(&*wanted.driver)).and_then(|d| d.remote.as_ref()).is_some_and(|p| p.list)
 }
 
 /// The batch that makes a record of an instance which had none.
@@ -508,7 +508,7 @@ pub(crate) fn import(state: &State, stamp: Stamp, slot: &SlotKey, import: Remote
 }
 
 /// Hashes of specifications by create index, version, group and task: many slots share one.
-type SpecHashes = HashMap<(u64, u64, Arc<str>, Arc<str>), String>;
+type SpecHashes = HashMap<(u64, u64, Arc<str>, Arc<str>), Text>;
 
 /// What an allocation wants of a slot; None when its node does not run the task remotely.
 fn wanted_by(
@@ -524,7 +524,7 @@ fn wanted_by(
     let provider = provider_of(state.node(alloc.node_id), &task.driver)?;
     let spec_hash = hashes
         .entry((job.create_index, job.version, group.name.clone(), task.name.clone()))
-        .or_insert_with(|| model::updates::spec_hash(job, group, task))
+        .or_insert_with(|| model::updates::spec_hash(job, group, task).into())
         .clone();
     // The allocation that the record served last, not the one that this one replaces: a replacement may itself have been lost before it served.
     let served = record.and_then(|record| state.alloc(record.alloc_id)).filter(|served| served.id != alloc.id);
@@ -532,9 +532,9 @@ fn wanted_by(
     Some(RemoteWanted {
         job_version: job.version,
         spec_hash,
-        driver: task.driver.clone(),
-        provider: provider.to_owned(),
-        policy: RemotePolicy::of(job, task),
+        driver: task.driver.as_str().into(),
+        provider: provider.into(),
+        policy: RemotePolicy::of(job, task).into(),
         manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
         previous_ended,
         keep_counters: false,
@@ -558,7 +558,7 @@ fn ended_by_itself(previous: &Allocation, alloc: &Allocation) -> bool {
 struct Executors<'a> {
     state: &'a State,
     /// By driver and provider; an empty provider is any.
-    queues: HashMap<(String, String), BTreeSet<Rank>>,
+    queues: HashMap<(Text, Text), BTreeSet<Rank>>,
 }
 
 /// Whether it drains, how many slots it has, which node: the first in order is the next.
@@ -591,7 +591,7 @@ fn finisher(state: &State, record: &RemoteTask, executors: &mut Executors<'_>) -
 
 /// The runtime of the record, if a node with a lease reaches it.
 fn reached_from<'a>(node: &'a Node, record: &RemoteTask) -> Option<&'a RemoteProvider> {
-    let driver = node.drivers.get(&record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
+    let driver = node.drivers.get(&*record.driver).filter(|driver| driver.healthy && node.status == NodeStatus::Ready)?;
     driver.remote.as_ref().filter(|remote| record.provider.is_empty() || remote.provider == record.provider)
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{IncarnationId, NodeId, NodeStatus, RemoteImport, RemoteInstance, RemoteWanted, SlotKey, StoreIndex, TimestampNs};
+use model::{IncarnationId, NodeId, NodeStatus, RemoteImport, RemoteInstance, RemoteWanted, SlotKey, SlotParts, StoreIndex, TimestampNs};
 use state::{Object, State};
 use tokio::sync::{Notify, oneshot};
 
@@ -123,7 +123,7 @@ impl Sweeps {
                 instance.key
             ));
         }
-        let provider = (wanted.driver.clone(), wanted.provider.clone());
+        let provider = (wanted.driver.to_string(), wanted.provider.to_string());
         if self.new_cluster || !can_list || found.swept.contains(&provider) {
             return None;
         }
@@ -333,8 +333,8 @@ pub(crate) async fn adopt(shared: &Arc<Shared>, key: &str) -> Result<StoreIndex,
             let task = group.task(&slot.task).filter(|t| t.driver == provider.0)?;
             Some(RemoteWanted {
                 job_version: job.version,
-                spec_hash: model::updates::spec_hash(job, group, task),
-                policy: model::RemotePolicy::of(job, task),
+                spec_hash: model::updates::spec_hash(job, group, task).into(),
+                policy: model::RemotePolicy::of(job, task).into(),
                 ..RemoteWanted::default()
             })
         });
@@ -359,8 +359,11 @@ pub(crate) async fn stop(shared: &Arc<Shared>, key: &str) -> Result<StoreIndex, 
     let (provider, instance, incarnation, slot) = known(shared, key)?;
     import(shared, key, move |state| {
         // Beside the slot's own instance there is no place in the slot: a tombstone gets one of its own.
-        let place =
-            if state.remote_task(&slot).is_some() { SlotKey { task: format!("{}#{incarnation}", slot.task).into(), ..slot } } else { slot };
+        let place = if state.remote_task(&slot).is_some() {
+            SlotParts { task: format!("{}#{incarnation}", slot.task).into(), ..SlotParts::clone(&slot) }.into()
+        } else {
+            slot
+        };
         let (driver, provider) = provider;
         let why = "stopped by an operator's order: no record knew it".to_owned();
         Ok((place, RemoteImport { instance, incarnation, driver, provider, as_wanted: None, why }))

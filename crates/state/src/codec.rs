@@ -10,7 +10,7 @@ use std::{
 
 use model::{
     alloc::{Allocation, ClientStatus, DesiredStatus},
-    ids::{JobKey, SlotKey},
+    ids::{JobId, JobKey, Namespace, SlotKey, SlotParts},
 };
 use serde::Serialize;
 
@@ -294,5 +294,17 @@ impl Interner {
         let t: Arc<str> = Arc::from(text);
         self.0.insert(t.clone());
         t
+    }
+    /// The slot, of parts that others have in common with it.
+    pub(crate) fn slot(&mut self, slot: &SlotKey) -> SlotKey {
+        let SlotParts { namespace, job_id, group, index, task } = &**slot;
+        let parts = SlotParts {
+            namespace: Namespace(self.get(namespace.as_str())),
+            job_id: JobId(self.get(job_id.as_str())),
+            group: self.get(group),
+            index: *index,
+            task: self.get(task),
+        };
+        parts.into()
     }
 }

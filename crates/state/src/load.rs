@@ -21,7 +21,7 @@ use crate::{
     records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
     row::Row,
     table::Table,
-    tables::{AllocEntry, Shared, SharedValue, State, place_of},
+    tables::{AllocEntry, Shared, SharedValue, State, job_number, place_of},
 };
 
 /// Why stored rows are not a state.
@@ -149,7 +149,9 @@ impl Loader {
                 s.deployments.insert(d.id, d);
             }
             Table::RemoteTasks => {
-                let r: Arc<RemoteTask> = Arc::new(read(value)?);
+                let mut r: RemoteTask = read(value)?;
+                r.slot = self.names.slot(&r.slot);
+                let r = Arc::new(r);
                 for m in r.manager.iter().chain(&r.successor) {
                     s.remote_by_manager.insert((m.node_id, r.slot.clone()));
                 }
@@ -217,10 +219,10 @@ impl Loader {
                 tag::METRICS => a.metrics = Some(Arc::new(read(bytes)?)),
                 tag::METRICS_REF => metrics_ref = number(bytes)?,
                 tag::DESIRED_STATUS => a.desired_status = pick(&DESIRED, bytes)?,
-                tag::DESIRED_DESCRIPTION => a.desired_description = text(bytes)?,
+                tag::DESIRED_DESCRIPTION => a.desired_description = text(bytes)?.into(),
                 tag::DESIRED_TRANSITION => a.desired_transition = read(bytes)?,
                 tag::CLIENT_STATUS => a.client_status = pick(&CLIENT, bytes)?,
-                tag::CLIENT_DESCRIPTION => a.client_description = text(bytes)?,
+                tag::CLIENT_DESCRIPTION => a.client_description = text(bytes)?.into(),
                 tag::TASK_STATES => {
                     let states: model::Map<Arc<str>, _> = read(bytes)?;
                     a.task_states = states.into_iter().map(|(k, v)| (self.names.get(&k), v)).collect();
@@ -233,7 +235,10 @@ impl Loader {
                 tag::RESCHEDULE => a.reschedule_tracker = read(bytes)?,
                 tag::NETWORK_STATUS => a.network_status = read(bytes)?,
                 tag::ALLOC_STATES => a.alloc_states = read(bytes)?,
-                tag::REMOTE => a.remote = read(bytes)?,
+                tag::REMOTE => {
+                    let remote: model::Map<Arc<str>, _> = read(bytes)?;
+                    a.remote = remote.into_iter().map(|(k, v)| (self.names.get(&k), v)).collect();
+                }
                 tag::CREATE_INDEX => a.create_index = number(bytes)?,
                 tag::MODIFY_INDEX => a.modify_index = number(bytes)?,
                 tag::ALLOC_MODIFY_INDEX => a.alloc_modify_index = number(bytes)?,
@@ -275,7 +280,7 @@ impl Loader {
         counts.allocs += 1;
         counts.live_allocs += u32::from(!a.terminal());
         s.counts.insert(key.clone(), counts);
-        s.allocs_by_job.insert((key, a.id));
+        s.allocs_by_job.insert((job_number(&key), a.id));
         s.allocs_by_node.insert((a.node_id, a.id));
         s.allocs_by_eval.insert((a.eval_id, a.id));
         if !a.deployment_id.is_nil() {

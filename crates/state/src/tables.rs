@@ -11,7 +11,7 @@ use model::{
     alloc::Allocation,
     deployment::Deployment,
     eval::Evaluation,
-    ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, StoreIndex},
+    ids::{AllocId, DeploymentId, EvalId, JobId, JobKey, Namespace, NodeId, SlotKey, SlotParts, StoreIndex},
     job::Job,
     node::Node,
     remote::RemoteTask,
@@ -64,7 +64,8 @@ pub struct State {
     pub(crate) evals: OrdMap<EvalId, Arc<Evaluation>>,
     pub(crate) evals_by_job: OrdSet<(JobKey, EvalId)>,
     pub(crate) allocs: OrdMap<AllocId, AllocEntry>,
-    pub(crate) allocs_by_job: OrdSet<(JobKey, AllocId)>,
+    /// By [`job_number`]: a job's name would be most of an entry, and there is one for each of its allocations.
+    pub(crate) allocs_by_job: OrdSet<(u64, AllocId)>,
     pub(crate) allocs_by_node: OrdSet<(NodeId, AllocId)>,
     pub(crate) allocs_by_eval: OrdSet<(EvalId, AllocId)>,
     pub(crate) allocs_by_deployment: OrdSet<(DeploymentId, AllocId)>,
@@ -121,6 +122,13 @@ impl std::fmt::Debug for State {
 
 fn ids<K: Clone, I: Copy + From<uuid::Uuid>>(k: &K) -> RangeInclusive<(K, I)> {
     (k.clone(), I::from(uuid::Uuid::nil()))..=(k.clone(), I::from(uuid::Uuid::max()))
+}
+
+/// A number for a job. Others may have the same one: whoever goes by it compares.
+pub(crate) fn job_number(key: &JobKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A number for a place in a job (group and index). Others may have the same one: whoever goes by it compares.
@@ -317,7 +325,9 @@ impl State {
     }
     /// The allocations of a job (of all jobs that ever had its name), by id.
     pub fn allocs_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<Allocation>> + use<'a> {
-        self.allocs_by_job.range(ids::<_, AllocId>(key)).filter_map(|(_, id)| self.alloc(*id))
+        let (number, key) = (job_number(key), key.clone());
+        let of_job = move |a: &&Arc<Allocation>| a.job_id == key.id && a.namespace == key.namespace;
+        self.allocs_by_job.range(ids::<_, AllocId>(&number)).filter_map(|(_, id)| self.alloc(*id)).filter(of_job)
     }
     /// The allocations of a node, by id.
     pub fn allocs_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<Allocation>> {
@@ -372,13 +382,19 @@ impl State {
     }
     /// The records of a job's slots.
     pub fn remote_tasks_by_job<'a>(&'a self, key: &JobKey) -> impl Iterator<Item = &'a Arc<RemoteTask>> + use<'a> {
-        let from = SlotKey { namespace: key.namespace.clone(), job_id: key.id.clone(), group: "".into(), index: 0, task: "".into() };
+        let from = SlotKey::from(SlotParts {
+            namespace: key.namespace.clone(),
+            job_id: key.id.clone(),
+            group: "".into(),
+            index: 0,
+            task: "".into(),
+        });
         let key = key.clone();
         self.remote.range(from..).take_while(move |(s, _)| s.namespace == key.namespace && s.job_id == key.id).map(|(_, r)| r)
     }
     /// The records that a node has to do with, as manager or as the next one.
     pub fn remote_tasks_by_node(&self, node: NodeId) -> impl Iterator<Item = &Arc<RemoteTask>> {
-        let from = SlotKey { namespace: "".into(), job_id: "".into(), group: "".into(), index: 0, task: "".into() };
+        let from = SlotKey::from(SlotParts { namespace: "".into(), job_id: "".into(), group: "".into(), index: 0, task: "".into() });
         self.remote_by_manager.range((node, from)..).take_while(move |(n, _)| *n == node).filter_map(|(_, s)| self.remote.get(s))
     }
 

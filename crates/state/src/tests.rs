@@ -7,7 +7,7 @@ use std::{
 
 use model::{
     AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId,
-    EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey,
+    EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Plan, SlotKey, SlotParts,
     alloc::{AllocClientUpdate, DesiredTransition, alloc_name},
     deployment::DeploymentGroup,
     job::{TaskGroup, VersionTag, job_status},
@@ -106,7 +106,7 @@ fn entry(n: u8) -> ServiceEntry {
 
 fn slot(n: u8) -> SlotKey {
     let k = key(n % 2);
-    SlotKey { namespace: k.namespace, job_id: k.id, group: "g".into(), index: u32::from(n), task: "t".into() }
+    SlotParts { namespace: k.namespace, job_id: k.id, group: "g".into(), index: u32::from(n), task: "t".into() }.into()
 }
 
 fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {

@@ -11,7 +11,7 @@ use crate::contract::{Committed, StoreError};
 
 /// A watcher that is further behind than this loads everything again; keeping more would cost memory that nobody needs.
 const MAX_BATCHES: usize = 256;
-const MAX_BYTES: usize = 2 * 1024 * 1024;
+const MAX_BYTES: usize = 256 * 1024;
 
 #[derive(Debug)]
 struct Ring {

@@ -71,7 +71,7 @@ impl Work {
         };
         let refused = self.r.observed == Observed::Gone && !self.r.seen() && self.r.result.as_ref().is_some_and(|r| r.vanished);
         if refused && let Some(known) = &self.r.result {
-            exit = known.clone();
+            exit = RemoteExit::clone(known);
         }
         self.r.exit_acknowledged = true;
         self.promote_successor_of_ended();
@@ -86,7 +86,7 @@ impl Work {
             }
             RemoteVerdict::Stopped | RemoteVerdict::Active => "the end is counted; it was stopped by order".to_owned(),
         });
-        self.r.result = Some(exit);
+        self.r.result = Some(Box::new(exit));
     }
 
     /// With an ended instance there is nothing to watch during a move: the successor takes over.
@@ -111,10 +111,10 @@ impl Work {
         match decision {
             Decision::Restart { at, reason } => {
                 self.r.restarts += 1;
-                RemoteVerdict::Restarting { at, reason }
+                RemoteVerdict::Restarting { at, reason: reason.into() }
             }
             Decision::Complete => RemoteVerdict::Complete,
-            Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason } },
+            Decision::Fail { reason } => RemoteVerdict::Failed { reason: if refused { exit.reason.clone() } else { reason.into() } },
         }
     }
 }

@@ -109,7 +109,8 @@ pub enum Answer {
     Absent,
     /// It could not be asked: unreachable, throttled, credentials, a lost reply, a plugin that died.
     CouldNotAsk(String),
-    /// The call never left this node (no plugin, no lease any more): nothing has happened, and it is tried again.
+    /// The call never left this node (no plugin, no lease any more, let go while it waited): nothing has happened, and it is tried again, or what
+    /// the order says by now.
     NotSent(String),
     /// The request is wrong and nothing has happened.
     WrongRequest(String),
@@ -287,6 +288,17 @@ impl Slot {
     pub fn in_flight(&self) -> Option<&Call> {
         self.in_flight.as_ref()
     }
+    /// True when the create that is under way is still what the servers want of this node. Otherwise it is let go where it has not been sent yet, and
+    /// answered with [`Answer::NotSent`].
+    #[must_use]
+    pub fn wants_create(&self) -> bool {
+        let of = |order: &RemoteOrder| matches!(self.in_flight, Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation);
+        self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
+    }
+    /// What the order in force says of calls.
+    fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
+        self.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
+    }
     /// True when mutations are allowed now: a lease and an order confirmed since it was last lost (rule 3). Check it again right before a call.
     #[must_use]
     pub fn may_mutate(&self) -> bool {
@@ -432,7 +444,7 @@ impl Work<'_> {
                 self.s.local.forgotten = true;
                 true
             }
-            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && asked != self.under() => {
+            Answer::Absent if matches!(call, Call::Find { .. } | Call::Seal { .. }) && asked != self.s.under() => {
                 self.because("absence seen under an earlier order is not enough: looked for again");
                 true
             }
@@ -448,20 +460,26 @@ impl Work<'_> {
                 self.effects.push(Effect::Persist);
                 true
             }
-            Answer::NotSent(why) if matches!(call, Call::Ensure { first: true, .. }) => {
-                // It is as if it had not been tried.
-                self.s.local.attempted = false;
-                self.effects.push(Effect::Persist);
+            Answer::NotSent(why) => {
+                if matches!(call, Call::Ensure { first: true, .. }) {
+                    // It is as if it had not been tried.
+                    self.s.local.attempted = false;
+                    self.effects.push(Effect::Persist);
+                }
+                if asked != self.s.under() {
+                    self.because(format!("a call of an earlier order was not sent, the present order is followed: {why}"));
+                    return true;
+                }
                 self.unknown(why);
                 self.effects.push(Effect::RetryLater);
                 false
             }
-            Answer::CouldNotAsk(why) | Answer::NotSent(why) | Answer::WrongRequest(why) => {
+            Answer::CouldNotAsk(why) | Answer::WrongRequest(why) => {
                 self.unknown(why);
                 self.effects.push(Effect::RetryLater);
                 false
             }
-            Answer::StaleEpoch { .. } if asked != self.under() => {
+            Answer::StaleEpoch { .. } if asked != self.s.under() => {
                 self.because("a call of an earlier order was refused as stale: the present order is followed");
                 true
             }
@@ -527,7 +545,7 @@ impl Work<'_> {
 
     fn say_unknown(&mut self, since: TimestampNs, why: &str) {
         let known = self.s.local.sighting.clone().unwrap_or_default();
-        self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.to_owned() }, ..known });
+        self.s.local.sighting = Some(Sighting { observed: Observed::Unknown { since, why: why.into() }, ..known });
         // What was found before may be over when it is seen again; then the check asks anew.
         self.s.local.unhealthy.clear();
         self.because(format!("unknown: {why}"));
@@ -562,10 +580,6 @@ impl Work<'_> {
         }
     }
 
-    fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
-        self.s.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
-    }
-
     fn call(&mut self, call: Call) {
         if call.mutates() && !self.s.may_mutate() {
             self.because("a mutation waits for the lease and a confirmed order (rule 3)");
@@ -577,7 +591,7 @@ impl Work<'_> {
             self.effects.push(Effect::Persist);
         }
         self.s.in_flight = Some(call.clone());
-        self.s.asked_under = self.under();
+        self.s.asked_under = self.s.under();
         self.effects.push(Effect::Call(call));
     }
 

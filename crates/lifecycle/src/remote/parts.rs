@@ -1,7 +1,11 @@
 //! What of a task cannot reach the runtime of a provider, by name: said when the job is submitted as soon as a node has told of the provider, and by
 //! the node that is to create the task otherwise.
 
-use model::{node::RemoteProvider, task::Task};
+use model::{
+    identity_rules::{change_mode, identities},
+    node::RemoteProvider,
+    task::{Identity, Task},
+};
 
 /// What a task asks for that cannot be delivered through this provider, each with the reason and what to do instead.
 #[must_use]
@@ -35,7 +39,32 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
         ),
     ];
     let because = |what: &str| format!("task {:?}: driver {:?} cannot deliver {what}", task.name, task.driver);
-    rules.into_iter().filter(|(holds, _)| *holds).map(|(_, what)| because(what)).collect()
+    let of_identity = |i: &Identity| identity_trouble(i, provider).map(|what| because(&format!("identity {:?}: {what}", i.name)));
+    let general = rules.into_iter().filter(|(holds, _)| *holds).map(|(_, what)| because(what));
+    general.chain(identities(task).filter_map(of_identity)).collect()
+}
+
+/// What of an identity cannot be had through this provider. Tokens that end have to be renewed where the task runs.
+fn identity_trouble(identity: &Identity, provider: &RemoteProvider) -> Option<&'static str> {
+    let ends = identity.ttl.nanos() > 0;
+    let rules = [
+        (identity.file && provider.no_files, "file: this runtime takes no files; use env"),
+        (
+            ends && identity.env,
+            "ttl with env: a variable keeps its first token for as long as the task runs; use file alone, or leave ttl out",
+        ),
+        (ends && identity.file && !provider.refresh, "ttl: this runtime renews no files of a task that runs; leave ttl out"),
+        (
+            ends && identity.change_mode == change_mode::RESTART,
+            "change_mode restart: only the servers order an instance stopped; use noop, where the task reads its file again, or signal",
+        ),
+        (
+            ends && identity.change_mode == change_mode::SIGNAL && provider.no_signals,
+            "change_mode signal: this runtime sends no signals of choice; use noop",
+        ),
+    ];
+    // What the task sees nothing of needs nothing.
+    rules.into_iter().find(|(holds, _)| *holds && (identity.env || identity.file)).map(|(_, what)| what)
 }
 
 #[cfg(test)]
@@ -76,5 +105,39 @@ mod tests {
             assert_eq!(undeliverable(&task, &full).is_empty(), only_poor, "{part}");
         }
         assert_eq!(undeliverable(&Task::default(), &poor), Vec::<String>::new());
+    }
+
+    #[test]
+    fn tokens_that_end_are_taken_where_they_can_be_renewed() {
+        let full = RemoteProvider { refresh: true, ..RemoteProvider::default() };
+        let no_refresh = RemoteProvider::default();
+        let no_signals = RemoteProvider { no_signals: true, ..full.clone() };
+        let no_files = RemoteProvider { no_files: true, ..RemoteProvider::default() };
+        let identity = |env, file, ttl, change_mode: &str| Identity {
+            name: "aws".into(),
+            env,
+            file,
+            ttl: model::GoDuration::from_secs(ttl),
+            change_mode: change_mode.into(),
+            ..Identity::default()
+        };
+        for (identity, provider, part) in [
+            (identity(true, true, 0, "restart"), &no_refresh, ""),
+            (identity(false, true, 60, "noop"), &full, ""),
+            (identity(false, true, 60, ""), &full, ""),
+            (identity(false, true, 60, "signal"), &full, ""),
+            (identity(false, false, 60, "restart"), &no_files, ""),
+            (identity(true, false, 0, "noop"), &no_files, ""),
+            (identity(false, true, 0, "noop"), &no_files, "deliver identity \"aws\": file:"),
+            (identity(true, true, 60, "noop"), &full, "deliver identity \"aws\": ttl with env:"),
+            (identity(false, true, 60, "noop"), &no_refresh, "deliver identity \"aws\": ttl: this runtime renews no files"),
+            (identity(false, true, 60, "restart"), &full, "deliver identity \"aws\": change_mode restart:"),
+            (identity(false, true, 60, "signal"), &no_signals, "deliver identity \"aws\": change_mode signal:"),
+        ] {
+            let task = Task { identities: vec![identity], ..Task::default() };
+            let said = undeliverable(&task, provider);
+            assert_eq!(said.is_empty(), part.is_empty(), "{part:?}: {said:?}");
+            assert!(said.iter().all(|why| why.contains(part)), "{part:?}: {said:?}");
+        }
     }
 }

@@ -45,10 +45,10 @@ pub fn wanted(alloc: &Allocation, job: &Job, task: &str, provider: &str, served:
         served.is_some_and(|a| a.id != alloc.id && matches!(a.client_status, ClientStatus::Failed | ClientStatus::Complete));
     Some(RemoteWanted {
         job_version: job.version,
-        spec_hash: spec_hash(job, group, task),
-        driver: task.driver.clone(),
-        provider: provider.to_owned(),
-        policy: RemotePolicy::of(job, task),
+        spec_hash: spec_hash(job, group, task).into(),
+        driver: task.driver.as_str().into(),
+        provider: provider.into(),
+        policy: RemotePolicy::of(job, task).into(),
         manager: Some(Manager { node_id: alloc.node_id, alloc_id: alloc.id }),
         previous_ended,
         keep_counters: false,

@@ -7,7 +7,7 @@ use model::{
 
 use super::{
     Effect,
-    transition::{Work, order_for_node},
+    transition::{Work, order_for_node, shared_keys},
 };
 
 impl Work {
@@ -72,14 +72,14 @@ impl Work {
         if self.r.observed != Observed::Running {
             return self.because("its check asks for a restart, but it is not known to run: nothing is stopped in doubt (rule 2)");
         }
-        self.r.unhealthy.clone_from(&report.unhealthy);
+        self.r.unhealthy = report.unhealthy.as_str().into();
         self.changed(format!("stopping: {}", report.unhealthy));
     }
 
     /// Takes over what the report knows. Absence erases nothing.
     fn learn(&mut self, report: &RemoteReport) {
         if self.r.provider.is_empty() && !report.provider.is_empty() {
-            self.r.provider.clone_from(&report.provider);
+            self.r.provider = report.provider.as_str().into();
         }
         if let Some(h) = &report.handle {
             if h.data.len() > MAX_HANDLE_BYTES {
@@ -92,13 +92,13 @@ impl Work {
             self.r.provider_id.clone_from(&report.provider_id);
         }
         if !report.attributes.is_empty() {
-            self.r.attributes.clone_from(&report.attributes);
+            self.r.attributes = shared_keys(&report.attributes);
         }
         if !report.address.is_empty() {
             self.r.address.clone_from(&report.address);
         }
         if !report.port_map.is_empty() {
-            self.r.port_map.clone_from(&report.port_map);
+            self.r.port_map = shared_keys(&report.port_map);
         }
         if report.started_at != 0 && self.r.started_at == 0 {
             self.r.started_at = report.started_at;
@@ -112,7 +112,8 @@ impl Work {
         }
         if !report.refused.is_empty() && role != RemoteRole::Observe {
             self.r.observed = Observed::Gone;
-            self.r.result = Some(RemoteExit { reason: report.refused.clone(), at: self.cx.now, vanished: true, ..RemoteExit::default() });
+            let exit = RemoteExit { reason: report.refused.as_str().into(), at: self.cx.now, vanished: true, ..RemoteExit::default() };
+            self.r.result = Some(Box::new(exit));
             return self.changed(format!("the provider refuses to create it: {}", report.refused));
         }
         match &report.observed {

@@ -1,7 +1,8 @@
 //! The servers' transition function. See the module above for the picture, README.md for the rules by number.
 
 use model::{
-    AllocId, DesiredRemote, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, TimestampNs,
+    AllocId, DesiredRemote, Map, NodeId, Observed, RemoteImport, RemoteOrder, RemoteTask, RemoteVerdict, RemoteWanted, SlotKey, Text,
+    TimestampNs,
     remote::{MAX_HANDLE_BYTES, Manager, RemoteEvent, RemoteRole},
 };
 
@@ -58,14 +59,14 @@ pub fn order_for_node(r: &RemoteTask, node: NodeId) -> Option<RemoteOrder> {
         epoch: r.epoch,
         // What a check has found unhealthy is still wanted: this incarnation of it ends, and the restart policy goes on.
         desired: if r.unhealthy.is_empty() { r.desired } else { DesiredRemote::Stop },
-        driver: r.driver.clone(),
-        provider: r.provider.clone(),
+        driver: r.driver.to_string(),
+        provider: r.provider.to_string(),
         alloc_id: who.alloc_id,
         handle: r.handle.clone(),
         adopt: r.adopt(),
         acknowledge: r.exit_acknowledged && role != RemoteRole::Observe,
         verdict: verdict_for(r, who),
-        result: r.result.clone(),
+        result: r.result.as_deref().cloned(),
         restarts: r.restarts,
         kill_signal: r.policy.kill_signal.clone(),
         kill_timeout: r.policy.kill_timeout,
@@ -165,8 +166,8 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
     let RemoteImport { instance, incarnation, driver, provider, as_wanted, why } = import;
     let mut r = RemoteTask {
         slot: slot.clone(),
-        driver: driver.clone(),
-        provider: provider.clone(),
+        driver: driver.into(),
+        provider: provider.into(),
         incarnation: *incarnation,
         // Some manager has acted under the epoch that the provider knows; whoever manages it next acts under a later one.
         epoch: instance.epoch.max(1),
@@ -177,12 +178,12 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         observed: if instance.alive() {
             instance.observed.clone()
         } else {
-            Observed::Unknown { since: cx.now, why: "listed by its provider, not observed by a manager yet".to_owned() }
+            Observed::Unknown { since: cx.now, why: "listed by its provider, not observed by a manager yet".into() }
         },
         provider_id: instance.provider_id.clone(),
-        attributes: instance.attributes.clone(),
+        attributes: shared_keys(&instance.attributes),
         address: instance.address.clone(),
-        port_map: instance.port_map.clone(),
+        port_map: shared_keys(&instance.port_map),
         started_at: instance.started_at,
         ..RemoteTask::default()
     };
@@ -192,7 +193,7 @@ fn imported(slot: &SlotKey, import: &RemoteImport, cx: Context) -> RemoteTask {
         r.policy = wanted.policy.clone();
     } else {
         r.desired = DesiredRemote::Stop;
-        r.stop_reason.clone_from(why);
+        r.stop_reason = why.into();
     }
     note(&mut r, cx, why.clone());
     r
@@ -214,8 +215,8 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.unmanaged_since = 0;
     r.successor = None;
     r.desired = DesiredRemote::Run;
-    r.stop_reason.clear();
-    r.unhealthy.clear();
+    r.stop_reason = Text::default();
+    r.unhealthy = Text::default();
     r.next = None;
     // What belongs to the instance begins anew; this is the only place that forgets a handle, and its instance has confirmedly ended.
     r.handle = None;
@@ -236,11 +237,18 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     }
 }
 
+/// What a node or provider says of one instance, under names that all of them have in common.
+pub(super) fn shared_keys<'a, V: Clone + 'a>(said: impl IntoIterator<Item = (&'a String, &'a V)>) -> Map<Text, V> {
+    said.into_iter().map(|(k, v)| (k.into(), v.clone())).collect()
+}
+
 fn note(r: &mut RemoteTask, cx: Context, message: String) {
     if r.history.len() >= HISTORY {
         r.history.remove(0);
     }
-    r.history.push(RemoteEvent { time: cx.now, epoch: r.epoch, message });
+    // There are thousands of records: no room for more.
+    r.history.reserve_exact(1);
+    r.history.push(RemoteEvent { time: cx.now, epoch: r.epoch, message: message.into() });
 }
 
 /// A record being changed.
@@ -389,7 +397,7 @@ impl Work {
         self.drop_successor();
         self.r.next = Some(Box::new(w.clone()));
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = format!("replaced by version {} of the job, whose specification differs", w.job_version);
+        self.r.stop_reason = format!("replaced by version {} of the job, whose specification differs", w.job_version).into();
         self.changed(format!("stopping: {}", self.r.stop_reason));
         self.need_executor_for_stop(w, manager);
     }
@@ -449,7 +457,7 @@ impl Work {
         }
         // Rule 6: from here on the record is a tombstone that outlives job and allocation.
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = why.to_owned();
+        self.r.stop_reason = why.into();
         self.changed(format!("stopping: {why}"));
         if self.r.manager.is_none() && !self.r.settled() {
             self.because("no node manages it: the tombstone waits for a capable node");
@@ -564,7 +572,7 @@ impl Work {
             keep_counters: true,
         }));
         self.r.desired = DesiredRemote::Stop;
-        self.r.stop_reason = format!("restart ordered: {why}");
+        self.r.stop_reason = format!("restart ordered: {why}").into();
         self.changed(format!("stopping: {}", self.r.stop_reason));
     }
 

@@ -291,7 +291,7 @@ fn a13_a_paused_call_is_refused_when_it_resumes() {
     w.disconnect(0);
     w.apply(&Action::Lapse(0));
     w.apply(&Action::Expire(0));
-    w.run(|a| !matches!(a, Action::Connect(_) | Action::Execute(0, _)));
+    w.run(|a| !matches!(a, Action::Connect(_) | Action::Execute(0, _) | Action::LetGo(0, _)));
     assert_eq!((w.alive(0).len(), manager(&w, 0)), (1, Some(1)));
     w.apply(&Action::Execute(0, 0));
     w.run_as_is();
@@ -548,9 +548,9 @@ fn a23_twenty_restarts_of_the_manager_then_its_loss() {
 fn wanted(n: usize, alloc: u128, provider: &str) -> RemoteWanted {
     RemoteWanted {
         job_version: 1,
-        spec_hash: "hash-1".to_owned(),
-        driver: "fake".to_owned(),
-        provider: provider.to_owned(),
+        spec_hash: "hash-1".into(),
+        driver: "fake".into(),
+        provider: provider.into(),
         manager: Some(Manager { node_id: node_id(n), alloc_id: model::AllocId(Uuid::from_u128(alloc)) }),
         ..RemoteWanted::default()
     }
@@ -585,6 +585,24 @@ fn a25_adoption_does_not_wait_for_preparation() {
     w.place(0, 0);
     w.run(|a| !matches!(a, Action::Prepared(..)));
     assert_eq!((w.provider.creates, &w.records[&0].observed), (0, &Observed::Intended));
+    w.assert_ok();
+}
+
+#[test]
+fn a_create_that_is_let_go_before_it_was_sent_was_never_tried() {
+    let mut w = start_until(Config::default(), |w| w.enabled().contains(&Action::Execute(0, 0)));
+    assert!(!w.enabled().contains(&Action::LetGo(0, 0)), "it is wanted");
+    w.left.stops = 1;
+    w.apply(&Action::StopJob);
+    while !w.enabled().contains(&Action::LetGo(0, 0)) {
+        let next = w.enabled().into_iter().find(|a| matches!(a, Action::ToNode(0) | Action::ToServers(0)));
+        w.apply(&next.expect("the stop comes to the node"));
+    }
+    w.apply(&Action::LetGo(0, 0));
+    assert!(!w.enabled().iter().any(|a| matches!(a, Action::Execute(..) | Action::Retry(..))), "nobody needs to be asked");
+    w.run_as_is();
+    assert_eq!((w.provider.creates, w.provider.stops), (0, 0));
+    assert!(w.records.get(&0).is_none_or(|r| r.observed.ended() || r.observed == Observed::Gone), "{:?}", w.records);
     w.assert_ok();
 }
 
@@ -627,8 +645,8 @@ fn a26_what_no_record_knows_is_adopted_or_stopped_by_order_only() {
         let import = RemoteImport {
             instance,
             incarnation: before.incarnation,
-            driver: before.driver.clone(),
-            provider: before.provider.clone(),
+            driver: before.driver.to_string(),
+            provider: before.provider.to_string(),
             as_wanted: adopted.then(|| Box::new(wanted)),
             why: "a test".to_owned(),
         };
@@ -751,7 +769,7 @@ fn an_ordered_restart_is_no_end_for_the_allocation_that_goes_on() {
         incarnation: stopping.incarnation,
         epoch: stopping.epoch,
         provider: "fake".to_owned(),
-        observed: Observed::Exited { code: 143, signal: 0, oom_killed: false, reason: String::new(), at: 4 },
+        observed: Observed::Exited { code: 143, signal: 0, oom_killed: false, reason: "".into(), at: 4 },
         ..RemoteReport::default()
     };
     let ended = Event::Report { from: node_id(0), report: Box::new(report) };
@@ -857,7 +875,7 @@ fn nothing_is_found_unhealthy_in_doubt_or_by_who_does_not_manage_it() {
         unhealthy: "its check fails".to_owned(),
         ..RemoteReport::default()
     };
-    let unknown = Observed::Unknown { since: 1, why: "cut off".to_owned() };
+    let unknown = Observed::Unknown { since: 1, why: "cut off".into() };
     for (from, report) in
         [(0, report(unknown, r.epoch)), (0, report(Observed::Running, r.epoch - 1)), (1, report(Observed::Running, r.epoch))]
     {

@@ -2,7 +2,7 @@
 
 use lifecycle::restart::mix;
 
-use crate::world::{Budget, Config, World};
+use crate::world::{Action, Budget, Config, Instance, World};
 
 /// A small generator: the seed is the whole story of a run.
 struct Dice(u64);
@@ -25,7 +25,12 @@ struct Met {
     creates: u64,
 }
 
-fn run(seed: u64, met: &mut Met) -> Result<(), String> {
+/// What happened at a step, when by the servers' clock, and what then was at the provider.
+type Step = (Action, i64, Vec<Instance>);
+
+/// One walk, with clocks that are wrong by `skew` nanoseconds and more.
+fn run(seed: u64, skew: i64, met: &mut Met) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::new();
     let mut dice = Dice(seed);
     let budget = Budget {
         crashes: dice.below(4) as u32,
@@ -45,6 +50,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         slots: 1 + dice.below(4) as u32,
         batch: dice.below(4) == 0,
         restart_attempts: dice.below(4) as i32,
+        skew,
         budget,
         ..Config::default()
     };
@@ -60,6 +66,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         if let Some(v) = w.violations.first() {
             return Err(format!("{v}\nlast action {action:?}"));
         }
+        steps.push((action, w.now, w.provider.instances.clone()));
     }
     met.handovers += w.records.values().map(|r| r.handovers).sum::<u64>();
     met.restarts += w.records.values().map(|r| r.restarts).sum::<u64>();
@@ -74,7 +81,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     if w.violations.is_empty() {
         w.check_quiet();
     }
-    w.violations.first().map_or(Ok(()), |v| Err(v.clone()))
+    w.violations.first().map_or(Ok(steps), |v| Err(v.clone()))
 }
 
 #[test]
@@ -87,7 +94,7 @@ fn invariants_hold_from_many_seeds() {
     };
     let mut met = Met::default();
     for seed in &seeds {
-        if let Err(violation) = run(*seed, &mut met) {
+        if let Err(violation) = run(*seed, 0, &mut met) {
             panic!("seed {seed}: {violation}");
         }
     }
@@ -100,4 +107,21 @@ fn invariants_hold_from_many_seeds() {
         );
         assert!(met.stale_refused > 0, "no stale call was ever tried: {met:?}");
     }
+}
+
+/// Nothing may hang on the clocks of nodes and providers: the same walk with clocks that are days off is the same, step by step.
+#[test]
+fn a35_wrong_clocks_change_nothing() {
+    const DAY: i64 = 86_400_000_000_000;
+    let mut met = Met::default();
+    for seed in 0..60 {
+        let right = run(seed, 0, &mut met).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+        for skew in [DAY, -DAY, 3_000_000_000] {
+            let wrong = run(seed, skew, &mut met).unwrap_or_else(|violation| panic!("seed {seed}, skew {skew}: {violation}"));
+            let first = right.iter().zip(&wrong).position(|(a, b)| a != b);
+            assert_eq!(first, None, "seed {seed}, skew {skew}: the first step that differs");
+            assert_eq!(right.len(), wrong.len(), "seed {seed}, skew {skew}");
+        }
+    }
+    assert!(met.restarts > 0 && met.handovers > 0, "the walks meet too little: {met:?}");
 }

@@ -18,7 +18,7 @@ use lifecycle::remote::{
 };
 use model::{
     AllocId, DesiredRemote, GoDuration, IncarnationId, NodeId, RemoteOrder, RemotePolicy, RemoteReport, RemoteTask, RemoteVerdict,
-    RemoteWanted, Restart, SlotKey, node::RemoteProvider, remote::Manager,
+    RemoteWanted, Restart, SlotKey, SlotParts, node::RemoteProvider, remote::Manager,
 };
 use uuid::Uuid;
 
@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) restart_attempts: i32,
     /// How many allocations the scheduler may place in all: what keeps the state space finite.
     pub(crate) placements: usize,
+    /// How wrong clocks are, in nanoseconds: see [`World::clock_of`].
+    pub(crate) skew: i64,
     pub(crate) budget: Budget,
 }
 
@@ -69,6 +71,7 @@ impl Default for Config {
             batch: false,
             restart_attempts: 3,
             placements: usize::MAX,
+            skew: 0,
             budget: Budget::default(),
         }
     }
@@ -210,7 +213,7 @@ fn node_index(id: NodeId) -> usize {
 }
 
 pub(crate) fn slot_key(slot: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }
+    SlotParts { namespace: "default".into(), job_id: "job".into(), group: "g".into(), index: slot, task: "t".into() }.into()
 }
 
 impl World {
@@ -265,6 +268,12 @@ impl World {
             self.provider.sealed,
             self.zombies
         )
+    }
+
+    /// A node's own clock: even ones are ahead of the servers, odd ones behind, each more than the one before.
+    fn clock_of(&self, n: usize) -> i64 {
+        let by = self.cfg.skew * (n as i64 + 1);
+        if n.is_multiple_of(2) { self.now + by } else { self.now - by }
     }
 
     fn violation(&mut self, text: String) {
@@ -350,6 +359,10 @@ impl World {
                 match &call.answer {
                     None => out.push(Action::Execute(n, i)),
                     Some(_) => out.push(Action::Answer(n, i)),
+                }
+                let waits = call.answer.is_none() && matches!(call.call, Call::Ensure { .. });
+                if waits && !node.slots.get(&call.slot).is_some_and(Slot::wants_create) {
+                    out.push(Action::LetGo(n, i));
                 }
                 if left.lost_replies > 0 {
                     out.push(Action::LoseAnswer(n, i));
@@ -460,6 +473,13 @@ impl World {
                 let pending = self.nodes[n].calls.remove(i);
                 let answer = pending.answer.unwrap_or(Answer::CouldNotAsk("nothing was asked".to_owned()));
                 self.feed(n, pending.slot, &node::Event::Done(answer));
+            }
+            Action::LetGo(n, i) => {
+                let pending = self.nodes[n].calls.remove(i);
+                if let Call::Ensure { incarnation, first: true, .. } = pending.call {
+                    self.firsts.remove(&incarnation);
+                }
+                self.feed(n, pending.slot, &node::Event::Done(Answer::NotSent("let go".to_owned())));
             }
             Action::LoseAnswer(n, i) => {
                 self.left.lost_replies = self.left.lost_replies.saturating_sub(1);
@@ -642,10 +662,10 @@ impl World {
         let wanted =
             self.live_alloc(slot).filter(|a| self.leased.contains(&a.node) && !self.nodes[a.node].draining).map(|a| RemoteWanted {
                 job_version: a.version,
-                spec_hash: format!("hash-{}", a.version),
-                driver: "fake".to_owned(),
-                provider: "fake".to_owned(),
-                policy: self.policy(),
+                spec_hash: format!("hash-{}", a.version).into(),
+                driver: "fake".into(),
+                provider: "fake".into(),
+                policy: self.policy().into(),
                 manager: Some(Manager { node_id: node_id(a.node), alloc_id: a.id }),
                 previous_ended: self.allocs.iter().any(ended),
                 keep_counters: false,
@@ -757,12 +777,12 @@ impl World {
         if !self.nodes[n].slots.contains_key(&slot) {
             let mut restored = Slot::restore(&self.nodes[n].disk.get(&slot).cloned().unwrap_or_default());
             if self.nodes[n].lease {
-                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.now).slot;
+                restored = node::transition(&slot_key(slot), &restored, &node::Event::LeaseHeld, &self.cfg.caps(), self.clock_of(n)).slot;
             }
             self.nodes[n].slots.insert(slot, restored);
         }
         let before = self.nodes[n].slots[&slot].clone();
-        let step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.now);
+        let step = node::transition(&slot_key(slot), &before, event, &self.cfg.caps(), self.clock_of(n));
         let may_mutate = step.slot.may_mutate();
         let order = step.slot.order().cloned();
         self.nodes[n].slots.insert(slot, step.slot);

@@ -49,7 +49,7 @@ impl Reconciler<'_> {
         }
         let mut a = Allocation::clone(a);
         a.client_status = ClientStatus::Unknown;
-        why::UNKNOWN.clone_into(&mut a.client_description);
+        a.client_description = why::UNKNOWN.into();
         if let Some(until) = until {
             a.followup_eval_id = self.follow_up_at(until, Trigger::MaxDisconnectTimeout, "created to give up what stays cut off", ids);
         }

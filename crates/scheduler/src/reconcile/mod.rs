@@ -79,7 +79,7 @@ pub(crate) struct Request {
     pub(crate) release_anyway: bool,
     /// Nodes on which it has failed before.
     pub(crate) penalty: Vec<NodeId>,
-    pub(crate) tracker: Option<RescheduleTracker>,
+    pub(crate) tracker: Option<Box<RescheduleTracker>>,
     /// The slot's remote instance lives, without a manager.
     pub(crate) living: bool,
     /// It is placed to try the new version.
@@ -142,7 +142,7 @@ enum Fate {
     Away { replace: bool, until: Option<TimestampNs> },
     Returning,
     Migrate,
-    RescheduleNow(RescheduleTracker),
+    RescheduleNow(Box<RescheduleTracker>),
     RescheduleLater(TimestampNs),
 }
 
@@ -162,7 +162,7 @@ struct Sorted {
     /// Indexes that canaries have for themselves.
     reserved: BTreeSet<u32>,
     migrate: Vec<Arc<Allocation>>,
-    now: Vec<(Arc<Allocation>, RescheduleTracker)>,
+    now: Vec<(Arc<Allocation>, Box<RescheduleTracker>)>,
     /// Among the kept.
     later: Vec<(Arc<Allocation>, TimestampNs)>,
     /// Lost earlier, when there was no place for a replacement; by index.
@@ -212,8 +212,7 @@ pub(crate) fn node_lost(state: &State, node: NodeId) -> bool {
 
 /// When the allocation failed: the end of its last task, else its last change.
 fn failed_at(a: &Allocation) -> TimestampNs {
-    let ends = a.task_states.values().filter_map(|t| t.finished_at.parse::<jiff::Timestamp>().ok());
-    ends.max().and_then(|t| i64::try_from(t.as_nanosecond()).ok()).unwrap_or(a.modify_time)
+    a.task_states.values().filter_map(|t| t.finished_at.ns()).max().unwrap_or(a.modify_time)
 }
 
 /// A job's allocations by the name of their group.
@@ -346,7 +345,7 @@ impl Reconciler<'_> {
         if within && t.reschedule != Some(true) {
             return Fate::Keep;
         }
-        match reschedule::next(group.reschedule.as_ref(), a.reschedule_tracker.as_ref(), at) {
+        match reschedule::next(group.reschedule.as_ref(), a.reschedule_tracker.as_deref(), at) {
             Verdict::Never { .. } => Fate::Keep,
             Verdict::At { time, delay } => {
                 if a.followup_eval_id == self.eval.id || time <= self.now.saturating_add(RESCHEDULE_WINDOW) {

@@ -259,7 +259,7 @@ pub(super) struct Canaries {
     migrate: Vec<Arc<Allocation>>,
     /// Their nodes are gone or cut off.
     lost: Vec<Arc<Allocation>>,
-    now: Vec<(Arc<Allocation>, RescheduleTracker)>,
+    now: Vec<(Arc<Allocation>, Box<RescheduleTracker>)>,
 }
 
 impl Canaries {

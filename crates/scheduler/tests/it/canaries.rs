@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    Allocation, ClientStatus, DeploymentStatus, Job, Observed, RemoteTask, SlotKey,
+    Allocation, ClientStatus, DeploymentStatus, Job, Observed, RemoteTask, SlotKey, SlotParts,
     plan::DeploymentUpdate,
     remote::{Manager, RemoteHandle},
 };
@@ -26,7 +26,7 @@ fn remote_with_canaries(count: i32, canaries: i32) -> Job {
 }
 
 fn slot(index: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index, task: "t".into() }
+    SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index, task: "t".into() }.into()
 }
 
 fn changed(job: &Job) -> Job {

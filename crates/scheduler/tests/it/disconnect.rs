@@ -38,9 +38,8 @@ impl World {
 
     /// Everything that is wanted on the node runs, since that time.
     fn speaks(&mut self, name: &str, since: i64) {
-        let started_at = jiff::Timestamp::from_nanosecond(i128::from(since)).expect("a time").to_string();
         let ids: Vec<AllocId> = self.live().iter().filter(|a| *a.node_name == *name).map(|a| a.id).collect();
-        let task = TaskState { state: TaskRunState::Running, started_at, ..TaskState::default() };
+        let task = TaskState { state: TaskRunState::Running, started_at: since.into(), ..TaskState::default() };
         let update = |id: AllocId| AllocClientUpdate {
             id,
             client_status: ClientStatus::Running,

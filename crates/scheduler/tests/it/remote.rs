@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, IncarnationId, Job, Observed, RemoteTask, SlotKey,
+    ClientStatus, IncarnationId, Job, Observed, RemoteTask, SlotKey, SlotParts,
     remote::{Manager, RemoteHandle, RemoteVerdict},
 };
 use state::Change;
@@ -19,8 +19,13 @@ fn remote_job(count: i32) -> Job {
 /// What the servers write when an allocation was placed and its task runs.
 fn running(w: &mut World, provider: &str, schema: u32) {
     for a in w.live() {
-        let slot =
-            SlotKey { namespace: a.namespace.clone(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+        let slot = SlotKey::from(SlotParts {
+            namespace: a.namespace.clone(),
+            job_id: a.job_id.clone(),
+            group: "g".into(),
+            index: a.index(),
+            task: "t".into(),
+        });
         let mut r = w.state.remote_task(&slot).map_or_else(|| record(slot.clone()), |r| RemoteTask::clone(r));
         r.provider = provider.into();
         r.driver = "ecs".into();
@@ -194,7 +199,7 @@ fn a_batch_that_was_let_go_of_is_not_done() {
     let last = w.at(0).id;
     for r in w.state.clone().remote_tasks() {
         let mut r = RemoteTask::clone(r);
-        r.observed = Observed::Exited { code: 0, signal: 0, oom_killed: false, reason: String::new(), at: 1 };
+        r.observed = Observed::Exited { code: 0, signal: 0, oom_killed: false, reason: "".into(), at: 1 };
         r.verdict = RemoteVerdict::Complete;
         w.apply(vec![Change::PutRemoteTask(Box::new(r))]);
     }
@@ -353,10 +358,10 @@ mod histories {
                         for a in w.live() {
                             let node = w.state.node(a.node_id).expect("there");
                             let provider = node.drivers["ecs"].remote.as_ref().expect("remote").provider.clone();
-                            let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() };
+                            let slot = SlotKey::from(SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() });
                             if w.state.remote_task(&slot).is_none_or(|r| r.observed.ended()) {
                                 let r = RemoteTask {
-                                    provider,
+                                    provider: provider.into(),
                                     driver: "ecs".into(),
                                     observed: Observed::Running,
                                     job_version: a.job_version,
@@ -379,7 +384,7 @@ mod histories {
                 for a in &live {
                     let node = w.state.node(a.node_id).expect("there");
                     prop_assert!(node.drain.is_none(), "nothing remote stays on a draining node");
-                    let slot = SlotKey { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() };
+                    let slot = SlotKey::from(SlotParts { namespace: "default".into(), job_id: "web".into(), group: "g".into(), index: a.index(), task: "t".into() });
                     if let Some(r) = w.state.remote_task(&slot).filter(|_| !before.contains(&a.id)) {
                         prop_assert_eq!(&node.drivers["ecs"].remote.as_ref().expect("remote").provider, &r.provider);
                         prop_assert_eq!(a.remote.get("t"), Some(&r.incarnation));

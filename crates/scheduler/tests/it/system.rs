@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey,
+    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey, SlotParts,
     alloc::DesiredTransition,
     eval::Trigger,
     policy::Update,
@@ -41,13 +41,18 @@ impl World {
     /// What the servers write about slots of what lives, at the provider that its node reaches.
     fn instances(&mut self) {
         for a in self.live() {
-            let slot =
-                SlotKey { namespace: "default".into(), job_id: a.job_id.clone(), group: "g".into(), index: a.index(), task: "t".into() };
+            let slot = SlotKey::from(SlotParts {
+                namespace: "default".into(),
+                job_id: a.job_id.clone(),
+                group: "g".into(),
+                index: a.index(),
+                task: "t".into(),
+            });
             let mut r =
                 self.state.remote_task(&slot).map_or_else(|| RemoteTask { slot, ..RemoteTask::default() }, |r| RemoteTask::clone(r));
             let reached = self.state.node(a.node_id).and_then(|n| n.drivers["ecs"].remote.clone()).expect("reaches one");
             assert!(r.provider.is_empty() || r.provider == reached.provider, "a slot stays at its provider");
-            (r.provider, r.driver, r.job_version) = (reached.provider, "ecs".into(), a.job_version);
+            (r.provider, r.driver, r.job_version) = (reached.provider.into(), "ecs".into(), a.job_version);
             r.handle = Some(RemoteHandle { schema: 1, data: vec![1] });
             r.observed = Observed::Running;
             r.manager = Some(Manager { node_id: a.node_id, alloc_id: a.id });

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{
-    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, TaskEvent, TaskState,
+    AllocDeploymentStatus, AllocId, Allocation, ClientStatus, Evaluation, Happening, Job, JobKey, Node, NodeId, NodeStatus, TaskState,
     alloc::{AllocClientUpdate, DesiredTransition},
     eval::EvalStatus,
     ids::{EvalId, JobId},
@@ -277,7 +277,7 @@ impl World {
     pub(crate) fn report(&mut self, id: AllocId, status: ClientStatus, healthy: Option<bool>) {
         let mut task = TaskState { failed: status == ClientStatus::Failed, ..TaskState::default() };
         if status.terminal() {
-            task.finished_at = jiff::Timestamp::from_nanosecond(i128::from(self.now)).expect("a time of our days").to_string();
+            task.finished_at = self.now.into();
         }
         task.state = if status.terminal() { model::TaskRunState::Dead } else { model::TaskRunState::Running };
         let update = AllocClientUpdate {
@@ -292,7 +292,7 @@ impl World {
 
     /// As a node tells of a task that it was told to end, and that did so without complaint.
     pub(crate) fn killed(&mut self, id: AllocId) {
-        let killed = TaskEvent { kind: "Killing".into(), ..TaskEvent::default() };
+        let killed = Happening { kind: "Killing".into(), ..Happening::default() }.at(self.now);
         let task = TaskState { state: model::TaskRunState::Dead, events: vec![killed], ..TaskState::default() };
         let update = AllocClientUpdate {
             id,

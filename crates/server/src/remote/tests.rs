@@ -1,7 +1,7 @@
 //! What wakes the loop and what it looks at: no more than what has changed.
 
 use model::{
-    AllocClientUpdate, AllocDeploymentStatus, AllocId, DeploymentId, DriverInfo, IncarnationId, TaskGroup, alloc::alloc_name,
+    AllocClientUpdate, AllocDeploymentStatus, AllocId, DeploymentId, DriverInfo, IncarnationId, SlotParts, TaskGroup, alloc::alloc_name,
     deployment::DeploymentGroup, node::RemoteProvider,
 };
 
@@ -12,7 +12,7 @@ fn node(n: u128) -> NodeId {
 }
 
 fn slot(index: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index, task: "t".into() }
+    SlotParts { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index, task: "t".into() }.into()
 }
 
 fn alloc(index: u32) -> Allocation {

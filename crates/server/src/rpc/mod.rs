@@ -40,6 +40,9 @@ pub(crate) use updates::ClientUpdates;
 /// Messages to a node that may wait for its connection. A node that does not read gets its changes later, in larger pieces.
 const QUEUED_MESSAGES: usize = 16;
 
+/// Changes that one message tells of: a job of thousands is told in pieces as the node takes them, and not built up in memory at once.
+const PIECE: usize = 128;
+
 /// How long a node may take to list a page of a provider: its driver's call has a limit of its own.
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -95,6 +98,18 @@ impl SessionEntry {
     fn take_changes(&self) -> (Changes, BTreeSet<SlotKey>) {
         let mut told = self.told();
         (std::mem::take(&mut told.changes), std::mem::take(&mut told.resend))
+    }
+
+    /// A piece of that; what is left wakes the session again.
+    fn take_piece(&self) -> (Changes, BTreeSet<SlotKey>) {
+        let mut told = self.told();
+        let changes = told.changes.take_piece(PIECE);
+        // With the last of the orders, which come after the allocations that they are for.
+        if told.changes.is_empty() {
+            return (changes, std::mem::take(&mut told.resend));
+        }
+        self.wake.notify_one();
+        (changes, BTreeSet::new())
     }
 
     fn ask(&self, question: Ask) {

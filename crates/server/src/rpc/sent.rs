@@ -28,6 +28,18 @@ impl Changes {
         self.allocs.extend(more.allocs);
         self.slots.extend(more.slots);
     }
+
+    /// Takes at most so many out: slots only when no allocation is left, because an order refers to an allocation that the node was told of before.
+    pub(super) fn take_piece(&mut self, most: usize) -> Self {
+        let allocs: BTreeSet<AllocId> = std::iter::from_fn(|| self.allocs.pop_first()).take(most).collect();
+        let room = if self.allocs.is_empty() { most - allocs.len() } else { 0 };
+        Self { allocs, slots: std::iter::from_fn(|| self.slots.pop_first()).take(room).collect() }
+    }
+
+    /// Nothing may be other.
+    pub(super) fn is_empty(&self) -> bool {
+        self.allocs.is_empty() && self.slots.is_empty()
+    }
 }
 
 /// The nodes that a commit has news for, and about what.

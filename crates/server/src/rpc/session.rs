@@ -347,9 +347,9 @@ impl Session {
         self.send(ToNodeMessage::HeartbeatAck(ack)).await.map_err(|()| None)
     }
 
-    /// Sends what the node does not have yet: of all that belongs to it, or of what may have changed since it was last told.
+    /// Sends what the node does not have yet: of all that belongs to it, or of a piece of what may have changed since it was last told.
     async fn push(&mut self, full: bool) -> Result<(), ()> {
-        let (changed, again) = self.entry.take_changes();
+        let (changed, again) = if full { self.entry.take_changes() } else { self.entry.take_piece() };
         // Read after the changes were taken: what comes in between is looked at once more.
         let state = self.shared.published.load_full();
         let (allocs, orders) = if full { self.sent.all(&state, &again) } else { self.sent.changes(&state, &changed, &again) };

@@ -298,20 +298,24 @@ struct Session {
     seq: u64,
 }
 
+/// What a node says first.
+pub(crate) fn hello(node: &Node) -> Hello {
+    Hello {
+        node_id: node.id.to_string(),
+        secret_id: node.secret_id.clone(),
+        node_json: to_json(node),
+        region: "global".to_owned(),
+        protocol: PROTOCOL,
+    }
+}
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Session {
     async fn run(mut self, address: String) -> Result<(), Failure> {
         let mut client = NodeServiceClient::connect(address).await?.max_decoding_message_size(MAX_MESSAGE_BYTES);
         let (tx, rx) = mpsc::channel::<FromNode>(64);
-        let hello = Hello {
-            node_id: self.node.id.to_string(),
-            secret_id: self.node.secret_id.clone(),
-            node_json: to_json(&self.node),
-            region: "global".to_owned(),
-            protocol: PROTOCOL,
-        };
-        tx.send(FromNodeMessage::Hello(hello).into()).await?;
+        tx.send(FromNodeMessage::Hello(hello(&self.node)).into()).await?;
         let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await?.into_inner();
         let served = self.serve(&tx, &mut from).await;
         if served.is_err() {
@@ -352,7 +356,7 @@ impl Session {
         let instances_json = world.instances.iter().map(|(key, i)| {
             let observed = match i.exit {
                 None => Observed::Running,
-                Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: String::new(), at: 1 },
+                Some(code) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
             };
             to_json(&RemoteInstance {
                 key: key.to_string(),
@@ -525,7 +529,7 @@ pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) ->
         ClientStatus::Running => TaskRunState::Running,
         _ => TaskRunState::Dead,
     };
-    let task = TaskState { state, failed: status == ClientStatus::Failed, finished_at: String::new(), ..TaskState::default() };
+    let task = TaskState { state, failed: status == ClientStatus::Failed, ..TaskState::default() };
     let in_deployment = !alloc.deployment_id.is_nil() && status == ClientStatus::Running;
     AllocClientUpdate {
         id: alloc.id,
@@ -649,9 +653,7 @@ impl Provider {
         let observed = match found {
             None => Observed::Gone,
             Some(Instance { exit: None, .. }) => Observed::Running,
-            Some(Instance { exit: Some(code), .. }) => {
-                Observed::Exited { code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
-            }
+            Some(Instance { exit: Some(code), .. }) => Observed::Exited { code, signal: 0, oom_killed: false, reason: "".into(), at: 1 },
         };
         let handle = RemoteHandle { schema: 1, data: order.incarnation.0.as_bytes().to_vec() };
         RemoteReport {

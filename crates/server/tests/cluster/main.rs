@@ -8,6 +8,7 @@ mod durability;
 mod fake;
 mod identities;
 mod jobs;
+mod leases;
 mod many;
 mod nodes;
 mod remote;

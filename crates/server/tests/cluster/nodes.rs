@@ -146,19 +146,12 @@ async fn a_purged_node_is_forgotten_and_may_come_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_hangs_does_not_hold_up_a_shutdown() {
-    use api::node_rpc::{FromNode, FromNodeMessage, Hello, PROTOCOL, node_service_client::NodeServiceClient, to_json};
+    use api::node_rpc::{FromNode, FromNodeMessage, node_service_client::NodeServiceClient};
     let server = start().await;
     let s = server.handle().clone();
     let node = node(1);
-    let hello = Hello {
-        node_id: node.id.to_string(),
-        secret_id: node.secret_id.clone(),
-        node_json: to_json(&node),
-        region: "global".to_owned(),
-        protocol: PROTOCOL,
-    };
     let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(1);
-    tx.send(FromNodeMessage::Hello(hello).into()).await.unwrap();
+    tx.send(FromNodeMessage::Hello(hello(&node)).into()).await.unwrap();
     let mut client = NodeServiceClient::connect(format!("http://{}", s.rpc_addr())).await.unwrap();
     // It neither reads nor closes its stream.
     let session = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use model::{ClientStatus, DesiredRemote, GoDuration, Observed, RemoteTask, RemoteVerdict, SlotKey};
+use model::{ClientStatus, DesiredRemote, GoDuration, Observed, RemoteTask, RemoteVerdict, SlotKey, SlotParts};
 use server::{
     ServerConfig, ServerHandle,
     requests::{DeregisterJob, RegisterJob},
@@ -12,7 +12,7 @@ use state::State;
 use crate::{fake::*, nodes::drain};
 
 fn slot(job: &str, index: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: job.into(), group: "g".into(), index, task: "t".into() }
+    SlotParts { namespace: "default".into(), job_id: job.into(), group: "g".into(), index, task: "t".into() }.into()
 }
 
 fn record(state: &State, job: &str) -> Option<RemoteTask> {

@@ -36,7 +36,7 @@ async fn a_burst_of_updates_becomes_few_transactions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by `placements` as a process of its own"]
 async fn quiet_nodes() {
-    use api::node_rpc::{FromNode, FromNodeMessage, Hello, PROTOCOL, node_service_client::NodeServiceClient, to_json};
+    use api::node_rpc::{FromNode, FromNodeMessage, node_service_client::NodeServiceClient};
     let Ok(address) = std::env::var("SERVER_TEST_ADDRESS") else { return };
     let mut listeners = Vec::new();
     let mut client = None;
@@ -45,15 +45,8 @@ async fn quiet_nodes() {
             client = Some(NodeServiceClient::connect(address.clone()).await.unwrap());
         }
         let node = node(number + 1);
-        let hello = Hello {
-            node_id: node.id.to_string(),
-            secret_id: node.secret_id.clone(),
-            node_json: to_json(&node),
-            region: "global".to_owned(),
-            protocol: PROTOCOL,
-        };
         let (tx, rx) = tokio::sync::mpsc::channel::<FromNode>(1);
-        tx.send(FromNodeMessage::Hello(hello).into()).await.unwrap();
+        tx.send(FromNodeMessage::Hello(hello(&node)).into()).await.unwrap();
         let mut client = client.clone().unwrap();
         listeners.push(tokio::spawn(async move {
             let mut from = client.session(tokio_stream::wrappers::ReceiverStream::new(rx)).await.unwrap().into_inner();
@@ -67,7 +60,7 @@ async fn quiet_nodes() {
 }
 
 /// Ends the nodes with the measurement, however it ends.
-struct Nodes(std::process::Child);
+pub(crate) struct Nodes(pub(crate) std::process::Child);
 
 impl Drop for Nodes {
     fn drop(&mut self) {
@@ -76,7 +69,7 @@ impl Drop for Nodes {
     }
 }
 
-fn setting(name: &str, default: u128) -> u128 {
+pub(crate) fn setting(name: &str, default: u128) -> u128 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 

@@ -11,7 +11,7 @@ use super::Applier;
 use crate::{
     applied::{Cause, Object},
     records::GroupSummary,
-    tables::{AllocEntry, Shared, place_of},
+    tables::{AllocEntry, Shared, job_number, place_of},
 };
 
 /// The count that an allocation of that status is in. Complete and failed ones stay counted for good.
@@ -26,13 +26,18 @@ fn counter(s: &mut GroupSummary, status: ClientStatus) -> &mut i64 {
     }
 }
 
+/// The name of a task as the job has it: all its allocations have that one in common, while every report comes with one of its own.
+fn name_of(alloc: &Allocation, task: Arc<str>) -> Arc<str> {
+    let group = alloc.job.as_ref().and_then(|j| j.group(&alloc.task_group));
+    group.and_then(|g| g.task(&task)).map_or(task, |t| t.name.clone())
+}
+
 /// Changes of the status that are kept of an allocation.
 const STATES_KEPT: usize = 10;
 
 /// Puts on record that the allocation's node was cut off, or was heard from again.
 pub(super) fn note_status(alloc: &mut Allocation, status: &str, now: TimestampNs) {
-    let change =
-        AllocStateChange { field: AllocStateChange::CLIENT_STATUS.to_owned(), value: status.to_owned(), time: super::rfc3339(now) };
+    let change = AllocStateChange { field: AllocStateChange::CLIENT_STATUS.to_owned(), value: status.to_owned(), time: now.into() };
     alloc.alloc_states.push(change);
     let surplus = alloc.alloc_states.len().saturating_sub(STATES_KEPT);
     alloc.alloc_states.drain(..surplus);
@@ -47,7 +52,7 @@ impl Applier<'_> {
         }
         alloc.client_status = update.client_status;
         alloc.client_description = update.client_description;
-        alloc.task_states = update.task_states;
+        alloc.task_states = update.task_states.into_iter().map(|(task, state)| (name_of(&alloc, task), state)).collect();
         if update.network_status.is_some() {
             alloc.network_status = update.network_status;
         }
@@ -166,7 +171,7 @@ impl Applier<'_> {
                 s.allocs_by_deployment.remove(&(o.deployment_id, o.id));
             }
         } else {
-            s.allocs_by_job.insert((key.clone(), new.id));
+            s.allocs_by_job.insert((job_number(key), new.id));
         }
         if old.is_none_or(|o| o.node_id != new.node_id) {
             s.allocs_by_node.insert((new.node_id, new.id));
@@ -208,7 +213,7 @@ impl Applier<'_> {
         let a = entry.alloc;
         let key = a.job_key();
         let s = &mut *self.state;
-        s.allocs_by_job.remove(&(key.clone(), id));
+        s.allocs_by_job.remove(&(job_number(&key), id));
         s.allocs_by_node.remove(&(a.node_id, id));
         s.allocs_by_eval.remove(&(a.eval_id, id));
         s.allocs_by_deployment.remove(&(a.deployment_id, id));

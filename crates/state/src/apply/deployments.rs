@@ -70,7 +70,7 @@ impl Applier<'_> {
                 let mut a = Allocation::clone(&entry.alloc);
                 let own = a.deployment_status.get_or_insert_default();
                 own.healthy = Some(health);
-                own.timestamp = rfc3339(self.now);
+                own.timestamp = self.now.into();
                 own.modify_index = self.index;
                 a.modify_time = self.now;
                 self.put_alloc(a, Cause::DeploymentAllocHealth);

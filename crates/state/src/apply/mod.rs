@@ -161,6 +161,8 @@ impl Applier<'_> {
         record.modify_index = self.index;
         if let Some(before) = before {
             unlink_managers(self.state, &before);
+            // The indexes name it by this one.
+            record.slot = before.slot.clone();
             if before.incarnation != record.incarnation {
                 self.delete_services_of_slot(&record.slot);
             }

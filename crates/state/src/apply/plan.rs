@@ -50,10 +50,10 @@ impl Applier<'_> {
         let Some(entry) = self.state.allocs.get(&stop.id) else { return };
         let mut alloc = Allocation::clone(&entry.alloc);
         alloc.desired_status = DesiredStatus::Stop;
-        alloc.desired_description.clone_from(&stop.description);
+        alloc.desired_description = stop.description.as_str().into();
         if let Some(status) = stop.client_status {
             alloc.client_status = status;
-            alloc.client_description.clone_from(&stop.description);
+            alloc.client_description = stop.description.as_str().into();
         }
         if !stop.followup_eval_id.is_nil() {
             alloc.followup_eval_id = stop.followup_eval_id;

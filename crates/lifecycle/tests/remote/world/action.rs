@@ -18,6 +18,8 @@ pub(crate) enum Action {
     /// Its answer arrives, or is lost.
     Answer(usize, usize),
     LoseAnswer(usize, usize),
+    /// A create that waits for its turn is let go, as it is not wanted any more.
+    LetGo(usize, usize),
     /// A call that nobody waits for any more takes effect.
     Late(usize),
     Prepared(usize, u32),

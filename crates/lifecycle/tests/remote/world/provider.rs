@@ -15,14 +15,19 @@ fn key_of(handle: &RemoteHandle) -> IncarnationId {
 }
 
 impl World {
+    /// What the provider says when it is asked for a time.
+    fn provider_time(&self) -> i64 {
+        1 - 7 * self.cfg.skew
+    }
+
     pub(super) fn sighting(&self, key: IncarnationId) -> Option<Sighting> {
         let i = self.provider.instances.iter().find(|i| i.key == key)?;
         let observed = if i.alive {
             Observed::Running
         } else {
-            Observed::Exited { code: i.code, signal: 0, oom_killed: false, reason: String::new(), at: 1 }
+            Observed::Exited { code: i.code, signal: 0, oom_killed: false, reason: "".into(), at: self.provider_time() }
         };
-        Some(Sighting { observed, started_at: 1, ..Sighting::default() })
+        Some(Sighting { observed, started_at: self.provider_time(), ..Sighting::default() })
     }
 
     /// What the node's watch would tell it now, if that is news.
@@ -31,7 +36,7 @@ impl World {
         let key = s.order()?.incarnation;
         s.handle().filter(|h| key_of(h) == key)?;
         let now = if self.provider.unreachable {
-            Sighting { observed: Observed::Unknown { since: 0, why: "unreachable".to_owned() }, ..Sighting::default() }
+            Sighting { observed: Observed::Unknown { since: 0, why: "unreachable".into() }, ..Sighting::default() }
         } else {
             self.sighting(key).unwrap_or(Sighting { observed: Observed::Gone, ..Sighting::default() })
         };

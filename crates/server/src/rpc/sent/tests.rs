@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::node_rpc::from_json;
 use model::{
     AllocClientUpdate, AllocId, Allocation, ClientStatus, DesiredStatus, Job, NodeId, Observed, RemoteOrder, RemoteTask, SlotKey,
-    TaskGroup,
+    SlotParts, TaskGroup,
     alloc::alloc_name,
     remote::{Manager, RemoteHandle},
 };
@@ -24,7 +24,7 @@ fn alloc_id(n: u32) -> AllocId {
 }
 
 fn slot(n: u32) -> SlotKey {
-    SlotKey { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index: n, task: "t".into() }
+    SlotParts { namespace: "default".into(), job_id: "j".into(), group: "g".into(), index: n, task: "t".into() }.into()
 }
 
 fn alloc(n: u32, at: NodeId) -> Allocation {
@@ -224,4 +224,12 @@ fn everything_is_said_anew_after_a_loss() {
     let first = sent.all(&world.state, &BTreeSet::new());
     // The node takes what a full set does not name for released.
     assert_eq!(sent.all(&world.state, &BTreeSet::new()), first);
+}
+
+#[test]
+fn many_changes_are_told_in_pieces_and_orders_after_their_allocations() {
+    let mut changes = Changes { allocs: (0..5).map(alloc_id).collect(), slots: (0..4).map(slot).collect() };
+    let pieces = std::iter::from_fn(|| (!changes.is_empty()).then(|| changes.take_piece(3)));
+    let pieces: Vec<_> = pieces.map(|piece| (piece.allocs.len(), piece.slots.len())).collect();
+    assert_eq!(pieces, [(3, 0), (2, 1), (0, 3)]);
 }
