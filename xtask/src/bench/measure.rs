@@ -339,11 +339,7 @@ pub(crate) fn placements(kind: Kind) -> Result<Vec<Row>> {
         let (mut speed, mut memory) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let settings = [format!("JOBS={jobs}"), format!("EACH={each}")];
-            let test = "cargo test --release -p server --test cluster speed::placements -- --exact --ignored --nocapture".split(' ');
-            let printed = Run::new("env", settings.into_iter().chain(test.map(str::to_owned))).dir(workspace::root()).output()?;
-            let figures: Vec<f64> =
-                printed.lines().find_map(|l| l.strip_prefix("figures ")).unwrap_or("").split(' ').filter_map(|f| f.parse().ok()).collect();
-            let [per_second, mib] = figures[..] else { anyhow::bail!("the measurement printed no figures:\n{printed}") };
+            let [per_second, mib] = figures_of("speed::placements", &settings)?[..] else { anyhow::bail!("other figures than expected") };
             speed.push(per_second);
             memory.push(mib);
         }
@@ -351,4 +347,35 @@ pub(crate) fn placements(kind: Kind) -> Result<Vec<Row>> {
         rows.push(Row::new(format!("  server RSS after {jobs} x {each}"), kind.name(), "MiB", memory));
     }
     Ok(rows)
+}
+
+/// The numbers that a measurement among the tests of the server prints, run with these settings in its environment.
+fn figures_of(test: &str, settings: &[String]) -> Result<Vec<f64>> {
+    let command = ["cargo", "test", "--release", "-p", "server", "--test", "cluster", test, "--", "--exact", "--ignored", "--nocapture"];
+    let printed = Run::new("env", settings.iter().cloned().chain(command.map(str::to_owned))).dir(workspace::root()).output()?;
+    let figures =
+        printed.lines().find_map(|l| l.strip_prefix("figures ")).with_context(|| format!("no figures were printed:\n{printed}"))?;
+    Ok(figures.split(' ').filter_map(|f| f.parse().ok()).collect())
+}
+
+/// 1,000 nodes that renew a lease of two seconds: what it costs, and whether any is lost while 10,000 allocations are placed.
+pub(crate) fn leases(kind: Kind) -> Result<Vec<Row>> {
+    if kind.name() != "drover" {
+        return Ok(Vec::new());
+    }
+    let (mut cpu, mut lost, mut lapses, mut slowest) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let [share, nodes, over, answer] = figures_of("leases::leases", &[])?[..] else { anyhow::bail!("other figures than expected") };
+        cpu.push(share);
+        lost.push(nodes);
+        lapses.push(over);
+        slowest.push(answer);
+    }
+    let name = kind.name();
+    Ok(vec![
+        Row::new("1000 nodes with a lease of 2 s: CPU of the server in peace", name, "%", cpu),
+        Row::new("  nodes lost while 10000 allocations are placed", name, "", lost),
+        Row::new("  leases that nodes saw run out", name, "", lapses),
+        Row::new("  slowest answer to a heartbeat", name, "ms", slowest),
+    ])
 }

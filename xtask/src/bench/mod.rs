@@ -31,6 +31,7 @@ const BENCHES: &[Bench] = &[
     ("reattach", measure::reattach),
     ("drivers", drivers::drivers),
     ("placements", measure::placements),
+    ("leases", measure::leases),
     ("remote", remote::remote),
     ("remote-scale", remote::scale),
 ];
@@ -61,7 +62,10 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
         for kind in &kinds {
             eprintln!("xtask: {name} on {}", kind.name());
             match bench(kind.clone()) {
-                Ok(measured) => rows.extend(measured),
+                Ok(measured) => {
+                    measured.iter().for_each(|row| eprintln!("xtask:   {}", row.brief()));
+                    rows.extend(measured);
+                }
                 Err(error) => rows.push(Row::failed(name, kind.name(), &format!("{error:#}"))),
             }
         }

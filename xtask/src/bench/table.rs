@@ -21,6 +21,10 @@ impl Row {
     fn median(&self) -> Option<f64> {
         quantile(&self.samples, 0.5)
     }
+    /// The figure and its median, for those who watch: a run that is broken off has no table.
+    pub(crate) fn brief(&self) -> String {
+        format!("{}: {:.2} {}", self.figure.trim(), self.median().unwrap_or(f64::NAN), self.unit)
+    }
 }
 
 /// A quantile of unsorted samples.

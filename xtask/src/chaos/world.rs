@@ -359,7 +359,8 @@ impl World {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
         };
-        found.iter().copied().filter(|pid| parent(*pid).is_none_or(|parent| !found.contains(&parent))).collect()
+        // One that has ended meanwhile has no parent to be read any more, and is none.
+        found.iter().copied().filter(|pid| parent(*pid).is_some_and(|parent| !found.contains(&parent))).collect()
     }
 
     /// Texts of the task's events.
