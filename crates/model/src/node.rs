@@ -172,7 +172,7 @@ pub struct DriverInfo {
 }
 
 /// What a remote driver has declared about its runtime (remote-tasks: `describe`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RemoteProvider {
     /// Identity of the runtime: a placement constraint for every later manager.

@@ -47,8 +47,10 @@ fn place_of(node: &Node, group: &TaskGroup) -> Option<Place> {
 
 /// Groups of a system job that can be placed nowhere as they are: some of their tasks run on the node and others elsewhere.
 pub fn mixed_groups<'a>(state: &'a State, job: &'a Job) -> impl Iterator<Item = &'a TaskGroup> {
-    let mixed = |group: &&TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
-    job.task_groups.iter().filter(mixed)
+    // Most groups have no driver that runs anything elsewhere, and nodes are thousands.
+    let far = |group: &TaskGroup| group.tasks.iter().any(|t| state.fleet().runtimes(&t.driver).next().is_some());
+    let mixed = move |group: &TaskGroup| state.nodes().any(|n| n.status == NodeStatus::Ready && place_of(n, group).is_none());
+    job.task_groups.iter().filter(move |group| far(group) && mixed(group))
 }
 
 struct System<'a> {

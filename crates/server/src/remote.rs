@@ -61,12 +61,10 @@ fn provider_of<'a>(node: Option<&'a Arc<Node>>, driver: &str) -> Option<&'a str>
 
 /// What is promised of a remote task. The word of its manager comes first, then that of any node that reaches the provider.
 pub(crate) fn guarantee_of(state: &State, record: &RemoteTask) -> Guarantee {
-    let of = |node: &Arc<Node>| {
-        let declared = node.drivers.get(&*record.driver)?.remote.as_ref()?;
-        (record.provider.is_empty() || declared.provider == record.provider).then(|| declared.clone())
-    };
+    let same = |declared: &&RemoteProvider| record.provider.is_empty() || declared.provider == record.provider;
     let manager = record.manager.as_ref().and_then(|m| state.node(m.node_id));
-    guarantee(manager.and_then(of).or_else(|| state.nodes().find_map(of)).as_ref())
+    let own = manager.and_then(|node| node.drivers.get(&*record.driver)?.remote.as_ref()).filter(same);
+    guarantee(own.or_else(|| state.fleet().runtimes(&record.driver).map(|runtime| runtime.provider).find(same)))
 }
 
 /// What a person should know of the job's remote tasks before it is registered: a line for each driver whose provider leaves something open.
@@ -78,7 +76,7 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
     let mut lines = BTreeSet::new();
     let patient = |group: &&model::TaskGroup| group.patience().is_some() || group.stop_on_client_after().is_some();
     for group in job.task_groups.iter().filter(patient) {
-        let far = |task: &&model::Task| state.nodes().any(|node| provider_of(Some(node), &task.driver).is_some());
+        let far = |task: &&model::Task| state.fleet().runtimes(&task.driver).next().is_some();
         let far: Vec<&str> = group.tasks.iter().filter(far).map(|task| &*task.name).collect();
         if !far.is_empty() {
             lines.insert(format!(
@@ -98,9 +96,8 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
             )
         }));
     }
-    for node in state.nodes().filter(|node| node.status == NodeStatus::Ready) {
-        for (driver, tasks) in &tasks {
-            let Some(provider) = node.drivers.get(*driver).filter(|d| d.healthy).and_then(|d| d.remote.as_ref()) else { continue };
+    for (driver, tasks) in &tasks {
+        for provider in usable(state, driver) {
             let Guarantee { level, limits, .. } = guarantee(Some(provider));
             if limits.is_empty() {
                 continue;
@@ -121,16 +118,23 @@ pub(crate) fn warnings(state: &State, job: &Job) -> Vec<String> {
 pub(crate) fn undeliverable(state: &State, job: &Job) -> Vec<String> {
     let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
     let refusals = |task: &Task| {
-        let drivers = state.nodes().filter(|node| node.status == NodeStatus::Ready).filter_map(|node| node.drivers.get(&task.driver));
-        let mut by_runtime = drivers.filter(|driver| driver.healthy).map(|driver| match &driver.remote {
-            Some(provider) => parts::undeliverable(task, provider),
-            None => Vec::new(),
-        });
         // The runtime that takes the most decides.
-        let first = by_runtime.next().unwrap_or_default();
-        by_runtime.fold(first, |best, other| if other.len() < best.len() { other } else { best })
+        let least = usable(state, &task.driver).map(|provider| parts::undeliverable(task, provider)).min_by_key(Vec::len);
+        // Nodes are asked only when the task is about to be refused: they are thousands.
+        least.filter(|refused| !refused.is_empty() && !runs_on_a_node(state, &task.driver)).unwrap_or_default()
     };
     tasks.flat_map(refusals).collect()
+}
+
+/// The runtimes of a driver that a ready node with a healthy one reaches.
+fn usable<'a>(state: &'a State, driver: &'a str) -> impl Iterator<Item = &'a RemoteProvider> {
+    state.fleet().runtimes(driver).filter(|runtime| runtime.usable).map(|runtime| runtime.provider)
+}
+
+/// Is there a ready node that runs tasks of the driver itself?
+fn runs_on_a_node(state: &State, driver: &str) -> bool {
+    let mut ready = state.nodes().filter(|node| node.status == NodeStatus::Ready);
+    ready.any(|node| node.drivers.get(driver).is_some_and(|d| d.healthy && d.remote.is_none()))
 }
 
 /// The slots of an allocation's remote tasks.

@@ -11,6 +11,7 @@ use model::{alloc::Allocation, ids::NodeId, node::Node};
 use crate::{
     class::computed_class,
     column::Column,
+    runtimes::{Runtime, Runtimes},
     usage::{NodeUse, PortSet},
 };
 
@@ -222,6 +223,7 @@ pub struct Fleet {
     /// Of most nodes, none.
     ports: Column<Option<Arc<PortSet>>>,
     classes: Classes,
+    pub(crate) runtimes: Runtimes,
 }
 
 impl Fleet {
@@ -276,6 +278,10 @@ impl Fleet {
     pub(crate) fn alike(&self, class: &str) -> Option<&Arc<Node>> {
         let of_class = self.classes.ids.get(class).and_then(|id| self.classes.by_id.get(*id as usize));
         of_class.and_then(|class| self.node(class.newest)).or_else(|| self.node(0))
+    }
+    /// The remote runtimes that nodes declare for a driver: none for one whose tasks run on the nodes themselves.
+    pub fn runtimes<'a>(&'a self, driver: &'a str) -> impl Iterator<Item = Runtime<'a>> {
+        self.runtimes.of(driver)
     }
     /// What is taken of every slot, in order.
     pub fn all_taken(&self) -> impl Iterator<Item = &NodeTaken> {
@@ -342,6 +348,10 @@ impl Fleet {
             Some(same) if **same == capacity => same.clone(),
             _ => Arc::new(capacity),
         };
+        if let Some(before) = self.node(slot).cloned() {
+            self.runtimes.leave(&before);
+        }
+        self.runtimes.join(node);
         write(&mut self.nodes, i, Some((node.clone(), capacity)));
         if known.is_none() {
             self.slots.insert(node.id, slot);
@@ -352,6 +362,9 @@ impl Fleet {
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         let Some(slot) = self.slots.remove(&id) else { return };
         let i = slot as usize;
+        if let Some(node) = self.node(slot).cloned() {
+            self.runtimes.leave(&node);
+        }
         write(&mut self.nodes, i, None);
         let class = self.facts.get_mut(i).map(|facts| {
             facts.ready = false;

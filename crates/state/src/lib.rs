@@ -17,6 +17,7 @@ mod fleet;
 mod load;
 mod records;
 mod row;
+mod runtimes;
 mod services;
 mod table;
 mod tables;
@@ -33,6 +34,7 @@ pub use records::{
     ClusterMeta, GroupSummary, JobChildren, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler, Submission,
 };
 pub use row::Row;
+pub use runtimes::Runtime;
 pub use table::{Table, TableSet};
 pub use tables::State;
 pub use usage::{NodeUse, PortSet};

@@ -13,6 +13,7 @@ use model::{
     job::{TaskGroup, VersionTag, job_status},
     metrics::AllocMetric,
     network::AllocatedPort,
+    node::{DriverInfo, RemoteProvider},
     plan::{DeploymentUpdate, PlannedStop},
     remote::{Manager, RemoteTask},
     resources::{AllocatedResources, AllocatedTask},
@@ -44,7 +45,8 @@ fn job(n: u8, count: i32) -> Job {
 /// One random step, small enough to shrink; turned into changes against the state at hand.
 #[derive(Clone, Debug)]
 enum Step {
-    Node(u8, bool),
+    /// Whether it is ready, and the runtime of its remote driver with its health.
+    Node(u8, bool, Option<(u8, bool)>),
     DropNode(u8),
     Job(u8, i32),
     Stop(u8),
@@ -52,7 +54,13 @@ enum Step {
     Tag(u8),
     Eval(u8, u8, u8),
     DropEval(u8),
-    Plan { job: u8, allocs: Vec<(u8, u8, i32)>, stops: Vec<(u8, bool)>, deployment: Option<u8>, shared: bool },
+    Plan {
+        job: u8,
+        allocs: Vec<(u8, u8, i32)>,
+        stops: Vec<(u8, bool)>,
+        deployment: Option<u8>,
+        shared: bool,
+    },
     Client(u8, u8, Option<bool>),
     Migrate(u8),
     DropAlloc(u8),
@@ -60,14 +68,18 @@ enum Step {
     DropDeployment(u8),
     Remote(u8, Option<u8>, Option<u8>),
     DropRemote(u8),
-    Services { alloc: u8, local: Option<Vec<u8>>, remote: Option<(u64, Vec<u8>)> },
+    Services {
+        alloc: u8,
+        local: Option<Vec<u8>>,
+        remote: Option<(u64, Vec<u8>)>,
+    },
     DropService(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let small = || 0..4_u8;
     prop_oneof![
-        3 => (small(), any::<bool>()).prop_map(|(n, up)| Step::Node(n, up)),
+        3 => (small(), any::<bool>(), prop::option::of((0..2_u8, any::<bool>()))).prop_map(|(n, up, far)| Step::Node(n, up, far)),
         1 => small().prop_map(Step::DropNode),
         4 => (small(), 1..4).prop_map(|(n, c)| Step::Job(n, c)),
         1 => small().prop_map(Step::Stop),
@@ -133,9 +145,14 @@ fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
 
 fn changes(state: &State, step: &Step) -> Vec<Change> {
     match step {
-        Step::Node(n, up) => {
+        Step::Node(n, up, far) => {
+            let (id, name) = (NodeId(uuid(1, *n)), format!("n{n}").into());
             let status = if *up { NodeStatus::Ready } else { NodeStatus::Down };
-            vec![Change::RegisterNode(Box::new(Node { id: NodeId(uuid(1, *n)), name: format!("n{n}").into(), status, ..Node::default() }))]
+            let remote = |p: &u8| Some(RemoteProvider { provider: format!("p{p}"), ..RemoteProvider::default() });
+            let driver = |(p, healthy): &(u8, bool)| DriverInfo { healthy: *healthy, remote: remote(p), ..DriverInfo::default() };
+            let mut drivers = model::Map::from([("here".to_owned(), DriverInfo { healthy: true, ..DriverInfo::default() })]);
+            drivers.extend(far.iter().map(|far| ("far".to_owned(), driver(far))));
+            vec![Change::RegisterNode(Box::new(Node { id, name, status, drivers, ..Node::default() }))]
         }
         Step::DropNode(n) => vec![Change::DeleteNode(NodeId(uuid(1, *n)))],
         Step::Job(n, count) => {
@@ -330,6 +347,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.services_by_job.iter().map(|x| format!("{x:?}")));
     out.extend(s.services_by_slot.iter().map(|x| format!("{x:?}")));
     out.extend(s.pools.iter().map(|x| format!("{x:?}")));
+    out.push(format!("{:?}", s.fleet.runtimes));
     out
 }
 
@@ -379,6 +397,7 @@ fn check_indexes(s: &State) {
         let j = a.job.as_ref().expect("every allocation knows its job");
         assert_eq!((j.version, &j.id), (a.job_version, &a.job_id));
     }
+    check_runtimes(s);
     let live = || all.iter().filter(|a| !a.terminal());
     assert_eq!(s.live_by_place.len(), live().count(), "places of allocations that have ended");
     for a in live() {
@@ -388,6 +407,21 @@ fn check_indexes(s: &State) {
     }
     for v in s.shared.values() {
         assert!(v.users > 0, "a shared value that nobody uses");
+    }
+}
+
+/// What is said of a driver's runtimes is what a look at every node finds.
+fn check_runtimes(s: &State) {
+    let mut found: BTreeMap<&RemoteProvider, bool> = BTreeMap::new();
+    for node in s.nodes() {
+        let Some(driver) = node.drivers.get("far") else { continue };
+        let Some(provider) = &driver.remote else { continue };
+        *found.entry(provider).or_default() |= node.status == NodeStatus::Ready && driver.healthy;
+    }
+    let said: Vec<_> = s.fleet().runtimes("far").map(|r| (r.provider, r.usable)).collect();
+    assert_eq!(said, found.into_iter().collect::<Vec<_>>(), "runtimes");
+    for other in ["", "fa", "farther", "here"] {
+        assert_eq!(s.fleet().runtimes(other).count(), 0, "{other:?} has no runtime");
     }
 }
 

@@ -126,6 +126,64 @@ fn stops_that_nobody_executes_are_spread_over_the_nodes_that_can() {
 }
 
 #[test]
+fn what_is_said_of_a_job_follows_from_the_runtimes_that_can_be_used() {
+    let job = |driver: &str| {
+        let task = Task { name: "t".into(), driver: driver.to_owned(), kill_signal: "SIGUSR1".to_owned(), ..Task::default() };
+        let group = TaskGroup { name: "g".into(), tasks: vec![task], ..TaskGroup::default() };
+        Job { namespace: "default".into(), id: "j".into(), task_groups: vec![group], ..Job::default() }
+    };
+    let with = |n, edit: fn(&mut Node)| {
+        let mut node = remote_node(n, "p");
+        let declared = node.drivers.get_mut("far").and_then(|d| d.remote.as_mut()).expect("remote");
+        declared.no_signals = true;
+        edit(&mut node);
+        node
+    };
+    let driver = |node: &mut Node, edit: fn(&mut DriverInfo)| edit(node.drivers.get_mut("far").expect("there"));
+    let said = |nodes: &[Node], name: &str| {
+        let world = World::new(nodes.iter().map(|node| Change::RegisterNode(Box::new(node.clone()))).collect());
+        (undeliverable(&world.0, &job(name)).len(), warnings(&world.0, &job(name)).len())
+    };
+    let poor = with(1, |_| {});
+    assert_eq!(said(&[], "far"), (0, 0), "nothing is known");
+    assert_eq!(said(std::slice::from_ref(&poor), "far"), (1, 1), "no runtime sends the signal");
+    assert_eq!(said(std::slice::from_ref(&poor), "here"), (0, 0), "another driver");
+    assert_eq!(said(&[poor.clone(), with(2, |_| {})], "far"), (1, 1), "said once, however many nodes reach it");
+    assert_eq!(said(&[with(1, |node| node.status = NodeStatus::Down)], "far"), (0, 0), "nobody reaches it now");
+    let mut sick = poor.clone();
+    driver(&mut sick, |d| d.healthy = false);
+    assert_eq!(said(&[sick], "far"), (0, 0), "nobody reaches it now");
+    let mut rich = remote_node(2, "q");
+    driver(&mut rich, |d| d.remote.as_mut().expect("remote").no_signals = false);
+    assert_eq!(said(&[poor.clone(), rich], "far"), (0, 2), "there is a runtime that sends it");
+    let mut own = remote_node(2, "");
+    driver(&mut own, |d| d.remote = None);
+    assert_eq!(said(&[poor, own.clone()], "far"), (0, 1), "there is a node that runs it itself");
+    own.status = NodeStatus::Down;
+    assert_eq!(said(&[with(1, |_| {}), own], "far"), (1, 1), "there was one");
+}
+
+#[test]
+fn the_guarantee_is_that_of_the_manager_or_else_of_any_node_that_reaches_the_provider() {
+    let keyed = |n, provider| {
+        let mut node = remote_node(n, provider);
+        let declared = node.drivers.get_mut("far").and_then(|d| d.remote.as_mut()).expect("remote");
+        (declared.keyed_create, declared.find, declared.seal) = (true, true, true);
+        node
+    };
+    let nodes = [remote_node(1, "p"), keyed(2, "p"), keyed(3, "q")];
+    let world = World::new(nodes.iter().map(|node| Change::RegisterNode(Box::new(node.clone()))).collect());
+    let declared = |n: usize| guarantee(nodes[n - 1].drivers.get("far").and_then(|d| d.remote.as_ref()));
+    assert_ne!(declared(1), declared(2));
+    let of = |manager, provider: &str| guarantee_of(&world.0, &RemoteTask { provider: provider.into(), ..record(0, manager) });
+    assert_eq!(of(Some(node(1)), "p"), declared(1));
+    assert_eq!(of(Some(node(2)), "p"), declared(2));
+    assert_eq!(of(Some(node(1)), "q"), declared(3), "the manager does not reach it (any more)");
+    assert_eq!(of(None, "q"), declared(3));
+    assert_eq!(of(None, "gone"), guarantee(None));
+}
+
+#[test]
 fn the_next_time_is_the_earliest_and_a_slot_has_one() {
     let mut timers = Timers::default();
     for (at, index) in [(50, 1), (20, 2), (70, 1), (30, 3)] {
