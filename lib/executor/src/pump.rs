@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::rotate::Writer;
 
@@ -141,7 +141,7 @@ impl Pump {
                         // Where the user's share of pipe memory is used up it stays as it is.
                         self.roomy = fcntl_setpipe_size(&self.source, BULK_PIPE).is_ok();
                     }
-                    match self.bulk(buffer, now, ROUND) {
+                    match self.bulk(buffer, now, last) {
                         Some(more) => {
                             taken.moved += more.moved;
                             if more.emptied {
@@ -196,10 +196,10 @@ impl Pump {
     }
 
     /// Moves pages without looking at them, as far as no cut has to be found. None: the disk does not take them now.
-    fn bulk(&mut self, buffer: &mut [u8; BUFFER], now: Instant, limit: u64) -> Option<Taken> {
+    fn bulk(&mut self, buffer: &mut [u8; BUFFER], now: Instant, last: bool) -> Option<Taken> {
         let mut taken = Taken::default();
-        while self.can_splice && !taken.emptied && taken.moved < limit {
-            let room = self.writer.unseen_room().min(limit - taken.moved);
+        while self.can_splice && !taken.emptied && taken.moved < ROUND {
+            let room = self.writer.unseen_room().min(ROUND - taken.moved);
             if room < BUFFER as u64 {
                 break;
             }
@@ -211,8 +211,9 @@ impl Pump {
                 Ok(n) if n > 0 => {
                     side.holds = n;
                     taken.moved += n as u64;
-                    // What has come since is left: to run after a writer that goes on takes ever smaller pieces.
-                    taken.emptied = n < room.min(BULK_PIPE as u64 / 2) as usize;
+                    // What has come since is left, unless nothing comes after this: to run after a writer that goes on takes ever smaller pieces. A
+                    // pipe that had room for more has got all that was there: its pages are more than half full on average.
+                    taken.emptied = !last && n < (room as usize).min(side.room / 2);
                     if !self.empty_side(buffer, now) {
                         return None;
                     }
@@ -267,6 +268,8 @@ struct Side {
     output: OwnedFd,
     /// Bytes in it; all of them fit into the present file.
     holds: usize,
+    /// Bytes that it could hold if all its pages were full.
+    room: usize,
 }
 
 impl Side {
@@ -274,7 +277,8 @@ impl Side {
         let (output, input) = pipe_with(PipeFlags::CLOEXEC)?;
         // A small one does as well, in more steps.
         let _ = fcntl_setpipe_size(&input, BULK_PIPE);
-        Ok(Side { input, output, holds: 0 })
+        let room = fcntl_getpipe_size(&input)?;
+        Ok(Side { input, output, holds: 0, room })
     }
 }
 
@@ -365,6 +369,18 @@ mod tests {
         assert!(stream.pump.again_at().is_some());
         stream.give(10);
         stream.run(begin, true);
+        assert_eq!(stream.missing(), 0);
+    }
+
+    #[test]
+    fn a_small_side_pipe_takes_all_in_more_steps() {
+        let (mut stream, now) = (Stream::new(), Instant::now());
+        let size = fcntl_setpipe_size(&stream.input, BULK_PIPE).unwrap();
+        let side = Side::new().unwrap();
+        let room = fcntl_setpipe_size(&side.input, 16 << 10).unwrap();
+        stream.pump.side = Some(Side { room, ..side });
+        stream.give(size / 2);
+        stream.run(now, false);
         assert_eq!(stream.missing(), 0);
     }
 
