@@ -173,7 +173,7 @@ impl MockRemote {
         name: &'static str,
         handle: &RemoteHandle,
         epoch: u64,
-        change: impl FnOnce(&mut Record) -> Result<(), RemoteError> + Send + 'static,
+        change: impl FnOnce(&Locked<'_>, &mut Record) -> Result<(), RemoteError> + Send + 'static,
     ) -> Result<Observation, RemoteError> {
         let id = key_of(handle)?;
         let about = About::one(&id, epoch);
@@ -181,7 +181,7 @@ impl MockRemote {
             let locked = provider.lock()?;
             let mut record = known(&locked, &id)?;
             accept(&mut record, epoch, options)?;
-            change(&mut record)?;
+            change(&locked, &mut record)?;
             locked.put(&record)?;
             shown(&record, options)
         };
@@ -396,7 +396,7 @@ impl RemoteDriver for MockRemote {
     }
 
     async fn stop(&self, handle: &RemoteHandle, epoch: u64, stop: StopTask) -> Result<Observation, RemoteError> {
-        let order = move |record: &mut Record| {
+        let order = move |_: &Locked<'_>, record: &mut Record| {
             let kill_after = record.options()?.kill_after;
             let at_ms = now_ms().saturating_add(kill_after.min(stop.timeout).as_millis().try_into().unwrap_or(u64::MAX));
             let new = Stop { at_ms, killed: kill_after > stop.timeout };
@@ -496,7 +496,7 @@ impl RemoteDriver for MockRemote {
 
     async fn signal(&self, handle: &RemoteHandle, epoch: u64, signal: &str) -> Result<(), RemoteError> {
         let signal = signal.to_owned();
-        let note = move |record: &mut Record| {
+        let note = move |_: &Locked<'_>, record: &mut Record| {
             record.signals.push(signal);
             Ok(())
         };
@@ -507,18 +507,12 @@ impl RemoteDriver for MockRemote {
         if !self.opened()?.options.has("refresh") {
             return Err(RemoteError::wrong_request("this provider renews no files"));
         }
-        let id = key_of(handle)?;
-        let about = About::one(&id, epoch);
-        let work = move |provider: &Provider, options: &RemoteOptions| {
-            let locked = provider.lock()?;
-            let mut record = known(&locked, &id)?;
-            accept(&mut record, epoch, options)?;
+        let renew = move |locked: &Locked<'_>, record: &mut Record| {
             if record.at(now_ms())?.state == InstanceState::Exited {
-                return Err(RemoteError::wrong_request(format!("the instance {id:?} has ended")));
+                return Err(RemoteError::wrong_request(format!("the instance {:?} has ended", record.id)));
             }
-            locked.deliver(&id, &bundle.files)?;
-            locked.put(&record)
+            locked.deliver(&record.id, &bundle.files)
         };
-        self.call("refresh", about, work).await
+        self.change("refresh", handle, epoch, renew).await.map(drop)
     }
 }
