@@ -123,6 +123,7 @@ fn play(amount: Amount, only: &[&str]) -> Result<()> {
     }
     let mut rows: Vec<(&str, Row)> = Vec::new();
     let mut world = World::start(amount.cycles)?;
+    let mut told = Vec::new();
     for fault in faults().into_iter().filter(|f| only.is_empty() || only.contains(&f.name)) {
         let begun = Instant::now();
         let mut row = Row::default();
@@ -135,9 +136,12 @@ fn play(amount: Amount, only: &[&str]) -> Result<()> {
                 world.note(format!("it did not come to its end: {error:#}"));
             }
             for violation in &world.violations()[before..] {
-                println!("chaos {} run {}: {violation}", fault.name, n + 1);
+                let what = format!("{} run {}: {violation}", fault.name, n + 1);
+                println!("chaos {what}");
+                told.push(what);
             }
             if world.violations().len() > before {
+                told.push(format!("the end of its node's log:\n{}", world.node.log_tail()));
                 let kept = world.keep_logs(fault.name, n + 1)?;
                 println!("chaos {} run {}: logs are kept in {}", fault.name, n + 1, kept.display());
                 // What it has left must not be blamed on the next one.
@@ -156,8 +160,9 @@ fn play(amount: Amount, only: &[&str]) -> Result<()> {
     let balanced = world.audit_by_command();
     print(&rows);
     balanced?;
-    let bad = rows.iter().filter(|(_, row)| !row.is_clean()).count();
-    ensure!(bad == 0, "{bad} faults cost something");
+    let bad = rows.iter().filter(|(_, row)| !row.is_clean()).map(|(name, _)| *name).collect::<Vec<_>>();
+    // What was seen is said again at the end: of a long output only that may be kept.
+    ensure!(bad.is_empty(), "faults that cost something: {}:\n  {}", bad.join(", "), told.join("\n  "));
     Ok(())
 }
 
