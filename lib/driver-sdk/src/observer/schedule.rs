@@ -20,6 +20,8 @@ const BURST_SECONDS: f64 = 0.5;
 const DEBT: Duration = Duration::from_secs(1);
 /// A provider that does not answer, or has too many callers, is asked at most so many times more rarely.
 const SLOWEST: f64 = 16.0;
+/// So many creates go before a look that waits: one look sees as many instances as a call takes, a create makes one.
+const CREATES_A_LOOK: usize = 4;
 /// What an answer brings back of that.
 const RECOVERY: f64 = 0.75;
 
@@ -77,8 +79,8 @@ pub(super) struct Schedule {
     due: BTreeSet<(Duration, u64)>,
     turns: usize,
     creates: usize,
-    /// The last call was a create: what else is wanted goes before the next one.
-    created: bool,
+    /// So many of the last calls were creates.
+    created: usize,
     /// When the calls made so far have been paid for.
     paid: Duration,
     /// Times the pause between calls.
@@ -93,7 +95,7 @@ impl Default for Schedule {
             due: BTreeSet::new(),
             turns: 0,
             creates: 0,
-            created: false,
+            created: 0,
             paid: Duration::ZERO,
             slow: 1.0,
         }
@@ -204,11 +206,12 @@ impl Schedule {
         self.paid = self.paid.max(now).saturating_add(pause);
         // In turn with the looks, so that neither waits for the end of the other's queue.
         let look_waits = looks || first_due.is_some_and(|at| at <= now);
-        self.created = self.creates > 0 && !(self.created && look_waits);
-        if self.created {
+        if self.creates > 0 && (self.created < CREATES_A_LOOK || !look_waits) {
             self.creates -= 1;
+            self.created = self.created.saturating_add(1);
             return Next::Create;
         }
+        self.created = 0;
         if self.soon.is_empty() && self.turns > 0 {
             self.turns -= 1;
             return Next::Turn;

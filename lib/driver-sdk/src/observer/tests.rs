@@ -224,9 +224,9 @@ async fn creates_and_looks_share_the_rate_and_neither_starves_the_other() {
     let (begun, looks) = (Instant2::now(), driver.asked.load(Relaxed));
     futures::future::join_all((0..100).map(|n| create(&service, n))).await;
     let (took, looks) = (begun.elapsed(), driver.asked.load(Relaxed) - looks);
-    // Half of the rate each.
-    assert!(took >= Duration::from_secs(35) && took <= Duration::from_secs(45), "100 creates took {took:?}");
-    assert!((90..=110).contains(&looks), "{looks} looks meanwhile");
+    // Four of five calls create, the fifth looks.
+    assert!(took >= Duration::from_secs(22) && took <= Duration::from_secs(28), "100 creates took {took:?}");
+    assert!((22..=28).contains(&looks), "{looks} looks meanwhile");
     let mut all = driver.created.lock().expect("lock").clone();
     all.extend(driver.calls.lock().expect("lock").iter().map(|(at, _)| *at).filter(|at| *at >= begun));
     let most = within_a_second(all);
@@ -247,7 +247,7 @@ async fn stops_wait_for_no_create_and_no_look() {
         .collect();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let made = || driver.created.lock().expect("lock").len();
-    assert!((20..60).contains(&made()), "{} of 500 creates in ten seconds", made());
+    assert!((35..60).contains(&made()), "{} of 500 creates in ten seconds", made());
     let begun = Instant2::now();
     for _ in 0..50 {
         let handle = Some(Handle { schema: 1, data: vec![0, 1] });
@@ -259,7 +259,7 @@ async fn stops_wait_for_no_create_and_no_look() {
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert_eq!((made(), driver.asked.load(Relaxed)), (before, looks), "what can wait makes room for them");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(made() >= before + 8 && driver.asked.load(Relaxed) >= looks + 8, "and is not held up by them for long");
+    assert!(made() >= before + 12 && driver.asked.load(Relaxed) >= looks + 3, "and is not held up by them for long");
     creates.into_iter().for_each(|c| c.abort());
 }
 
