@@ -8,6 +8,7 @@ mod calls;
 mod creates;
 mod keep;
 mod plain;
+mod preparing;
 mod renew;
 mod run;
 mod watch;
@@ -76,7 +77,8 @@ pub(crate) enum Command {
     /// Node-local preparation of a create has ended.
     Prepared {
         slot: SlotKey,
-        result: Result<Arc<calls::Prepared>, String>,
+        of: preparing::For,
+        outcome: preparing::Outcome,
     },
     /// The output of an ended instance is kept for its allocation, or will never be.
     Kept {

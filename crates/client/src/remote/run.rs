@@ -23,9 +23,10 @@ use tokio_util::{
 
 use super::{
     Command, Instance, Interest, RemoteManager,
-    calls::{self, About, Preparation, Prepared},
+    calls::{self, About, Preparation},
     creates::Creates,
     keep::{self, Keep},
+    preparing::{Outcome, Preparing},
     renew::{self, Renewing, Step},
     watch::Watches,
 };
@@ -51,7 +52,7 @@ const ORDERS_PATIENCE: Duration = Duration::from_secs(1);
 struct Entry {
     slot: Slot,
     failures: u32,
-    prepared: Option<(IncarnationId, Result<Arc<Prepared>, String>)>,
+    preparing: Option<Preparing>,
     /// The call whose answer is waited for.
     call: Option<u64>,
     /// The incarnation whose create is under way, and whether that is the only one there was.
@@ -62,8 +63,6 @@ struct Entry {
     due: Option<Box<(IncarnationId, Due)>>,
     /// Its tokens are renewed; ends with the entry.
     renewing: Option<Box<Renewing>>,
-    /// A create waits for an allocation that can prepare it.
-    wants_preparation: bool,
     /// Output is to be kept for an allocation that has not come yet.
     wants_keeping: Option<(IncarnationId, AllocId, RemoteHandle)>,
     /// Output is being fetched; ends with the entry.
@@ -225,10 +224,10 @@ impl RemoteLoop {
                     events.push((slot, Event::Done(answer)));
                 }
             }
-            Command::Prepared { slot, result } => {
-                if let Some(entry) = self.entries.get_mut(&slot) {
-                    let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
-                    entry.prepared = Some((incarnation, result));
+            Command::Prepared { slot, of, outcome } => {
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && entry.preparing.as_mut().is_some_and(|preparing| preparing.done(of, outcome))
+                {
                     events.push((slot, Event::Prepared));
                 }
             }
@@ -340,7 +339,7 @@ impl RemoteLoop {
         if let Some(entry) = self.entries.get_mut(&slot) {
             entry.shown = None;
             let keep = entry.wants_keeping.take();
-            if entry.wants_preparation {
+            if entry.preparing.as_ref().is_some_and(Preparing::is_wanted) {
                 self.prepare(&slot);
             }
             if let Some((incarnation, alloc, handle)) = keep {
@@ -374,14 +373,16 @@ impl RemoteLoop {
             if let Event::Done(answer) = &event
                 && let Some((made, only)) = entry.ensuring.take()
                 && matches!(answer, Answer::Instance { .. })
-                && let Some((_, prepared)) = entry.prepared.take_if(|(of, _)| *of == made)
+                && let Some(prepared) = entry.preparing.as_ref().and_then(|preparing| preparing.made(made))
             {
                 // What a create has taken along is not needed again: thousands of environments and files would be held for nothing. Of several
                 // creates nobody knows whose tokens the instance has.
-                let due = prepared.ok().map(|prepared| prepared.due.clone()).filter(|due| only && due.next().is_some());
+                let due = Some(prepared.due.clone()).filter(|due| only && due.next().is_some());
                 entry.due = due.map(|due| Box::new((made, due)));
+                entry.preparing = None;
             }
             entry.slot = step.slot;
+            entry.preparing.take_if(|preparing| preparing.is_in_vain(entry.slot.prepares()));
             if !entry.slot.wants_create() {
                 entry.wish = None;
             }
@@ -461,22 +462,13 @@ impl RemoteLoop {
     }
 
     fn call(&mut self, key: &SlotKey, call: Call) {
-        let aged = |prepared: &Arc<Prepared>| prepared.due.next().is_some_and(|due| due <= now_ns());
-        let outdated = |entry: &mut Box<Entry>| entry.prepared.take_if(|(_, result)| result.as_ref().is_ok_and(aged)).is_some();
-        if matches!(call, Call::Ensure { .. }) && self.entries.get_mut(key).is_some_and(outdated) {
-            // The create has waited for so long that its tokens would soon end.
-            self.prepare(key);
-        }
+        let creates = matches!(call, Call::Ensure { .. });
+        let prepared = if creates { self.prepared(key) } else { None };
         let (driver, number) = (self.driver_of(key), self.begin_call(key));
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         let incarnation = entry.slot.order().map(|o| o.incarnation).unwrap_or_default();
-        let creates = matches!(call, Call::Ensure { .. });
-        let prepared = match &entry.prepared {
-            Some((of, result)) if creates && *of == incarnation => Some(result.clone()),
-            _ => None,
-        };
         entry.ensuring = match &call {
             Call::Ensure { first, .. } => Some((incarnation, *first)),
             _ => None,
@@ -503,23 +495,46 @@ impl RemoteLoop {
         });
     }
 
+    /// What was prepared for the create that is wanted now. None: not yet, or it was used or has become too old; then it is under way (again).
+    fn prepared(&mut self, key: &SlotKey) -> Option<Outcome> {
+        let entry = self.entries.get_mut(key)?;
+        let of = entry.slot.prepares()?;
+        // A create that has waited for long must not take tokens along that soon end.
+        let aged = |outcome: &Outcome| outcome.as_ref().is_ok_and(|prepared| prepared.due.next().is_some_and(|due| due <= now_ns()));
+        let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome(of)).filter(|outcome| !aged(outcome)).cloned();
+        if outcome.is_none()
+            && entry.preparing.as_ref().is_none_or(|preparing| preparing.outcome(of).is_some() || preparing.is_in_vain(Some(of)))
+        {
+            self.prepare(key);
+        }
+        outcome
+    }
+
     fn prepare(&mut self, key: &SlotKey) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        let Some(order) = entry.slot.order().cloned() else {
+        let Some(of) = entry.slot.prepares() else {
             return;
         };
-        let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == order.alloc_id)).cloned();
+        let interest = self.interests.get(key).and_then(|l| l.iter().find(|i| i.alloc.id == of.1)).cloned();
         // The allocation comes in a message of its own, before or after the order.
-        entry.wants_preparation = interest.is_none();
-        let Some(interest) = interest else { return };
+        let Some(interest) = interest else {
+            entry.preparing = Some(Preparing::wanted(of));
+            return;
+        };
+        let over = self.ctx.stop.child_token();
+        entry.preparing = Some(Preparing::under_way(of, over.clone().drop_guard()));
         let (ctx, manager, slot) = (self.ctx.clone(), self.manager.clone(), key.clone());
         tokio::spawn(async move {
             let (mut pause, begin, mut told) = (RETRY_FIRST, tokio::time::Instant::now(), String::new());
-            let result = loop {
+            let outcome = loop {
                 // Boxed, as thousands begin at once.
-                match Box::pin(calls::prepare(ctx.clone(), interest.clone(), order.incarnation)).await {
+                let tried = tokio::select! {
+                    () = over.cancelled() => return,
+                    tried = Box::pin(calls::prepare(ctx.clone(), interest.clone(), of.0)) => tried,
+                };
+                match tried {
                     Ok(prepared) => break Ok(Arc::new(prepared)),
                     Err(Preparation::Refused(why)) => break Err(why),
                     Err(Preparation::Later(why)) => {
@@ -531,14 +546,14 @@ impl RemoteLoop {
                             told = why;
                         }
                         tokio::select! {
-                            () = ctx.stop.cancelled() => return,
+                            () = over.cancelled() => return,
                             () = tokio::time::sleep(pause) => {}
                         }
                         pause = (pause * 2).min(RETRY_MAX);
                     }
                 }
             };
-            manager.send(Command::Prepared { slot, result });
+            manager.send(Command::Prepared { slot, of, outcome });
         });
     }
 
@@ -680,10 +695,8 @@ impl RemoteLoop {
         {
             self.watches.remove(incarnation);
         }
-        let refused = match &entry.prepared {
-            Some((of, Err(why))) if *of == order.incarnation => why.clone(),
-            _ => String::new(),
-        };
+        let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome((order.incarnation, order.alloc_id)));
+        let refused = outcome.and_then(|outcome| outcome.as_ref().err()).cloned().unwrap_or_default();
         let view = RemoteView {
             incarnation: order.incarnation,
             observed: sighting.observed,

@@ -295,6 +295,15 @@ impl Slot {
         let of = |order: &RemoteOrder| matches!(self.in_flight, Some(Call::Ensure { incarnation, .. }) if incarnation == order.incarnation);
         self.order.as_ref().is_some_and(of) && self.may_mutate() && self.asked_under == self.under()
     }
+    /// The incarnation that this node is to create when there is none, and the allocation that prepares it. A preparation for anything else is not
+    /// wanted any more.
+    #[must_use]
+    pub fn prepares(&self) -> Option<(IncarnationId, AllocId)> {
+        self.order.as_ref().and_then(Self::prepares_under)
+    }
+    fn prepares_under(order: &RemoteOrder) -> Option<(IncarnationId, AllocId)> {
+        (order.role == RemoteRole::Manage && order.desired == DesiredRemote::Run).then_some((order.incarnation, order.alloc_id))
+    }
     /// What the order in force says of calls.
     fn under(&self) -> Option<(u64, RemoteRole, DesiredRemote)> {
         self.order.as_ref().map(|o| (o.epoch, o.role, o.desired))
@@ -372,6 +381,10 @@ impl Work<'_> {
         if self.s.local.incarnation != order.incarnation {
             self.s.local = Local { incarnation: order.incarnation, ..Local::default() };
             self.s.preparing = false;
+        }
+        if self.s.prepares() != Slot::prepares_under(order) {
+            // A preparation is made by one allocation, and for a create; it is let go when there is to be none.
+            (self.s.preparing, self.s.local.prepared) = (false, false);
         }
         if self.s.order.as_ref().is_some_and(|o| o.alloc_id != order.alloc_id) {
             // What is kept is kept in the directory of one allocation.
