@@ -130,15 +130,18 @@ fn cgroup_name(run: &str) -> String {
     format!("task-{}", run.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect::<String>())
 }
 
-/// Binds a run. Cgroups above it come and go with other workloads of the machine, so a refusal may pass.
-fn confine(run: &str, cpus: &str) -> std::io::Result<bool> {
-    let mut done = host().confine(&cgroup_name(run), cpus);
+/// Binds a run; `reserved`: somebody has cores for himself, otherwise only who was bound has to be. Cgroups above it come and go with other workloads of
+/// the machine, so a refusal may pass.
+fn bind(run: &str, cpus: &str, reserved: bool) -> std::io::Result<bool> {
+    let (host, name) = (host(), cgroup_name(run));
+    let once = || if reserved { host.confine(&name, cpus) } else { host.widen(&name, cpus) };
+    let mut done = once();
     for _ in 0..ATTEMPTS {
         if done.is_ok() {
             break;
         }
         std::thread::sleep(PAUSE);
-        done = host().confine(&cgroup_name(run), cpus);
+        done = once();
     }
     done
 }
@@ -166,7 +169,7 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
     let open: BTreeSet<u16> = if shared.is_empty() { all.iter().copied().collect() } else { shared };
     let cpus = list(open.iter().copied());
     let sharing: Vec<Tenant> = tenants.into_iter().filter(|t| t.cores.is_empty() && !t.runs.is_empty()).collect();
-    let foreign = ctx.config.plugin_dir.is_some();
+    let (foreign, any_reserved) = (ctx.config.plugin_dir.is_some(), !reserved.is_empty());
     let (to_bind, on) = (sharing, cpus);
     let done = tokio::task::spawn_blocking(move || {
         let mut elsewhere = Vec::new();
@@ -177,7 +180,7 @@ pub(crate) async fn settle(ctx: &Arc<NodeContext>) -> Vec<String> {
         for tenant in to_bind {
             let mut found = false;
             for run in &tenant.runs {
-                match confine(run, &on) {
+                match bind(run, &on, any_reserved) {
                     Ok(is) => found |= is,
                     Err(e) => problems.push(format!("task {:?} of allocation {}: {e}", tenant.owner.task, tenant.owner.alloc)),
                 }

@@ -190,11 +190,24 @@ impl CgroupHost {
         let dir = parent.join(name);
         match self.mode() {
             CgroupMode::V2 => crate::cgroup::bind_to_cores(&dir, None, cpus),
-            _ => {
-                let boundary = self.unified.as_ref().or_else(|| self.v1.get("freezer")).map(|parent| parent.join(name));
-                crate::cgroup::bind_to_cores(&dir, boundary.as_deref(), cpus)
-            }
+            _ => crate::cgroup::bind_to_cores(&dir, self.boundary(name).as_deref(), cpus),
         }
+    }
+
+    /// Gives a running workload that was bound these cores, too; one that never was is left alone, and nothing is made for it: entering a version 1 hierarchy
+    /// waits for every fork on the machine, and a workload that forks without end would be gathered for as long as it does. False when there is no
+    /// such workload.
+    pub fn widen(&self, name: &str, cpus: &str) -> std::io::Result<bool> {
+        let never_bound = self.mode() != CgroupMode::V2 && self.cores_parent().is_some_and(|parent| !parent.join(name).exists());
+        if never_bound {
+            return Ok(self.boundary(name).is_some_and(|boundary| boundary.exists()));
+        }
+        self.confine(name, cpus)
+    }
+
+    /// The cgroup that has all processes of a workload.
+    fn boundary(&self, name: &str) -> Option<PathBuf> {
+        self.unified.as_ref().or_else(|| self.v1.get("freezer")).map(|parent| parent.join(name))
     }
 
     /// Removes what [`CgroupHost::confine`] has made for workloads that have ended. Returns how many workloads are still bound by a cgroup of
@@ -325,6 +338,28 @@ mod tests {
         assert_eq!(host.sweep(Duration::from_secs(3600)), 0);
         assert_eq!(host.sweep(Duration::ZERO), 1);
         assert!(!empty.exists() && used.exists() && tree.path().join("cgroup.procs").exists());
+    }
+
+    #[test]
+    fn only_who_was_bound_is_given_more_cores() {
+        let tree = tempfile::tempdir().unwrap();
+        let (unified, cpuset) = (tree.path().join("unified/drover"), tree.path().join("cpuset/drover"));
+        let file = |dir: &Path, name: &str, text: &str| {
+            std::fs::create_dir_all(dir).unwrap();
+            std::fs::write(dir.join(name), text).unwrap();
+        };
+        file(&unified.join("t"), "cgroup.procs", "");
+        let v1 = BTreeMap::from([("cpuset".to_owned(), cpuset.clone())]);
+        let host = CgroupHost { unified: Some(unified), v1, ..CgroupHost::default() };
+        assert!(!host.widen("absent", "0-3").unwrap());
+        assert!(host.widen("t", "0-3").unwrap());
+        assert!(!cpuset.join("t").exists(), "nothing is made, and nobody is moved");
+        for name in ["cpuset.cpus", "cpuset.mems", "cgroup.procs"] {
+            file(&cpuset, name, "0-7\n");
+            file(&cpuset.join("t"), name, "1\n");
+        }
+        assert!(host.widen("t", "0-3").unwrap());
+        assert_eq!(std::fs::read_to_string(cpuset.join("t/cpuset.cpus")).unwrap().trim_end(), "0-3");
     }
 
     #[test]
