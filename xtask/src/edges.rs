@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("executor", &["executor-proto"]),
     ("executor-client", &["executor", "executor-proto"]),
     ("heap", &[]),
+    ("processes", &[]),
     ("process-driver", &["driver-sdk", "executor-client"]),
     // Drivers see lib/ only.
     ("docker", &["driver-sdk"]),
@@ -32,8 +33,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["model"]),
     ("artifact", &[]),
     ("store", &["model", "state"]),
-    ("driver-host", &["driver-proto", "hcl-lang"]),
-    ("client", &["api", "artifact", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model", "template"]),
+    ("driver-host", &["driver-proto", "hcl-lang", "processes"]),
+    (
+        "client",
+        &["api", "artifact", "driver-host", "driver-proto", "executor-client", "hcl-lang", "lifecycle", "model", "processes", "template"],
+    ),
     ("server", &["api", "jobspec", "lifecycle", "model", "scheduler", "state", "store", "template"]),
     (
         "cli",

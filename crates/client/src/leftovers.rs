@@ -4,12 +4,13 @@
 //! found in `/proc`, by any of
 //! - the command line of their executors, `[binary] executor {"LogFile":"<task dir>/…"}`,
 //! - the environment of workloads, which names allocation and task, and a working directory below the task directory,
-//! - such a working directory of processes that carry the environment of a plugin of this node;
+//! - such a working directory of processes that carry the environment of a plugin of this node, or that do not answer when they are asked;
 //!
-//! and with each of them everything below it. Processes in the task's cgroups are ended by `cgroup.rs`.
+//! and with each of them everything below it. Processes in the task's cgroups are ended by `cgroup.rs`; whose those are that our own drivers have put into one
+//! is told by its name, without asking them: a fork bomb takes its time to answer.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     os::unix::ffi::OsStrExt,
     path::{Component, Path, PathBuf},
@@ -26,6 +27,10 @@ use crate::config::ClientConfig;
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
+/// Begins the names of the cgroups that our drivers make: `task-<alloc>.<task>.<start>`.
+const CGROUP_PREFIX: &str = "task-";
+/// Executors of ours say where their state is, and are asked wherever they are. As much of their name as the kernel keeps.
+const EXECUTOR: &str = "drover-executor";
 
 /// Ends the executors, with their workloads, whose state lies in a task directory.
 pub(crate) async fn end_own_executors(task_dir: &Path) {
@@ -97,42 +102,63 @@ pub(crate) struct Seen {
     socket_dir: Option<PathBuf>,
     /// Where it works.
     cwd: Option<PathBuf>,
+    /// It is in a cgroup of our own drivers, and was not asked.
+    pub(crate) confined: bool,
+    /// It was asked and has not answered.
+    silent: bool,
 }
 
 impl Seen {
+    /// What the kernel tells without asking the process.
     fn look(pid: i32) -> Option<Self> {
         let stat = executor_client::ProcessStat::of(pid).filter(executor_client::ProcessStat::is_alive)?;
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if line.is_empty() {
-            // A thread of the kernel; it has no environment either.
-            return None;
-        }
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let variable = |name: &str| {
-            let value = environment.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-            std::str::from_utf8(value).ok()
+        Some(Self { pid, parent: stat.ppid, start: stat.start, ..Self::default() })
+    }
+
+    /// Its name, as the kernel keeps it. It can be had of one that does not answer.
+    fn name(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default().trim_end().to_owned()
+    }
+
+    fn working_dir(&self) -> Option<PathBuf> {
+        let link = fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()?;
+        let text = link.to_str()?;
+        Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
+    }
+
+    /// Told by a cgroup of our own drivers. False: it has to be asked.
+    fn told_by_cgroup(&mut self) -> bool {
+        let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
+        let Some((owner, _)) = cgroup_names(&cgroups).filter(|name| name.starts_with(CGROUP_PREFIX)).find_map(cgroup_owner) else {
+            return false;
         };
-        let workload_of = (|| {
+        let name = self.name();
+        if name.starts_with(EXECUTOR) {
+            return false;
+        }
+        self.line = format!("[{name}]");
+        self.cwd = self.working_dir();
+        self.workload_of = Some(owner);
+        self.confined = true;
+        true
+    }
+
+    /// False for a thread of the kernel.
+    fn told_by_itself(&mut self, words: &processes::Words) -> bool {
+        let variable = |name: &str| {
+            let mut entries = words.environment.split(|b| *b == 0);
+            std::str::from_utf8(entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?).ok()
+        };
+        self.workload_of = (|| {
             let alloc: AllocId = variable("NOMAD_ALLOC_ID")?.parse().ok()?;
             Some(Owner { alloc, task: variable("NOMAD_TASK_NAME")?.to_owned() })
         })();
-        let socket_dir = variable(SOCKET_DIR_KEY).map(PathBuf::from);
-        let cwd = (workload_of.is_some() || socket_dir.is_some()).then(|| {
-            let link = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
-            let text = link.to_str()?;
-            Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
-        });
-        Some(Self {
-            pid,
-            parent: stat.ppid,
-            start: stat.start,
-            state_dir: state_dir(&line),
-            log_file: log_file(&line),
-            line: String::from_utf8_lossy(&line).replace('\0', " ").trim_end().to_owned(),
-            workload_of,
-            socket_dir,
-            cwd: cwd.flatten(),
-        })
+        self.socket_dir = variable(SOCKET_DIR_KEY).map(PathBuf::from);
+        self.cwd = if self.workload_of.is_some() || self.socket_dir.is_some() { self.working_dir() } else { None };
+        self.state_dir = state_dir(&words.line);
+        self.log_file = log_file(&words.line);
+        self.line = String::from_utf8_lossy(&words.line).replace('\0', " ").trim_end().to_owned();
+        !words.line.is_empty()
     }
 
     /// Whom it serves. The environment alone is enough only for tasks that are known to live on this node (`local`): an instance in a remote
@@ -144,7 +170,8 @@ impl Seen {
             .as_ref()
             .and_then(|path| places.task_of(path))
             .or_else(|| self.workload_of.clone().filter(|owner| local || works_for.as_ref() == Some(owner)))
-            .or_else(|| works_for.filter(|_| of_this_node))
+            // One that does not answer is taken for what works there.
+            .or_else(|| works_for.filter(|_| of_this_node || self.silent))
     }
 }
 
@@ -181,15 +208,77 @@ pub(crate) async fn table(since: Instant) -> Table {
         return table.clone();
     }
     let at = Instant::now();
-    let scan = || {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-        let me = std::process::id().cast_signed();
-        Arc::new(pids.filter(|pid| *pid != me).filter_map(Seen::look).collect::<Vec<_>>())
-    };
-    let table = tokio::task::spawn_blocking(scan).await.unwrap_or_default();
+    let before = last.as_ref().map(|(_, table)| table.clone()).unwrap_or_default();
+    let table = tokio::task::spawn_blocking(move || Arc::new(scan(&before))).await.unwrap_or_default();
     *last = Some((at, table.clone()));
     table
+}
+
+fn scan(before: &[Seen]) -> Vec<Seen> {
+    let me = std::process::id().cast_signed();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let looked = pids.filter(|pid| *pid != me).filter_map(Seen::look);
+    let (mut table, mut ask): (Vec<Seen>, Vec<Seen>) = (Vec::new(), Vec::new());
+    for mut seen in looked {
+        if seen.told_by_cgroup() { table.push(seen) } else { ask.push(seen) }
+    }
+    let heard = processes::listen(ask.iter().map(|seen| seen.pid.cast_unsigned()));
+    let known: HashMap<(i32, u64), &Seen> = before.iter().map(|seen| ((seen.pid, seen.start), seen)).collect();
+    let mut silent = Vec::new();
+    for mut seen in ask {
+        let pid = seen.pid.cast_unsigned();
+        if let Some(words) = heard.words.get(&pid) {
+            if seen.told_by_itself(words) {
+                table.push(seen);
+            }
+        } else if heard.silent.contains(&pid) {
+            match known.get(&(seen.pid, seen.start)) {
+                // What it said before is still true, unless it runs another program by now: that is seen by the next look.
+                Some(former) => seen = Seen { parent: seen.parent, ..(*former).clone() },
+                None => {
+                    seen.line = format!("[{}]", seen.name());
+                    seen.cwd = seen.working_dir();
+                    seen.silent = true;
+                    silent.push(format!("{} {}", seen.pid, seen.line));
+                }
+            }
+            table.push(seen);
+        }
+    }
+    if !silent.is_empty() {
+        let names = silent.join(", ");
+        tracing::warn!(
+            n = silent.len(),
+            names,
+            "processes do not answer when they are asked for their command line: whose they are is not known now"
+        );
+    }
+    table
+}
+
+/// The names of the cgroups that a process is in, by its file `cgroup`.
+pub(crate) fn cgroup_names(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'))
+}
+
+/// A task's name as it stands in the name of a cgroup.
+pub(crate) fn in_cgroup_name(task: &str) -> String {
+    task.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect()
+}
+
+/// Whose cgroup it is, by its name: of one start, as our drivers name it, or of a task, as hosts name those of Go drivers.
+pub(crate) fn cgroup_owner(name: &str) -> Option<(Owner, Option<String>)> {
+    let split = |text: &str| -> Option<(AllocId, String)> {
+        let (alloc, rest) = text.split_once('.')?;
+        Some((alloc.parse().ok()?, rest.to_owned()))
+    };
+    if let Some((alloc, rest)) = name.strip_prefix(CGROUP_PREFIX).and_then(split) {
+        let (task, run) = rest.rsplit_once('.')?;
+        return Some((Owner { alloc, task: task.to_owned() }, Some(run.to_owned())));
+    }
+    let (alloc, task) = split(name)?;
+    let task = task.strip_suffix(".scope").unwrap_or(&task).to_owned();
+    Some((Owner { alloc, task }, None))
 }
 
 /// What became of a search for leftovers.
@@ -309,6 +398,25 @@ mod tests {
     }
 
     #[test]
+    fn cgroups_are_known_by_their_names() {
+        const ID: &str = "11111111-2222-3333-4444-555555555555";
+        let owner = |task: &str| Owner { alloc: ID.parse().expect("uuid"), task: task.into() };
+        for (name, expected) in [
+            (format!("task-{ID}.web.c0ffee00"), Some((owner("web"), Some("c0ffee00".to_owned())))),
+            (format!("task-{ID}.a.b.c0ffee00"), Some((owner("a.b"), Some("c0ffee00".to_owned())))),
+            (format!("{ID}.web"), Some((owner("web"), None))),
+            (format!("{ID}.web.scope"), Some((owner("web"), None))),
+            (format!("task-{ID}"), None),
+            ("share".into(), None),
+            ("user.slice".into(), None),
+            ("task-x.web.1".into(), None),
+        ] {
+            assert_eq!(cgroup_owner(&name), expected, "{name}");
+        }
+        assert_eq!(in_cgroup_name("a b/c_d-e.f"), "a.b.c_d-e.f");
+    }
+
+    #[test]
     fn owners_are_told_by_log_file_environment_and_directory() {
         let places = places(Path::new("/d"));
         let id = "11111111-2222-3333-4444-555555555555";
@@ -322,6 +430,8 @@ mod tests {
             ("a workload", Seen { cwd: Some(in_task("/local")), ..workload.clone() }, true, true),
             ("a workload that has gone elsewhere", Seen { cwd: Some("/".into()), ..workload.clone() }, true, false),
             ("an instance of a remote runtime", Seen { cwd: Some("/runtime/i/t".into()), ..workload }, true, false),
+            ("one that is silent", Seen { cwd: Some(in_task("/local")), silent: true, ..Seen::default() }, true, true),
+            ("one that is silent, elsewhere", Seen { cwd: Some("/".into()), silent: true, ..Seen::default() }, false, false),
             ("offspring of a plugin", plugin("/d/p", in_task("/local")), true, true),
             ("of a foreign plugin", plugin("/e/p", in_task("")), false, false),
             ("a plugin", plugin("/d/p", "/".into()), false, false),

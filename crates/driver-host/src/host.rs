@@ -423,13 +423,14 @@ impl DriverHost {
         names
     }
 
-    /// Everything that carries the mark of this node's plugins, for the node's books. Blocking; reads all of `/proc`.
-    pub fn processes(&self) -> Vec<Marked> {
+    /// Which of these processes carry the mark of this node's plugins, for the node's books; those that do not answer are not among them. Blocking; asks
+    /// them all.
+    pub fn marked(&self, of: impl IntoIterator<Item = u32>) -> Vec<Marked> {
         let dir = &self.common.state_dir;
         let recorded: HashSet<u32> =
             reattach::recorded(dir).iter().filter_map(|plugin| Some(identify_process(&reattach::load(dir, plugin)?)?.pid)).collect();
         // What this host has launched has a supervisor until it has ended, before and after it is recorded.
-        scope::marked(&self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
+        scope::marked(of, &self.common.socket_dir, |pid, mark| mark.host == self.common.id || recorded.contains(&pid))
     }
 
     /// Where plugins and their executors listen, as the kernel spells it.

@@ -10,9 +10,11 @@
 
 use std::path::{Path, PathBuf};
 
+use processes::{Words, listen};
+
 use crate::backoff::random;
 use crate::options::PluginSpec;
-use crate::process::Birth;
+use crate::process::{Birth, Stat};
 
 /// The variable.
 const VARIABLE: &str = "DROVER_PLUGIN";
@@ -98,32 +100,41 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Plugin processes of this socket directory, whichever agent started them. Blocking; reads all of `/proc`.
+/// Plugin processes of this socket directory, whichever agent started them; not those that do not answer. Blocking; asks all that lead a process group.
 pub(crate) fn plugins(socket_dir: &Path) -> Vec<Member> {
-    let look = |pid: u32| {
-        let birth = Birth::of(pid)?;
-        let mark = Mark::of(pid).filter(|mark| mark.socket_dir == socket_dir)?;
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        mark.is_plugin(&words(&line)).then_some(Member { pid, birth, mark })
+    // A plugin leads its process group. Nobody else is asked: a workload of thousands of processes need not be.
+    ask(
+        |stat| stat.group == stat.pid,
+        |said| {
+            let mark = in_environment(&said.environment).filter(|mark| mark.socket_dir == socket_dir)?;
+            mark.is_plugin(&words(&said.line)).then_some(mark)
+        },
+    )
+}
+
+/// Asks the processes that are wanted, and makes members of those whose words are.
+fn ask(wanted: impl Fn(&Stat) -> bool, mark: impl Fn(&Words) -> Option<Mark>) -> Vec<Member> {
+    // Looked at before it is asked: the birth must be that of whoever has spoken.
+    let stats: Vec<Stat> = processes().filter_map(Stat::of).filter(wanted).collect();
+    let heard = listen(stats.iter().map(|stat| stat.pid));
+    let member = |stat: Stat| {
+        let mark = mark(heard.words.get(&stat.pid)?)?;
+        Some(Member { pid: stat.pid, birth: stat.birth()?, mark })
     };
-    processes().filter_map(look).collect()
+    stats.into_iter().filter_map(member).collect()
 }
 
 /// What a plugin process that has ended left in its process group and what serves no task. Whoever wants to outlive a plugin
 /// leaves its group (executors make sessions of their own), runs a workload, or is a known survivor. Blocking.
 pub(crate) fn helpers(plugin_pid: u32, mark: &Mark) -> Vec<Member> {
-    let look = |pid: u32| {
-        let (birth, group) = Birth::with_group(pid)?;
-        if group != plugin_pid || pid == plugin_pid {
-            return None;
-        }
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        // The group's number may have been given away; the mark of this very launch has not.
-        let ours = in_environment(&environment).is_some_and(|found| found == *mark);
-        (ours && !serves_a_task(&environment, &words(&line))).then(|| Member { pid, birth, mark: mark.clone() })
-    };
-    processes().filter_map(look).collect()
+    ask(
+        |stat| stat.group == plugin_pid && stat.pid != plugin_pid,
+        |said| {
+            // The group's number may have been given away; the mark of this very launch has not.
+            let ours = in_environment(&said.environment).is_some_and(|found| found == *mark);
+            (ours && !serves_a_task(&said.environment, &words(&said.line))).then(|| mark.clone())
+        },
+    )
 }
 
 /// A process with the mark of some plugin of a node.
@@ -139,17 +150,16 @@ pub struct Marked {
     pub known: bool,
 }
 
-/// Processes with the mark of this socket directory. `in_hand` says of a plugin process whether this host has launched or found it again. Blocking;
-/// reads all of `/proc`.
-pub(crate) fn marked(socket_dir: &Path, in_hand: impl Fn(u32, &Mark) -> bool) -> Vec<Marked> {
-    let look = |pid: u32| {
-        Birth::of(pid)?;
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let mark = in_environment(&environment).filter(|mark| mark.socket_dir == socket_dir)?;
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        Some((pid, mark, serves_a_task(&environment, &words(&line)), words(&line).into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>()))
+/// Which of these processes carry the mark of this socket directory; not those that do not answer. `in_hand` says of a plugin process whether this host
+/// has launched or found it again. Blocking; asks them all.
+pub(crate) fn marked(of: impl IntoIterator<Item = u32>, socket_dir: &Path, in_hand: impl Fn(u32, &Mark) -> bool) -> Vec<Marked> {
+    let heard = listen(of);
+    let look = |(pid, said): (u32, Words)| {
+        let mark = in_environment(&said.environment).filter(|mark| mark.socket_dir == socket_dir)?;
+        let line = words(&said.line);
+        Some((pid, mark, serves_a_task(&said.environment, &line), line.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>()))
     };
-    let all: Vec<_> = processes().filter_map(look).collect();
+    let all: Vec<_> = heard.words.into_iter().filter_map(look).collect();
     let is_plugin = |mark: &Mark, line: &[Vec<u8>]| mark.is_plugin(&line.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let live: Vec<&Mark> =
         all.iter().filter(|(pid, mark, _, line)| is_plugin(mark, line) && in_hand(*pid, mark)).map(|(_, mark, ..)| mark).collect();

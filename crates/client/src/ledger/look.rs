@@ -17,14 +17,12 @@ use crate::{
     cgroup,
     context::NodeContext,
     cpuset, dirs,
-    leftovers::{self, Owner, Places, Seen},
+    leftovers::{self, Owner, Places, Seen, cgroup_names, cgroup_owner},
     network,
 };
 
 /// Where network namespaces have names.
 const NETNS: &str = "/run/netns";
-/// Begins the names of the cgroups that our drivers make: `task-<alloc>.<task>.<start>`.
-const CGROUP_PREFIX: &str = "task-";
 
 /// Looks at everything. `known` are the allocations of this node, forgotten ones included: by them it knows cgroups as its own.
 pub(super) async fn look(ctx: &Arc<NodeContext>, known: HashSet<AllocId>) -> Vec<Thing> {
@@ -68,26 +66,6 @@ fn alloc_dirs(ctx: &NodeContext) -> Vec<(AllocId, PathBuf)> {
     named.filter(|(id, path)| !id.is_nil() && path.is_dir()).collect()
 }
 
-/// A task's name as it stands in the name of a cgroup.
-pub(super) fn in_cgroup_name(task: &str) -> String {
-    task.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect()
-}
-
-/// Whose cgroup it is, by its name: of one start, as our drivers name it, or of a task, as hosts name those of Go drivers.
-fn cgroup_owner(name: &str) -> Option<(Owner, Option<String>)> {
-    let split = |text: &str| -> Option<(AllocId, String)> {
-        let (alloc, rest) = text.split_once('.')?;
-        Some((alloc.parse().ok()?, rest.to_owned()))
-    };
-    if let Some((alloc, rest)) = name.strip_prefix(CGROUP_PREFIX).and_then(split) {
-        let (task, run) = rest.rsplit_once('.')?;
-        return Some((Owner { alloc, task: task.to_owned() }, Some(run.to_owned())));
-    }
-    let (alloc, task) = split(name)?;
-    let task = task.strip_suffix(".scope").unwrap_or(&task).to_owned();
-    Some((Owner { alloc, task }, None))
-}
-
 /// State directories of executors: `<task dir>/private/executor/<start>`.
 fn run_of(places: &Places, dir: &Path) -> Option<(Owner, String)> {
     let owner = places.task_of(dir)?;
@@ -108,7 +86,7 @@ fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &Ha
     }
     let cgroup = || {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", seen.pid)).ok()?;
-        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/')).find_map(|name| {
+        cgroup_names(&text).find_map(|name| {
             let (owner, run) = cgroup_owner(name)?;
             known.contains(&owner.alloc).then(|| other(owner, run))
         })
@@ -118,7 +96,9 @@ fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &Ha
 }
 
 fn processes(ctx: &NodeContext, table: &[Seen], known: &HashSet<AllocId>) -> Vec<Thing> {
-    let marked: HashMap<i32, _> = ctx.drivers.host().processes().into_iter().map(|m| (m.pid, m)).collect();
+    // Whoever is in a cgroup of ours is known by that.
+    let others = table.iter().filter(|seen| !seen.confined).map(|seen| seen.pid.cast_unsigned());
+    let marked: HashMap<i32, _> = ctx.drivers.host().marked(others).into_iter().map(|m| (m.pid, m)).collect();
     let told: HashMap<i32, Belongs> =
         table.iter().filter_map(|seen| Some((seen.pid, own_words(seen, &ctx.places, known, &marked)?))).collect();
     let parents: HashMap<i32, i32> = table.iter().map(|seen| (seen.pid, seen.parent)).collect();
@@ -278,24 +258,6 @@ mod tests {
     use super::*;
 
     const ID: &str = "11111111-2222-3333-4444-555555555555";
-
-    #[test]
-    fn cgroups_are_known_by_their_names() {
-        let owner = |task: &str| Owner { alloc: ID.parse().expect("uuid"), task: task.into() };
-        for (name, expected) in [
-            (format!("task-{ID}.web.c0ffee00"), Some((owner("web"), Some("c0ffee00".to_owned())))),
-            (format!("task-{ID}.a.b.c0ffee00"), Some((owner("a.b"), Some("c0ffee00".to_owned())))),
-            (format!("{ID}.web"), Some((owner("web"), None))),
-            (format!("{ID}.web.scope"), Some((owner("web"), None))),
-            (format!("task-{ID}"), None),
-            ("share".into(), None),
-            ("user.slice".into(), None),
-            ("task-x.web.1".into(), None),
-        ] {
-            assert_eq!(cgroup_owner(&name), expected, "{name}");
-        }
-        assert_eq!(in_cgroup_name("a b/c_d-e.f"), "a.b.c_d-e.f");
-    }
 
     #[test]
     fn namespaces_and_sockets_are_known_by_their_names() {

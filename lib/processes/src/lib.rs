@@ -1,0 +1,213 @@
+//! What processes of this machine say of themselves: their command lines, and the environments that they were started with.
+//!
+//! The kernel reads both out of a process's memory, and waits for whoever changes the map of that memory just then: the process forks, executes or ends.
+//! One that gets hardly any time (a fork bomb within its share of the CPU) or that hangs (on a file server that is gone) holds it for minutes or for
+//! ever, and with it everybody who looks, as anybody knows whose `ps` has not come back. [`listen`] waits for nobody longer than a moment.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A process that has not answered for so long hangs: somebody else goes on with the others.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Nobody at all has answered for so long: those that are left are not waited for.
+const GIVE_UP: Duration = Duration::from_secs(1);
+/// Threads of one round, each of which may have met one that hangs.
+const READERS: usize = 256;
+/// They read into the heap.
+const STACK: usize = 64 << 10;
+
+/// What a process says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// The command line, each word with a zero behind it. Empty: a thread of the kernel, or a process that has no memory any more.
+    pub line: Vec<u8>,
+    /// The environment at its start in the form `NAME=value`, each with a zero behind it. Empty also when it must not be read.
+    pub environment: Vec<u8>,
+}
+
+/// What came of listening.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Of those that have answered.
+    pub words: HashMap<u32, Words>,
+    /// Those that live, as far as anybody knows, and have not answered. Who is in neither has ended.
+    pub silent: HashSet<u32>,
+}
+
+/// What these processes say of themselves. Blocking: a fraction of a millisecond for each as a rule, and little more than a second when some hang. A thread
+/// stays with each of those until it answers or ends; it is not asked again meanwhile, and is silent at once.
+#[must_use]
+pub fn listen(pids: impl IntoIterator<Item = u32>) -> Heard {
+    static ASKED: LazyLock<Arc<Asked>> = LazyLock::new(Arc::default);
+    let (words, silent) = ASKED.ask(pids, read);
+    Heard { words, silent }
+}
+
+fn read(pid: u32) -> Option<Words> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(Words { line, environment: std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default() })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No change of what is in it can be left half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who is being asked just now, since when, by whichever round.
+#[derive(Default)]
+struct Asked {
+    open: Mutex<HashMap<u64, (u32, Instant)>>,
+}
+
+impl Asked {
+    fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        pids: impl IntoIterator<Item = u32>,
+        read: impl Fn(u32) -> Option<T> + Clone + Send + 'static,
+    ) -> (HashMap<u32, T>, HashSet<u32>) {
+        let hanging: HashSet<u32> =
+            lock(&self.open).values().filter(|(_, since)| since.elapsed() > PATIENCE).map(|(pid, _)| *pid).collect();
+        let (mut silent, mut waiting) = (HashSet::new(), HashSet::new());
+        for pid in pids {
+            if hanging.contains(&pid) {
+                silent.insert(pid)
+            } else {
+                waiting.insert(pid)
+            };
+        }
+        let queue = Arc::new(Mutex::new(waiting.iter().copied().collect::<VecDeque<u32>>()));
+        let (answers, answered) = mpsc::channel();
+        let (mut readers, mut quiet, mut heard) = (0, Duration::ZERO, HashMap::with_capacity(waiting.len()));
+        let begin = |readers: &mut usize| {
+            let (asked, queue, answers, read) = (self.clone(), queue.clone(), answers.clone(), read.clone());
+            let reader = move || {
+                loop {
+                    // A statement of its own: the queue is free while the process is asked.
+                    let next = lock(&queue).pop_front();
+                    let Some(pid) = next else { return };
+                    let answer = asked.one(pid, &read);
+                    // Nobody listens any more when it took too long.
+                    if answers.send((pid, answer)).is_err() {
+                        return;
+                    }
+                }
+            };
+            // Where the machine has no room for another thread, those that there are go on.
+            *readers += usize::from(thread::Builder::new().name("listen".into()).stack_size(STACK).spawn(reader).is_ok());
+        };
+        while !waiting.is_empty() && quiet < GIVE_UP {
+            // Twice as many each time that nobody has answered: those that hang are rarely alone.
+            let wanted = if quiet.is_zero() { 1 } else { readers * 2 }.min(READERS).min(readers + lock(&queue).len());
+            (readers..wanted.max(1)).for_each(|_| begin(&mut readers));
+            match answered.recv_timeout(PATIENCE) {
+                Ok((pid, answer)) => {
+                    waiting.remove(&pid);
+                    heard.extend(answer.map(|answer| (pid, answer)));
+                    quiet = Duration::ZERO;
+                }
+                // Counted, not measured: when the whole machine stood still nobody was waited for.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => quiet += PATIENCE,
+            }
+        }
+        lock(&queue).clear();
+        silent.extend(waiting);
+        (heard, silent)
+    }
+
+    fn one<T>(&self, pid: u32, read: impl Fn(u32) -> Option<T>) -> Option<T> {
+        let ticket = {
+            let mut open = lock(&self.open);
+            let ticket = (0..).find(|ticket| !open.contains_key(ticket)).unwrap_or_default();
+            open.insert(ticket, (pid, Instant::now()));
+            ticket
+        };
+        let answer = read(pid);
+        lock(&self.open).remove(&ticket);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Condvar,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    };
+
+    use super::*;
+
+    /// Processes below a number hang until they are let go.
+    #[derive(Default)]
+    struct Gate {
+        open: Mutex<bool>,
+        opened: Condvar,
+        asked: AtomicUsize,
+    }
+
+    impl Gate {
+        fn pass(&self) {
+            self.asked.fetch_add(1, SeqCst);
+            drop(self.opened.wait_while(lock(&self.open), |open| !*open).unwrap());
+        }
+    }
+
+    #[test]
+    fn those_that_hang_hold_nobody_up_and_are_asked_once() {
+        let (asked, gate) = (Arc::new(Asked::default()), Arc::new(Gate::default()));
+        let read = {
+            let gate = gate.clone();
+            move |pid: u32| {
+                if pid < 5 {
+                    gate.pass();
+                }
+                (pid != 9).then_some(pid * 2)
+            }
+        };
+        let hang: HashSet<u32> = (0..5).collect();
+        let (heard, silent) = asked.ask(0..100, read.clone());
+        assert_eq!(silent, hang);
+        assert_eq!(heard, (5..100).filter(|pid| *pid != 9).map(|pid| (pid, pid * 2)).collect());
+        assert_eq!(gate.asked.load(SeqCst), 5);
+
+        // They hang still: they are known, and the answer comes at once.
+        let begun = Instant::now();
+        let (heard, silent) = asked.ask(0..6, read.clone());
+        assert_eq!((heard, silent), (HashMap::from([(5, 10)]), hang));
+        assert_eq!(gate.asked.load(SeqCst), 5, "no second thread waits for the same process");
+        assert!(begun.elapsed() < GIVE_UP);
+
+        *lock(&gate.open) = true;
+        gate.opened.notify_all();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !lock(&asked.open).is_empty() && Instant::now() < deadline {
+            thread::yield_now();
+        }
+        assert_eq!(asked.ask(0..5, read), ((0..5).map(|pid| (pid, pid * 2)).collect(), HashSet::new()));
+    }
+
+    #[test]
+    fn a_process_is_heard_and_one_that_has_ended_is_not() {
+        let mut child = std::process::Command::new("sleep").arg("600").env_clear().env("A", "b").spawn().expect("sleep");
+        let (me, other) = (std::process::id(), child.id());
+        // Between fork and exec it is a copy of this process.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let heard = loop {
+            let heard = listen([me, other]);
+            if heard.words.get(&other).is_some_and(|words| words.line == b"sleep\x00600\0") || Instant::now() > deadline {
+                break heard;
+            }
+        };
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert_eq!(heard.words[&other], Words { line: b"sleep\x00600\0".to_vec(), environment: b"A=b\0".to_vec() });
+        assert!(!heard.words[&me].line.is_empty() && heard.silent.is_empty());
+        assert_eq!(listen([other]), Heard::default());
+    }
+}
