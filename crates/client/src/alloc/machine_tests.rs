@@ -449,6 +449,24 @@ fn a_remote_task_follows_sightings_and_verdicts() {
 }
 
 #[test]
+fn a_remote_task_that_ends_before_anybody_looks_has_run() {
+    let exited = Observed::Exited { code: 0, signal: 0, oom_killed: false, reason: "".into(), at: 5 * S };
+    let result = Some(RemoteExit { at: 5 * S, ..RemoteExit::default() });
+    let (mut p, _) = Play::begin(remote(), S);
+    let seen = |verdict, result| {
+        let view = RemoteView { observed: exited.clone(), started_at: 4 * S, verdict, result, ..RemoteView::default() };
+        Event::Remote { task: "t".into(), view: Box::new(view) }
+    };
+    p.apply(seen(RemoteVerdict::Active, None), 6 * S);
+    p.apply(seen(RemoteVerdict::Complete, result), 7 * S);
+    let task = p.machine.update().task_states["t"].clone();
+    assert_eq!((task.state, task.started_at.ns(), task.finished_at.ns()), (TaskRunState::Dead, Some(4 * S), Some(5 * S)));
+    let kinds: Vec<(&str, i64)> = task.events.iter().map(|e| (e.kind.as_str(), e.time)).collect();
+    assert_eq!(kinds[kinds.len() - 2..], [("Started", 4 * S), ("Terminated", 5 * S)], "once each: {kinds:?}");
+    assert_eq!(kinds.iter().filter(|(kind, _)| *kind == "Started").count(), 1);
+}
+
+#[test]
 fn no_stop_restart_or_removal_touches_a_remote_instance() {
     let (mut p, _) = Play::begin(remote(), S);
     p.apply(view(Observed::Running, RemoteVerdict::Active), 2 * S);

@@ -22,6 +22,12 @@ impl Machine {
         let another = state.restarts != view.restarts || (known && before.incarnation != view.incarnation);
         let last_is_restart = state.events.last().is_some_and(|e| e.kind == events::kind::RESTARTING);
         state.restarts = view.restarts;
+        let unseen = matches!(view.observed, Observed::Exited { .. }) && state.started_at.ns().is_none_or(|at| at < view.started_at);
+        if unseen && view.started_at > 0 && state.state != TaskRunState::Dead {
+            // It has ended before anybody looked. It has run all the same, and there is output to be read.
+            state.started_at = view.started_at.into();
+            events::push(state, events::started(view.started_at));
+        }
         if let Some(exit) = &view.result
             && !state.events.iter().any(|e| e.kind == events::kind::TERMINATED && e.time == exit.at)
         {
