@@ -88,6 +88,7 @@ enum Command {
 fn main() -> ExitCode {
     // Before the first thread.
     heap::limit_arenas(heap::arenas(std::thread::available_parallelism().map_or(1, Into::into)));
+    heap::part_large_pieces();
     let args = argv::rewrite(std::env::args());
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,

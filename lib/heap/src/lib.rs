@@ -1,4 +1,4 @@
-//! How the process's allocator shares memory among threads, and when it gives memory back. Apart, because these are calls that only `unsafe` code may
+//! How the process's allocator shares memory among threads, where it has large pieces from, and when it gives memory back. Apart, because these are calls that only `unsafe` code may
 //! make.
 //!
 //! glibc gives threads arenas of their own, eight for each core, and an arena keeps what was once freed in it: a batch
@@ -21,19 +21,35 @@ pub fn arenas(cores: usize) -> usize {
 pub fn limit_arenas(arenas: usize) -> bool {
     #[cfg(target_env = "gnu")]
     {
-        let Ok(arenas) = libc::c_int::try_from(arenas) else {
-            return false;
-        };
-        // SAFETY: the call takes two numbers and changes a setting behind the allocator's own lock.
-        #[allow(unsafe_code)]
-        let done = unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) };
-        done == 1
+        libc::c_int::try_from(arenas).is_ok_and(|arenas| set(libc::M_ARENA_MAX, arenas))
     }
     #[cfg(not(target_env = "gnu"))]
     {
         let _ = arenas;
         false
     }
+}
+
+/// From here on a piece of a MiB or more, as an answer with thousands of objects is, comes from the system and goes back to it when it is freed. Left to
+/// itself, glibc takes the size of the largest one that was freed for the limit, up to 32 MiB: from then on such pieces lie among small ones that live on,
+/// and leave holes. An arena keeps two MiB at its end for what comes next. Tells whether it did, as [`limit_arenas`] does.
+pub fn part_large_pieces() -> bool {
+    #[cfg(target_env = "gnu")]
+    {
+        set(libc::M_MMAP_THRESHOLD, 1 << 20) && set(libc::M_TRIM_THRESHOLD, 2 << 20)
+    }
+    #[cfg(not(target_env = "gnu"))]
+    {
+        false
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn set(parameter: libc::c_int, value: libc::c_int) -> bool {
+    // SAFETY: the call takes two numbers and changes a setting behind the allocator's own lock.
+    #[allow(unsafe_code)]
+    let done = unsafe { libc::mallopt(parameter, value) };
+    done == 1
 }
 
 /// Gives the pages of which nothing is in use back to the system, and tells whether there were any; other allocators than glibc's do so by themselves.
@@ -92,6 +108,12 @@ impl Burst {
 mod tests {
     use super::*;
 
+    #[cfg(target_env = "gnu")]
+    fn resident() -> usize {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
     #[test]
     fn as_many_as_threads_run_at_once() {
         assert_eq!([0, 1, 2, 3, 64].map(arenas), [2, 2, 2, 3, 64]);
@@ -118,10 +140,6 @@ mod tests {
     #[cfg(target_env = "gnu")]
     #[test]
     fn what_lies_free_between_the_living_is_given_back() {
-        let resident = || -> usize {
-            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-        };
         let mut all: Vec<Option<Box<[u8; 1024]>>> = (0..64 << 10).map(|n| Some(Box::new([n as u8; 1024]))).collect();
         // Some live on, so that the rest does not lie at the end.
         all.iter_mut().enumerate().filter(|(n, _)| n % 64 != 63).for_each(|(_, one)| *one = None);

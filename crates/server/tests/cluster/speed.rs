@@ -86,6 +86,7 @@ fn rss_mib() -> f64 {
 fn placements() {
     // As the program does before its first thread.
     heap::limit_arenas(heap::arenas(2));
+    heap::part_large_pieces();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(place());
 }
