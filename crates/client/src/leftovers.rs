@@ -126,10 +126,12 @@ impl Seen {
         Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
     }
 
-    /// Told by a cgroup of our own drivers. False: it has to be asked.
-    fn told_by_cgroup(&mut self) -> bool {
+    /// Told by a cgroup of our own drivers. False: it has to be asked. `above` are the names of the agent's own cgroups, which may be those of a task of
+    /// another agent.
+    fn told_by_cgroup(&mut self, above: &HashSet<&str>) -> bool {
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
-        let Some((owner, _)) = cgroup_names(&cgroups).filter(|name| name.starts_with(CGROUP_PREFIX)).find_map(cgroup_owner) else {
+        let mut ours = cgroup_names(&cgroups).filter(|name| name.starts_with(CGROUP_PREFIX) && !above.contains(name));
+        let Some((owner, _)) = ours.find_map(cgroup_owner) else {
             return false;
         };
         let name = self.name();
@@ -219,8 +221,10 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let looked = pids.filter(|pid| *pid != me).filter_map(Seen::look);
     let (mut table, mut ask): (Vec<Seen>, Vec<Seen>) = (Vec::new(), Vec::new());
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let above: HashSet<&str> = cgroup_names(&own).collect();
     for mut seen in looked {
-        if seen.told_by_cgroup() { table.push(seen) } else { ask.push(seen) }
+        if seen.told_by_cgroup(&above) { table.push(seen) } else { ask.push(seen) }
     }
     let heard = processes::listen(ask.iter().map(|seen| seen.pid.cast_unsigned()));
     let known: HashMap<(i32, u64), &Seen> = before.iter().map(|seen| ((seen.pid, seen.start), seen)).collect();

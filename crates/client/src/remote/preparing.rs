@@ -43,9 +43,9 @@ impl Preparing {
         matches!(self.state, State::Wanted)
     }
 
-    /// It goes on, for something that is not to be prepared now.
-    pub(super) fn is_in_vain(&self, now: Option<For>) -> bool {
-        !matches!(self.state, State::Done(_)) && now != Some(self.of)
+    /// What it goes on for; None: it is done.
+    pub(super) fn open(&self) -> Option<For> {
+        (!matches!(self.state, State::Done(_))).then_some(self.of)
     }
 
     /// Takes the outcome of what is under way. False: it is that of an earlier one.
@@ -95,21 +95,21 @@ mod tests {
         let mut preparing = Preparing::under_way(of(2, 1), token.drop_guard());
         assert!(!preparing.done(of(1, 1), refused()), "of the incarnation before");
         assert!(!preparing.done(of(2, 7), refused()), "by another allocation");
-        assert!(preparing.outcome(of(2, 1)).is_none());
+        assert!(preparing.outcome(of(2, 1)).is_none() && preparing.open() == Some(of(2, 1)));
         assert!(preparing.done(of(2, 1), refused()));
-        assert!(preparing.outcome(of(2, 1)).is_some());
+        assert!(preparing.outcome(of(2, 1)).is_some() && preparing.open().is_none());
         assert!(preparing.outcome(of(3, 1)).is_none() && preparing.outcome(of(2, 7)).is_none());
         assert!(!preparing.done(of(2, 1), refused()), "there was one already");
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_ends() {
+    fn whoever_is_at_it_ends_with_it() {
         let token = CancellationToken::new();
         let preparing = Preparing::under_way(of(1, 1), token.clone().drop_guard());
-        assert!(!preparing.is_in_vain(Some(of(1, 1))));
-        assert!(preparing.is_in_vain(None) && preparing.is_in_vain(Some(of(2, 1))) && preparing.is_in_vain(Some(of(1, 2))));
+        assert!(!token.is_cancelled() && !preparing.is_wanted());
         drop(preparing);
         assert!(token.is_cancelled());
-        assert!(Preparing::wanted(of(1, 1)).is_in_vain(None) && Preparing::wanted(of(1, 1)).is_wanted());
+        let wanted = Preparing::wanted(of(1, 1));
+        assert!(wanted.is_wanted() && wanted.open() == Some(of(1, 1)));
     }
 }

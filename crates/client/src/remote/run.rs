@@ -382,7 +382,8 @@ impl RemoteLoop {
                 entry.preparing = None;
             }
             entry.slot = step.slot;
-            entry.preparing.take_if(|preparing| preparing.is_in_vain(entry.slot.prepares()));
+            // Nobody goes on with what is not to be created here any more.
+            entry.preparing.take_if(|preparing| preparing.open().is_some_and(|of| entry.slot.prepares() != Some(of)));
             if !entry.slot.wants_create() {
                 entry.wish = None;
             }
@@ -502,9 +503,8 @@ impl RemoteLoop {
         // A create that has waited for long must not take tokens along that soon end.
         let aged = |outcome: &Outcome| outcome.as_ref().is_ok_and(|prepared| prepared.due.next().is_some_and(|due| due <= now_ns()));
         let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome(of)).filter(|outcome| !aged(outcome)).cloned();
-        if outcome.is_none()
-            && entry.preparing.as_ref().is_none_or(|preparing| preparing.outcome(of).is_some() || preparing.is_in_vain(Some(of)))
-        {
+        let goes_on = entry.preparing.as_ref().and_then(Preparing::open) == Some(of);
+        if outcome.is_none() && !goes_on {
             self.prepare(key);
         }
         outcome
