@@ -29,7 +29,8 @@ use crate::config::ClientConfig;
 const DEATH: Duration = Duration::from_secs(5);
 /// Begins the names of the cgroups that our drivers make: `task-<alloc>.<task>.<start>`.
 const CGROUP_PREFIX: &str = "task-";
-/// Executors of ours say where their state is, and are asked wherever they are. As much of their name as the kernel keeps.
+/// Begins the names of our executors' programs. They say where their state is, and are asked wherever they are; so is what they have forked and has not become
+/// the workload yet: it belongs to a start, whose outcome its driver tells.
 const EXECUTOR: &str = "drover-executor";
 
 /// Ends the executors, with their workloads, whose state lies in a task directory.
@@ -134,11 +135,12 @@ impl Seen {
         let Some((owner, _)) = ours.find_map(cgroup_owner) else {
             return false;
         };
-        let name = self.name();
-        if name.starts_with(EXECUTOR) {
+        // Not by its name, which a process gives itself.
+        let program = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
+        if program.file_name().and_then(|name| name.to_str()).is_none_or(|name| name.starts_with(EXECUTOR)) {
             return false;
         }
-        self.line = format!("[{name}]");
+        self.line = format!("[{}]", self.name());
         self.cwd = self.working_dir();
         self.workload_of = Some(owner);
         self.confined = true;
