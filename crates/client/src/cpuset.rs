@@ -24,6 +24,7 @@ use executor_client::CgroupHost;
 use model::Allocation;
 
 use crate::{
+    cgroup_names,
     context::NodeContext,
     fingerprint::parse_ranges,
     leftovers::{self, Owner},
@@ -125,15 +126,10 @@ fn tenants(ctx: &NodeContext) -> Vec<Tenant> {
     all
 }
 
-/// The cgroup of a run, as drivers with executors of ours name it.
-fn cgroup_name(run: &str) -> String {
-    format!("task-{}", run.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect::<String>())
-}
-
 /// Binds a run; `reserved`: somebody has cores for himself, otherwise only who was bound has to be. Cgroups above it come and go with other workloads of
 /// the machine, so a refusal may pass.
 fn bind(run: &str, cpus: &str, reserved: bool) -> std::io::Result<bool> {
-    let (host, name) = (host(), cgroup_name(run));
+    let (host, name) = (host(), cgroup_names::of_run(run));
     let once = || if reserved { host.confine(&name, cpus) } else { host.widen(&name, cpus) };
     let mut done = once();
     for _ in 0..ATTEMPTS {
@@ -295,11 +291,6 @@ mod tests {
             let set = |text: &str| parse_ranges(text).into_iter().collect::<BTreeSet<u16>>();
             assert_eq!(list(narrowed(&set(wish), &set(open))), expected, "{wish} of {open}");
         }
-    }
-
-    #[test]
-    fn cgroups_of_runs_are_named_as_drivers_name_them() {
-        assert_eq!(cgroup_name("0a1b/my task/c0ffee00"), "task-0a1b.my.task.c0ffee00");
     }
 
     #[test]

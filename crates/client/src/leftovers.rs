@@ -23,14 +23,11 @@ use model::AllocId;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::Mutex;
 
-use crate::config::ClientConfig;
+use crate::{cgroup_names, config::ClientConfig};
 
 /// How long processes may take to disappear after SIGKILL.
 const DEATH: Duration = Duration::from_secs(5);
-/// Begins the names of the cgroups that our drivers make: `task-<alloc>.<task>.<start>`.
-const CGROUP_PREFIX: &str = "task-";
-/// Begins the names of our executors' programs. They say where their state is, and are asked wherever they are; so is what they have forked and has not become
-/// the workload yet: it belongs to a start, whose outcome its driver tells.
+/// Begins the names of our executors' programs.
 const EXECUTOR: &str = "drover-executor";
 
 /// Ends the executors, with their workloads, whose state lies in a task directory.
@@ -127,19 +124,13 @@ impl Seen {
         Some(text.strip_suffix(" (deleted)").unwrap_or(text).into())
     }
 
-    /// Told by a cgroup of our own drivers. False: it has to be asked. `above` are the names of the agent's own cgroups, which may be those of a task of
-    /// another agent.
+    /// Told by a cgroup of our own drivers. False: it has to be asked. `above` are the names of the agent's own cgroups.
     fn told_by_cgroup(&mut self, above: &HashSet<&str>) -> bool {
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap_or_default();
-        let mut ours = cgroup_names(&cgroups).filter(|name| name.starts_with(CGROUP_PREFIX) && !above.contains(name));
-        let Some((owner, _)) = ours.find_map(cgroup_owner) else {
+        let program = || fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
+        let Some(owner) = cgroup_names::confined_to(&cgroups, above).filter(|_| is_workload(&program())) else {
             return false;
         };
-        // Not by its name, which a process gives itself.
-        let program = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
-        if program.file_name().and_then(|name| name.to_str()).is_none_or(|name| name.starts_with(EXECUTOR)) {
-            return false;
-        }
         self.line = format!("[{}]", self.name());
         self.cwd = self.working_dir();
         self.workload_of = Some(owner);
@@ -179,13 +170,20 @@ impl Seen {
     }
 }
 
+/// Of what is in a cgroup of ours, by its program: executors say where their state is and are asked wherever they are, and so is what they have forked and has
+/// not become the workload yet. It belongs to a start, whose outcome its driver tells.
+fn is_workload(program: &Path) -> bool {
+    // One that has no program any more ends.
+    program.file_name().and_then(|name| name.to_str()).is_some_and(|name| !name.starts_with(EXECUTOR))
+}
+
 /// The state directory in the arguments of an executor of ours.
 fn state_dir(command_line: &[u8]) -> Option<PathBuf> {
     let mut args = command_line.split(|b| *b == 0);
     let binary = args.next()?;
     let name = binary.rsplit(|b| *b == b'/').next()?;
     let verb = args.next()?;
-    let known = name.starts_with(b"drover-executor") && (verb == b"run" || verb == b"collect");
+    let known = name.starts_with(EXECUTOR.as_bytes()) && (verb == b"run" || verb == b"collect");
     known.then(|| args.next()).flatten().map(|dir| PathBuf::from(std::ffi::OsStr::from_bytes(dir)))
 }
 
@@ -224,7 +222,7 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
     let looked = pids.filter(|pid| *pid != me).filter_map(Seen::look);
     let (mut table, mut ask): (Vec<Seen>, Vec<Seen>) = (Vec::new(), Vec::new());
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let above: HashSet<&str> = cgroup_names(&own).collect();
+    let above: HashSet<&str> = cgroup_names::names(&own).collect();
     for mut seen in looked {
         if seen.told_by_cgroup(&above) { table.push(seen) } else { ask.push(seen) }
     }
@@ -260,31 +258,6 @@ fn scan(before: &[Seen]) -> Vec<Seen> {
         );
     }
     table
-}
-
-/// The names of the cgroups that a process is in, by its file `cgroup`.
-pub(crate) fn cgroup_names(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).flat_map(|path| path.split('/'))
-}
-
-/// A task's name as it stands in the name of a cgroup.
-pub(crate) fn in_cgroup_name(task: &str) -> String {
-    task.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '.' }).collect()
-}
-
-/// Whose cgroup it is, by its name: of one start, as our drivers name it, or of a task, as hosts name those of Go drivers.
-pub(crate) fn cgroup_owner(name: &str) -> Option<(Owner, Option<String>)> {
-    let split = |text: &str| -> Option<(AllocId, String)> {
-        let (alloc, rest) = text.split_once('.')?;
-        Some((alloc.parse().ok()?, rest.to_owned()))
-    };
-    if let Some((alloc, rest)) = name.strip_prefix(CGROUP_PREFIX).and_then(split) {
-        let (task, run) = rest.rsplit_once('.')?;
-        return Some((Owner { alloc, task: task.to_owned() }, Some(run.to_owned())));
-    }
-    let (alloc, task) = split(name)?;
-    let task = task.strip_suffix(".scope").unwrap_or(&task).to_owned();
-    Some((Owner { alloc, task }, None))
 }
 
 /// What became of a search for leftovers.
@@ -404,22 +377,16 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_are_known_by_their_names() {
-        const ID: &str = "11111111-2222-3333-4444-555555555555";
-        let owner = |task: &str| Owner { alloc: ID.parse().expect("uuid"), task: task.into() };
-        for (name, expected) in [
-            (format!("task-{ID}.web.c0ffee00"), Some((owner("web"), Some("c0ffee00".to_owned())))),
-            (format!("task-{ID}.a.b.c0ffee00"), Some((owner("a.b"), Some("c0ffee00".to_owned())))),
-            (format!("{ID}.web"), Some((owner("web"), None))),
-            (format!("{ID}.web.scope"), Some((owner("web"), None))),
-            (format!("task-{ID}"), None),
-            ("share".into(), None),
-            ("user.slice".into(), None),
-            ("task-x.web.1".into(), None),
+    fn what_an_executor_has_forked_is_no_workload_yet() {
+        for (program, expected) in [
+            ("/bin/sleep", true),
+            ("/usr/bin/tool (deleted)", true),
+            ("/d/state/bin/drover-executor-0a1b", false),
+            ("/d/state/bin/drover-executor-0a1b (deleted)", false),
+            ("", false),
         ] {
-            assert_eq!(cgroup_owner(&name), expected, "{name}");
+            assert_eq!(is_workload(Path::new(program)), expected, "{program}");
         }
-        assert_eq!(in_cgroup_name("a b/c_d-e.f"), "a.b.c_d-e.f");
     }
 
     #[test]

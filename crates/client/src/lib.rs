@@ -16,6 +16,7 @@
 
 mod alloc;
 pub mod cgroup;
+mod cgroup_names;
 pub mod client;
 pub mod config;
 mod context;

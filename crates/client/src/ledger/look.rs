@@ -14,10 +14,10 @@ use model::AllocId;
 
 use super::{Belongs, Handle, Role, Thing};
 use crate::{
-    cgroup,
+    cgroup, cgroup_names,
     context::NodeContext,
     cpuset, dirs,
-    leftovers::{self, Owner, Places, Seen, cgroup_names, cgroup_owner},
+    leftovers::{self, Owner, Places, Seen},
     network,
 };
 
@@ -86,8 +86,8 @@ fn own_words(seen: &Seen, places: &Places, known: &HashSet<AllocId>, marked: &Ha
     }
     let cgroup = || {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", seen.pid)).ok()?;
-        cgroup_names(&text).find_map(|name| {
-            let (owner, run) = cgroup_owner(name)?;
+        cgroup_names::names(&text).find_map(|name| {
+            let (owner, run) = cgroup_names::owner(name)?;
             known.contains(&owner.alloc).then(|| other(owner, run))
         })
     };
@@ -150,7 +150,7 @@ fn cgroups(known: &HashSet<AllocId>) -> Vec<Thing> {
     let parents = cpuset::host().parents().map(Path::to_owned).chain(cgroup::task_parents());
     let mut things = Vec::new();
     for (name, path) in parents.flat_map(|parent| entries(&parent).collect::<Vec<_>>()) {
-        let Some((owner, run)) = cgroup_owner(&name).filter(|(owner, _)| known.contains(&owner.alloc)) else { continue };
+        let Some((owner, run)) = cgroup_names::owner(&name).filter(|(owner, _)| known.contains(&owner.alloc)) else { continue };
         let belongs = match run {
             Some(run) => Belongs::Run { owner, run: Some(run), role: Role::Other },
             None => Belongs::Fixture(owner),

@@ -25,7 +25,7 @@ use model::AllocId;
 
 pub(crate) use sweep::Ledger;
 
-use crate::leftovers::{Owner, in_cgroup_name};
+use crate::{cgroup_names, leftovers::Owner};
 
 /// Something of this node's that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub(crate) struct Finding {
 impl AllocClaim {
     /// A task by its name, or by its name as cgroups have it.
     fn task(&self, name: &str) -> Option<&TaskClaim> {
-        self.tasks.get(name).or_else(|| self.tasks.iter().find(|(task, _)| in_cgroup_name(task) == name).map(|(_, claim)| claim))
+        self.tasks.get(name).or_else(|| self.tasks.iter().find(|(task, _)| cgroup_names::spelled(task) == name).map(|(_, claim)| claim))
     }
 }
 
