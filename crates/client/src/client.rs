@@ -148,7 +148,7 @@ impl Client {
             commands,
             driver_events: ctx.drivers.host().events(),
         };
-        let Known { allocs: known, live, forgotten } = node_loop.restore(restored.allocs);
+        let Known { allocs: known, live, forgotten, origins } = Known::of(restored.allocs);
         let (servers, servers_seen) = watch::channel(config.servers.clone());
         let session = Session {
             region: config.region.clone(),
@@ -162,13 +162,15 @@ impl Client {
             reset,
             stop: ctx.stop.clone(),
         };
-        let mut loops = vec![tokio::spawn(remote_loop.run()), tokio::spawn(node_loop.run())];
-        // Before the session: what a server places from now on is not left over from a former run.
+        let mut loops = vec![tokio::spawn(remote_loop.run())];
+        // Before the loops and the session: what starts from now on is not left over from a former run.
         node::sweep(&ctx, &known, &live, &restored.ledger).await;
         if !forgotten.is_empty() {
             // Damaged records that stay are damaged again at the next start: nothing depends on their removal.
             let _ = ctx.store.commit(forgotten).await;
         }
+        node_loop.restore(origins);
+        loops.push(tokio::spawn(node_loop.run()));
         crate::cpuset::settle(&ctx).await;
         let ledger = Arc::new(Ledger::new(ctx.clone(), allocs.clone()));
         loops.push(tokio::spawn(ledger.clone().run()));

@@ -67,14 +67,39 @@ pub(crate) fn handle(allocs: &Allocs, id: AllocId) -> Option<AllocHandle> {
 }
 
 /// What a start finds in its records.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Known {
     /// Ids of allocations.
     pub(crate) allocs: HashSet<String>,
     /// Tasks that may run: nothing else may.
     pub(crate) live: HashSet<Owner>,
-    /// Damaged ones.
+    /// Damaged ones. They are contained by the sweep: what they had running belongs to nobody.
     pub(crate) forgotten: Vec<Write>,
+    /// What is to be restored.
+    pub(crate) origins: Vec<Origin>,
+}
+
+impl Known {
+    pub(crate) fn of(restored: Vec<RestoredAlloc>) -> Self {
+        let mut known = Self::default();
+        for alloc in restored {
+            let id = alloc.id.clone();
+            match origin(alloc) {
+                Ok(origin) => {
+                    known.allocs.insert(id);
+                    // A run that has ended, or whose start was never confirmed, is ended by the sweep, and by its own loop as well.
+                    let live = origin.tasks.iter().filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended));
+                    known.live.extend(live.map(|(task, _)| Owner { alloc: origin.record.alloc.id, task: task.to_string() }));
+                    known.origins.push(origin);
+                }
+                Err(why) => {
+                    tracing::error!(alloc = id, why, "the record of an allocation is damaged; what runs for it is ended");
+                    known.forgotten.push(Write::Forget(id));
+                }
+            }
+        }
+        known
+    }
 }
 
 impl NodeLoop {
@@ -127,29 +152,14 @@ impl NodeLoop {
         while self.loops.join_next().await.is_some() {}
     }
 
-    /// Brings allocations of a former run back to life; answers with their ids. A damaged record is contained by the sweep that follows: what
-    /// runs for it is ended, and the servers' copy makes it start over. Everything else goes on.
-    pub(crate) fn restore(&mut self, restored: Vec<RestoredAlloc>) -> Known {
-        let mut known = Known::default();
-        for alloc in restored {
-            let id = alloc.id.clone();
-            match origin(alloc) {
-                Ok(origin) => {
-                    known.allocs.insert(id);
-                    // A run that has ended, or whose start was never confirmed, is ended by its own loop as well.
-                    let live = origin.tasks.iter().filter(|(_, t)| t.run.as_ref().is_some_and(|r| r.handle.is_some() && !r.ended));
-                    known.live.extend(live.map(|(task, _)| Owner { alloc: origin.record.alloc.id, task: task.to_string() }));
-                    self.spawn(origin);
-                }
-                Err(why) => {
-                    tracing::error!(alloc = id, why, "the record of an allocation is damaged; what runs for it is ended");
-                    known.forgotten.push(Write::Forget(id));
-                }
-            }
+    /// Brings allocations of a former run back to life. Their loops start tasks at once, so [`sweep`] comes before: it could not tell such a start from
+    /// one that a former agent has not lived to confirm.
+    pub(crate) fn restore(&mut self, origins: Vec<Origin>) {
+        for origin in origins {
+            self.spawn(origin);
         }
         // Until the first welcome no server is heard.
         self.cut_off(true);
-        known
     }
 
     fn spawn(&mut self, origin: Origin) {
@@ -396,7 +406,7 @@ fn origin(restored: RestoredAlloc) -> Result<Origin, String> {
 }
 
 /// Removes what no record claims: directories of allocations, log collectors and cgroups that a former agent could not remove. Runs before
-/// anything is restored. Returns how many things there were.
+/// anything is restored: what is started from then on is claimed by nobody's `live` yet. Returns how many things there were.
 pub(crate) async fn sweep(ctx: &NodeContext, known: &HashSet<String>, live: &HashSet<Owner>, ledger: &[(String, String)]) -> usize {
     let ended = end_unclaimed(&ctx.places, live).await;
     if ended.killed > 0 || !ended.resisting.is_empty() {

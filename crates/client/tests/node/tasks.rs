@@ -114,7 +114,7 @@ async fn a_sticky_disk_goes_to_the_successor_when_its_predecessor_has_ended() {
     let node = rig.node().await;
     rig.driver_ready("raw_exec").await;
     let script = "trap 'echo last >> $NOMAD_ALLOC_DIR/data/log; exit 0' INT TERM
-        echo begin >> $NOMAD_ALLOC_DIR/data/log; echo mine >> $NOMAD_TASK_DIR/log
+        echo mine >> $NOMAD_TASK_DIR/log; echo begin >> $NOMAD_ALLOC_DIR/data/log
         while :; do sleep 0.05; done";
     let (a, mut job) = alloc("service", vec![task("t", "raw_exec", json!({"command": "/bin/sh", "args": ["-c", script]}))]);
     job.task_groups[0].ephemeral_disk = Some(model::job::EphemeralDisk { sticky: Some(true), ..Default::default() });

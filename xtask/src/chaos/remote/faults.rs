@@ -64,7 +64,7 @@ pub(super) struct Troubles {
     drained: [bool; NODES.len()],
     no_sshd: Vec<&'static str>,
     /// Killed or stopped: nothing is asked of it.
-    server_away: bool,
+    pub(super) server_away: bool,
     engine_down: bool,
     /// Version and count of lasting jobs; none when stopped.
     jobs: BTreeMap<&'static str, Option<(u32, u32)>>,

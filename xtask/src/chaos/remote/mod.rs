@@ -98,6 +98,7 @@ fn play(seed: u64, length: Duration, with_engine: bool) -> Result<()> {
     let mut world = World::start(with_engine)?;
     let mut troubles = Troubles::new(Dice::new(seed));
     let told = story(&mut world, &mut troubles, seed, length);
+    let told = told.and_then(|()| world.resolve_doubts());
     let violations = world.watch.violations();
     report(&world, &troubles, &violations);
     if told.is_err() || !violations.is_empty() {
@@ -125,6 +126,7 @@ fn story(world: &mut World, troubles: &mut Troubles, seed: u64, length: Duration
         trouble(world, troubles, &mut pace, round)?;
         troubles.heal(world, true)?;
         world.until_nodes().context("after everything has healed")?;
+        world.resolve_doubts()?;
         settle(world, "everything that was asked for, and nothing else, after everything has healed")?;
         batches(world, troubles)?;
         left -= round;
@@ -151,6 +153,9 @@ fn trouble(world: &mut World, troubles: &mut Troubles, pace: &mut Dice, length: 
         while Instant::now() < next {
             troubles.heal(world, false)?;
             std::thread::sleep(Duration::from_millis(20));
+        }
+        if !troubles.server_away {
+            world.resolve_doubts()?;
         }
         if !world.watch.violations().is_empty() {
             bail!("what happened last: {}", troubles.story.iter().rev().take(6).cloned().collect::<Vec<_>>().join(" | "));

@@ -81,6 +81,8 @@ pub(super) struct Seen {
     pub(super) version: u32,
     /// A host, or `engine`.
     pub(super) host: &'static str,
+    /// The allocation that it was created for.
+    alloc: String,
     pub(super) process: Process,
 }
 
@@ -95,7 +97,18 @@ struct Ledger {
     live: BTreeMap<u32, (Seen, Instant)>,
     /// Judged already: a look that began before an end may still name it.
     ended: Vec<Process>,
+    /// Ended without a cause since they were seen first.
+    doubtful: Vec<Doubt>,
     violations: Vec<String>,
+}
+
+/// An end without a cause, unless its instance had been asked for before it was seen: what is no longer wanted may begin all the same, when its creation
+/// is on the way, and end while its slot is wanted again, for a successor.
+struct Doubt {
+    seen: Seen,
+    since: Instant,
+    ended: Instant,
+    what: String,
 }
 
 /// Looks at the hosts until it is told to stop.
@@ -173,6 +186,27 @@ impl Watch {
         counts
     }
 
+    /// Decides what is doubtful. `asked_for` tells how long ago an allocation was made; none when there is no such allocation.
+    pub(super) fn resolve(&self, asked_for: impl Fn(&str) -> Result<Option<Duration>>) -> Result<()> {
+        // Not under the lock: the server takes its time.
+        let mut doubtful = std::mem::take(&mut lock(&self.ledger).doubtful).into_iter();
+        while let Some(doubt) = doubtful.next() {
+            let age = match asked_for(&doubt.seen.alloc) {
+                Ok(age) => age,
+                Err(error) => {
+                    lock(&self.ledger).doubtful.extend([doubt].into_iter().chain(doubtful));
+                    return Err(error);
+                }
+            };
+            let asked = age.and_then(|age| Instant::now().checked_sub(age)).map_or(doubt.since, |asked| asked.min(doubt.since));
+            let mut ledger = lock(&self.ledger);
+            if !has_cause(&ledger.wanted, &doubt.seen, asked, doubt.ended) {
+                ledger.violations.push(doubt.what);
+            }
+        }
+        Ok(())
+    }
+
     /// Everything that must not have been.
     pub(super) fn violations(&self) -> Vec<String> {
         let mut all = lock(&self.ledger).violations.clone();
@@ -215,8 +249,9 @@ fn look(world: &str, hosts: &BTreeMap<u64, &'static str>) -> BTreeMap<u32, Seen>
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?.ino();
         let slot = ((*variables.get("NOMAD_JOB_ID")?).to_owned(), variables.get("NOMAD_ALLOC_INDEX")?.parse().ok()?);
         let version = variables.get("CHAOS_VERSION")?.parse().ok()?;
+        let alloc = (*variables.get("NOMAD_ALLOC_ID")?).to_owned();
         // Containers have a namespace each.
-        Some(Seen { slot, version, host: hosts.get(&namespace).copied().unwrap_or("engine"), process })
+        Some(Seen { slot, version, host: hosts.get(&namespace).copied().unwrap_or("engine"), alloc, process })
     };
     pids.filter_map(|pid| Some((pid, seen(pid)?))).collect()
 }
@@ -231,14 +266,16 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
             continue;
         }
         ledger.ended.push(seen.process);
-        if !ledger.excused.remove(&pid) && !has_cause(&ledger.wanted, &seen, since) {
+        if !ledger.excused.remove(&pid) && !has_cause(&ledger.wanted, &seen, since, now) {
             let (job, index) = &seen.slot;
-            ledger.violations.push(format!(
-                "LOST: {job}[{index}] version {} on {} (process {pid}) has ended after {:.1} s, and nobody asked for that",
+            let what = format!(
+                "LOST: {job}[{index}] version {} on {} (process {pid}, of allocation {}) has ended after {:.1} s, and nobody asked for that",
                 seen.version,
                 seen.host,
+                seen.alloc,
                 since.elapsed().as_secs_f64()
-            ));
+            );
+            ledger.doubtful.push(Doubt { seen, since, ended: now, what });
         }
     }
     for (pid, seen) in found {
@@ -266,12 +303,15 @@ fn judge(ledger: &mut Ledger, found: BTreeMap<u32, Seen>) {
 }
 
 /// Whether something else was wanted of its slot while it lived.
-fn has_cause(wanted: &BTreeMap<String, Wanted>, seen: &Seen, since: Instant) -> bool {
+fn has_cause(wanted: &BTreeMap<String, Wanted>, seen: &Seen, since: Instant, ended: Instant) -> bool {
     let (job, index) = &seen.slot;
     let Some(wanted) = wanted.get(job) else { return true };
     // The one in force when it began, and all later ones.
     let first = wanted.iter().rposition(|(at, _)| *at <= since).unwrap_or(0);
-    wanted[first..].iter().any(|(_, what)| what.is_none_or(|(version, count)| version != seen.version || *index >= count))
+    wanted[first..]
+        .iter()
+        .take_while(|(at, _)| *at <= ended)
+        .any(|(_, what)| what.is_none_or(|(version, count)| version != seen.version || *index >= count))
 }
 
 #[cfg(test)]
@@ -280,7 +320,7 @@ mod tests {
 
     fn seen(version: u32, index: u32) -> Seen {
         let process = Process::of(std::process::id()).expect("this process");
-        Seen { slot: ("j".into(), index), version, host: "a", process }
+        Seen { slot: ("j".into(), index), version, host: "a", alloc: "x".into(), process }
     }
 
     #[test]
@@ -290,14 +330,15 @@ mod tests {
         let wanted =
             |list: &[(u64, Option<(u32, u32)>)]| BTreeMap::from([("j".to_owned(), list.iter().map(|(t, w)| (at(*t), *w)).collect())]);
         let steady = wanted(&[(0, Some((1, 2)))]);
-        assert!(!has_cause(&steady, &seen(1, 1), at(5)));
-        assert!(has_cause(&steady, &seen(1, 2), at(5)), "beyond the count");
-        assert!(has_cause(&steady, &seen(0, 0), at(5)), "a version that is not wanted");
+        assert!(!has_cause(&steady, &seen(1, 1), at(5), at(100)));
+        assert!(has_cause(&steady, &seen(1, 2), at(5), at(100)), "beyond the count");
+        assert!(has_cause(&steady, &seen(0, 0), at(5), at(100)), "a version that is not wanted");
         let edited = wanted(&[(0, Some((1, 2))), (10, Some((2, 2))), (20, Some((3, 1)))]);
-        assert!(has_cause(&edited, &seen(1, 0), at(5)));
-        assert!(has_cause(&edited, &seen(2, 0), at(15)));
-        assert!(!has_cause(&edited, &seen(3, 0), at(25)));
-        assert!(has_cause(&wanted(&[(0, Some((1, 2))), (10, None)]), &seen(1, 0), at(5)), "stopped");
+        assert!(has_cause(&edited, &seen(1, 0), at(5), at(100)));
+        assert!(has_cause(&edited, &seen(2, 0), at(15), at(100)));
+        assert!(!has_cause(&edited, &seen(3, 0), at(25), at(100)));
+        assert!(has_cause(&wanted(&[(0, Some((1, 2))), (10, None)]), &seen(1, 0), at(5), at(100)), "stopped");
+        assert!(!has_cause(&edited, &seen(1, 0), at(5), at(9)), "what is asked for afterwards is no cause");
     }
 
     #[test]
@@ -315,6 +356,25 @@ mod tests {
         assert!(ledger.violations.len() == 1 && ledger.violations[0].starts_with("DUPLICATE"), "{:?}", ledger.violations);
         ledger.wanted.insert("j".into(), vec![(Instant::now() - Duration::from_secs(1), Some((1, 1)))]);
         judge(&mut ledger, BTreeMap::new());
-        assert!(ledger.violations.iter().any(|v| v.starts_with("LOST")), "{:?}", ledger.violations);
+        assert!(ledger.doubtful.iter().any(|doubt| doubt.what.starts_with("LOST")));
+    }
+
+    #[test]
+    fn what_was_asked_for_before_it_was_unwanted_may_end() {
+        let long_ago = |ms| Instant::now() - Duration::from_millis(ms);
+        let judged = |asked: Option<Duration>| {
+            let watch = Watch { dir: PathBuf::new(), ledger: Arc::default(), looks: Arc::default(), stop: Arc::default(), thread: None };
+            let wanted = vec![(long_ago(9000), Some((1, 4))), (long_ago(3000), Some((1, 0))), (long_ago(2000), Some((1, 4)))];
+            lock(&watch.ledger).wanted.insert("j".into(), wanted);
+            lock(&watch.ledger).doubtful.push(Doubt { seen: seen(1, 3), since: long_ago(1000), ended: long_ago(800), what: "LOST".into() });
+            assert!(watch.resolve(|_| anyhow::bail!("no answer")).is_err());
+            assert_eq!(watch.violations().len(), 0);
+            watch.resolve(|_| Ok(asked)).expect("an answer");
+            assert_eq!(lock(&watch.ledger).doubtful.len(), 0);
+            watch.violations().len()
+        };
+        assert_eq!(judged(Some(Duration::from_millis(5000))), 0, "its slot was unwanted meanwhile");
+        assert_eq!(judged(Some(Duration::from_millis(1500))), 1, "nobody has asked for its end since");
+        assert_eq!(judged(None), 1, "an allocation that nobody knows");
     }
 }

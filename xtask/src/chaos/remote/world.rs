@@ -4,7 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Child,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -167,6 +167,15 @@ impl World {
 
     pub(super) fn records(&self) -> Result<Vec<Value>> {
         Ok(self.server.get("/v1/remote/tasks")?.as_array().cloned().unwrap_or_default())
+    }
+
+    /// Asks the server about ends that have no cause by what is seen alone.
+    pub(super) fn resolve_doubts(&self) -> Result<()> {
+        self.watch.resolve(|alloc| {
+            let found = self.server.get(&format!("/v1/allocations?prefix={alloc}"))?;
+            let made = found.as_array().into_iter().flatten().find_map(|a| a["CreateTime"].as_u64()).map(Duration::from_nanos);
+            Ok(made.and_then(|made| SystemTime::now().duration_since(UNIX_EPOCH + made).ok()))
+        })
     }
 
     /// What must not be there when every job has been stopped.
