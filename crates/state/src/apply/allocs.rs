@@ -112,16 +112,7 @@ impl Applier<'_> {
 
         self.relink(old, &alloc, &key);
         self.retake(old, &alloc);
-        if old.is_none_or(|o| o.client_status != alloc.client_status)
-            && let Some(s) = self.group_summary(&key, &alloc.task_group)
-        {
-            if let Some(o) = old
-                && !matches!(o.client_status, ClientStatus::Complete | ClientStatus::Failed)
-            {
-                *counter(s, o.client_status) -= 1;
-            }
-            *counter(s, alloc.client_status) += 1;
-        }
+        self.count_in_summary(&key, old.map(|o| &**o), Some(&*alloc));
         let (was_live, is_live) = (old.is_some_and(|o| !o.terminal()), !alloc.terminal());
         if old.is_none() || was_live != is_live {
             self.edit_counts(&key, |c| {
@@ -155,6 +146,26 @@ impl Applier<'_> {
             && let Some(j) = &old.job
         {
             self.release_retained(&key, j.create_index, old.job_version);
+        }
+    }
+
+    /// An allocation counts for the job that it is of. One that outlives its job's purge does not, also when another job has got the name since, until
+    /// that job takes it over.
+    fn count_in_summary(&mut self, key: &JobKey, old: Option<&Allocation>, new: Option<&Allocation>) {
+        let Some(named) = self.state.job(key).map(|j| j.create_index) else { return };
+        let of = |a: Option<&Allocation>| a.filter(|a| a.job.as_ref().is_some_and(|j| j.create_index == named)).map(|a| a.client_status);
+        let (was, is) = (of(old), of(new));
+        let Some(group) = old.or(new).map(|a| a.task_group.clone()).filter(|_| was != is) else { return };
+        let Some(s) = self.group_summary(key, &group) else { return };
+        // What has ended stays counted for good. A lost one may still be heard of, until it is collected.
+        if let Some(was) = was
+            && !matches!(was, ClientStatus::Complete | ClientStatus::Failed)
+            && (new.is_some() || was != ClientStatus::Lost)
+        {
+            *counter(s, was) -= 1;
+        }
+        if let Some(is) = is {
+            *counter(s, is) += 1;
         }
     }
 
@@ -221,11 +232,7 @@ impl Applier<'_> {
             s.live_by_place.remove(&(place_of(&a), id));
             s.fleet.release(&a);
         }
-        if !a.client_terminal()
-            && let Some(s) = self.group_summary(&key, &a.task_group)
-        {
-            *counter(s, a.client_status) -= 1;
-        }
+        self.count_in_summary(&key, Some(&*a), None);
         self.edit_counts(&key, |c| {
             c.allocs = c.allocs.saturating_sub(1);
             c.live_allocs = c.live_allocs.saturating_sub(u32::from(!a.terminal()));
