@@ -13,7 +13,7 @@ use lifecycle::remote::{
 };
 use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, node::RemoteProvider, remote::RemoteHandle};
 
-use super::{Interest, plain::Plain};
+use super::{Interest, plain::Plain, prepared::Prepared};
 use crate::{
     alloc::{identities, machine::StartFailure, task_config, templates},
     context::{NodeContext, now_ns},
@@ -24,15 +24,6 @@ use crate::{
 
 /// How long a call waits for a driver whose plugin is coming up.
 const DRIVER_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What a create needs from this node.
-#[derive(Clone, Debug)]
-pub(crate) struct Prepared {
-    pub(crate) task: TaskConfig,
-    pub(crate) bundle: Bundle,
-    /// When the tokens in it are due to be renewed.
-    pub(crate) due: identities::Due,
-}
 
 pub(crate) fn wire_handle(handle: &RemoteHandle) -> WireHandle {
     WireHandle { schema: handle.schema, data: handle.data.clone() }
@@ -303,11 +294,10 @@ pub(crate) async fn let_go(ctx: &NodeContext, driver: &str, handle: &RemoteHandl
     }
 }
 
-/// What the allocation has prepared, or the answer that its absence is.
-fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<Prepared, Answer> {
+/// What the allocation has prepared, or the answer that its absence is. What is kept stays, for the case that it has to be sent again.
+fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskConfig, Bundle), Answer> {
     match prepared {
-        // A copy of what is kept for the case that it has to be sent again.
-        Some(Ok(prepared)) => Ok(Arc::unwrap_or_clone(prepared)),
+        Some(Ok(prepared)) => prepared.unpack().map_err(|why| Answer::NotSent(format!("what was prepared cannot be read: {why}"))),
         // The job's own fault, found here: the provider was not asked and nothing was created.
         Some(Err(why)) => Err(Answer::WrongRequest(why)),
         None => Err(Answer::NotSent("the preparation was lost, it is done again".into())),
@@ -317,7 +307,7 @@ fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<Prepared, An
 async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { .. } => match ready(prepared) {
-            Ok(prepared) => plain.start(prepared).await,
+            Ok((task, bundle)) => plain.start(task, &bundle).await,
             Err(answer) => answer,
         },
         Call::Stop { handle, signal, timeout, .. } => plain.stop(&handle, &signal, timeout).await,
@@ -331,8 +321,8 @@ async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<A
 async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { incarnation, epoch, first } => {
-            let prepared = match ready(prepared) {
-                Ok(prepared) => prepared,
+            let (task, bundle) = match ready(prepared) {
+                Ok(ready) => ready,
                 Err(answer) => return answer,
             };
             let request = EnsureRequest {
@@ -340,8 +330,8 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
                 epoch,
                 owner: about.cluster.to_string(),
                 slot: about.slot.to_string(),
-                task: Some(prepared.task),
-                bundle: Some(prepared.bundle),
+                task: Some(task),
+                bundle: Some(bundle),
                 first,
             };
             match remote.ensure(request).await {
@@ -485,7 +475,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
     let digest = build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())));
-    Ok(Prepared { task: config, bundle: Bundle { digest, files }, due: tokens.due })
+    Ok(Prepared::pack(&config, &Bundle { digest, files }, tokens.due))
 }
 
 /// Why a preparation has no result.

@@ -8,6 +8,7 @@ mod calls;
 mod creates;
 mod keep;
 mod plain;
+mod prepared;
 mod preparing;
 mod renew;
 mod run;

@@ -17,13 +17,13 @@ use std::{
 };
 
 use driver_host::{
-    CallError, Driver, ExecSession, TaskConfig, TaskExit, TaskHandle, TaskStatus, handle_from_bytes, handle_to_bytes,
+    Bundle, CallError, Driver, ExecSession, TaskConfig, TaskExit, TaskHandle, TaskStatus, handle_from_bytes, handle_to_bytes,
     proto::driver::TaskStats,
 };
 use lifecycle::remote::node::{Answer, Sighting};
 use model::{GoDuration, Observed, Text, TimestampNs, remote::RemoteHandle};
 
-use super::calls::{Prepared, bounded};
+use super::calls::bounded;
 use crate::context::now_ns;
 
 /// Layout of a handle of the plain protocol: the driver's own message, without what is of no use for finding the instance again.
@@ -148,14 +148,13 @@ impl Plain<'_> {
         Ok(id)
     }
 
-    pub(crate) async fn start(&self, prepared: Prepared) -> Answer {
-        if !prepared.bundle.files.is_empty() {
+    pub(crate) async fn start(&self, mut config: TaskConfig, bundle: &Bundle) -> Answer {
+        if !bundle.files.is_empty() {
             return Answer::WrongRequest(
                 "the driver knows the plain driver protocol only, which carries no files: the job must not have artifacts, templates or a payload"
                     .to_owned(),
             );
         }
-        let mut config = prepared.task;
         without_output(&mut config);
         let id = config.id.clone();
         match self.driver.start_task(config).await {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use model::{AllocId, IncarnationId};
 use tokio_util::sync::DropGuard;
 
-use super::calls::Prepared;
+use super::prepared::Prepared;
 
 /// The incarnation, and the allocation whose directory, job and tokens it is made with.
 pub(super) type For = (IncarnationId, AllocId);
