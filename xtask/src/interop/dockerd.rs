@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{
     local::{self, kill, processes_of, until},
@@ -199,6 +200,34 @@ impl Daemon {
             child.wait()?;
         }
         Ok(())
+    }
+
+    fn ctr(&self, args: &[&str]) -> Run {
+        let socket = self.dir.join("c.sock").display().to_string();
+        Run::new("ctr", ["--address", &socket, "--namespace", "moby"].into_iter().chain(args.iter().copied()))
+    }
+
+    /// Of an engine that was killed: what its containerd has started and it has not noted. Those it will never see again, unless their tasks end. Ids with
+    /// their labels.
+    pub(crate) fn unseen(&self) -> Result<Vec<(String, Value)>> {
+        let tasks = self.ctr(&["tasks", "list"]).output()?;
+        let mut unseen = Vec::new();
+        for line in tasks.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [id, _, "RUNNING" | "STOPPED"] = words[..] else { continue };
+            let noted = fs::read(self.dir.join("data/containers").join(id).join("config.v2.json"))?;
+            let noted: Value = serde_json::from_slice(&noted)?;
+            let state = &noted["State"];
+            if state["Running"] != true && state["StartedAt"].as_str().is_some_and(|at| at.starts_with("0001-")) {
+                unseen.push((id.to_owned(), noted["Config"]["Labels"].clone()));
+            }
+        }
+        Ok(unseen)
+    }
+
+    /// Ends what a container has started, past the engine. One that has ended already is no error.
+    pub(crate) fn end_task(&self, container: &str) {
+        drop(self.ctr(&["tasks", "kill", "--all", "--signal", "SIGKILL", container]).quiet().run());
     }
 
     /// The end of its log.

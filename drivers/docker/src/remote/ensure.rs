@@ -1,7 +1,7 @@
 //! Create or get.
 //!
 //! ```text
-//! make the container (its name decides) ── look for a seal ── files ── start
+//! make the container (its name decides) ── look for a seal ── files ── note the start ── start
 //! ```
 //! Every step may be the last one of a manager that dies; the next call with the key goes on from there. A seal that is made before the second step
 //! is seen there; one that is made later finds the container. Engines start what has ended once more: what was started by another call is left alone, as far as it
@@ -14,15 +14,15 @@ use http::Method;
 use http_body_util::BodyExt;
 
 use super::bundle::{FileOwner, archives};
+use super::marks::Marks;
 use super::{
-    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, marks, object_name, owned,
+    LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, marks, object_name, owned, unseen,
 };
 use crate::config::{Logging, PluginConfig};
 use crate::create::{Place, Plan, Wanted, plan};
 use crate::engine::types::{Container, Created};
 use crate::engine::{Engine, encode, streamed};
 use crate::image::{self, Archive};
-use crate::local::start;
 use crate::options::TaskOptions;
 use crate::ports;
 use crate::secure::with_profiles;
@@ -91,30 +91,34 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
 async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container, RemoteError> {
     let marks = marks::claim(engine, &request.key, &request.owner, request.epoch).await?;
     if marks.sealed {
-        start::remove(engine, id).await.map_err(driver_error)?;
+        unseen::discard(engine, id, marks).await?;
         return Err(sealed());
     }
-    let given_up = |why: RemoteError| async move {
-        // It has never run, so nothing is lost; what stays is found by its key.
-        if let Err(left) = start::remove(engine, id).await {
+    let given_up = |why: RemoteError, marks: Marks| async move {
+        // It has not run, so nothing is lost; what stays is found by its key.
+        if let Err(left) = unseen::discard(engine, id, marks).await {
             tracing::warn!(container = id, error = %left, "a container that could not be started stays");
         }
         why
     };
-    let doing = "bring the task's files into the container";
-    let files = async {
-        request.bundle.verify()?;
-        archives(&request.bundle.files, FileOwner::of(&request.task.user))
-    };
-    let all = match files.await {
-        Ok(all) => all,
-        Err(wrong) => return Err(given_up(wrong).await),
-    };
-    for (dir, archive) in all {
-        let body = streamed(futures::stream::once(async move { Ok(bytes::Bytes::from(archive)) }));
-        let path = format!("{}/archive?path=/{dir}", container_path(id));
-        let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
-        answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
+    // What was to start already has its files.
+    if !marks.started {
+        let doing = "bring the task's files into the container";
+        let files = async {
+            request.bundle.verify()?;
+            archives(&request.bundle.files, FileOwner::of(&request.task.user))
+        };
+        let all = match files.await {
+            Ok(all) => all,
+            Err(wrong) => return Err(given_up(wrong, marks).await),
+        };
+        for (dir, archive) in all {
+            let body = streamed(futures::stream::once(async move { Ok(bytes::Bytes::from(archive)) }));
+            let path = format!("{}/archive?path=/{dir}", container_path(id));
+            let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
+            answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
+        }
+        marks::note_start(engine, &request.key, &request.owner, request.epoch).await?;
     }
     // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once more.
     let standing = inspect(engine, id).await.map_err(answer)?;
@@ -123,9 +127,9 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
     }
     match engine.act("start the container", &format!("{}/start", container_path(id))).await {
         Ok(_) => {}
-        Err(e) if e.is_away() => return Err(answer(e)),
-        // A job that cannot run as it is: a program that does not exist, a network that nobody has defined.
-        Err(e) => return Err(given_up(RemoteError::wrong_request(e)).await),
+        Err(e) if e.is_away() || unseen::runs_unseen(&e.to_string()) => return Err(unseen::refused(id, e)),
+        // A job that cannot run as it is: a program that does not exist, a network that nobody has defined. The engine has told, so it does not run.
+        Err(e) => return Err(given_up(RemoteError::wrong_request(e), Marks::default()).await),
     }
     inspect(engine, id).await.map_err(answer)
 }

@@ -1,4 +1,4 @@
-//! What managers leave at the engine for each other: the newest epoch of an instance, and that a key is sealed.
+//! What managers leave at the engine for each other: the newest epoch of an instance, that its start was asked for, and that a key is sealed.
 //!
 //! Labels of a container cannot change, so these are volumes without content: made by name in one step, found by label in one call, in nobody's way.
 //! A mark is made before anything is done under it, and looked for before anything is done. Between looking and doing lies a moment that the engine
@@ -17,6 +17,7 @@ use crate::engine::{Engine, encode, filters};
 const LABEL_MARK: &str = "drover.mark";
 const SEALED: &str = "sealed";
 const EPOCH: &str = "epoch";
+const STARTED: &str = "started";
 /// A mark only has to outlive the last call of a manager that lost its lease long ago.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -27,6 +28,8 @@ pub(crate) struct Marks {
     pub(crate) epoch: u64,
     /// Nothing is created with the key any more.
     pub(crate) sealed: bool,
+    /// A start of its container was asked for, whatever came of it.
+    pub(crate) started: bool,
 }
 
 fn of(volumes: &[Volume]) -> HashMap<String, Marks> {
@@ -37,6 +40,7 @@ fn of(volumes: &[Volume]) -> HashMap<String, Marks> {
         };
         let marks = all.entry(key.clone()).or_default();
         marks.sealed |= mark == SEALED;
+        marks.started |= mark == STARTED;
         let epoch = volume.labels.get(LABEL_EPOCH).and_then(|e| e.parse().ok()).unwrap_or(0);
         marks.epoch = marks.epoch.max(epoch);
     }
@@ -61,7 +65,7 @@ pub(crate) async fn of_key(engine: &Engine, key: &str) -> Result<Marks, RemoteEr
 }
 
 async fn make(engine: &Engine, key: &str, owner: &str, epoch: u64, mark: &str) -> Result<(), RemoteError> {
-    let suffix = if mark == SEALED { SEALED.to_owned() } else { format!("{EPOCH}-{epoch}") };
+    let suffix = if mark == EPOCH { format!("{EPOCH}-{epoch}") } else { mark.to_owned() };
     let body = json!({
         "Name": format!("{}-{suffix}", object_name(key)),
         "Labels": {LABEL_KEY: key, LABEL_OWNER: owner, LABEL_MARK: mark, LABEL_EPOCH: epoch.to_string()},
@@ -109,10 +113,15 @@ pub(crate) async fn seal(engine: &Engine, key: &str, owner: &str, epoch: u64) ->
     make(engine, key, owner, epoch, SEALED).await
 }
 
-/// The instance is forgotten: its epochs go, the seal stays for its time.
+/// From now on the container may run, even when its engine says that it was only created.
+pub(crate) async fn note_start(engine: &Engine, key: &str, owner: &str, epoch: u64) -> Result<(), RemoteError> {
+    make(engine, key, owner, epoch, STARTED).await
+}
+
+/// The instance is forgotten: its epochs and its start go, the seal stays for its time.
 pub(crate) async fn retire(engine: &Engine, key: &str) -> Result<(), RemoteError> {
     for volume in volumes(engine, &format!("{LABEL_KEY}={key}")).await? {
-        if volume.labels.get(LABEL_MARK).is_some_and(|m| m == EPOCH) {
+        if volume.labels.get(LABEL_MARK).is_some_and(|m| m == EPOCH || m == STARTED) {
             remove(engine, &volume).await;
         }
     }
@@ -124,7 +133,7 @@ fn is_over(volume: &Volume, now: SystemTime) -> bool {
     volume.labels.contains_key(LABEL_MARK) && age.is_some_and(|age| age > KEPT_FOR)
 }
 
-/// Removes seals whose time is over, and epochs of that age of which no container is left.
+/// Removes seals whose time is over, and other marks of that age of which no container is left.
 pub(crate) async fn sweep(engine: &Engine, live: &[String]) -> Result<(), RemoteError> {
     let now = SystemTime::now();
     for volume in volumes(engine, LABEL_MARK).await? {
@@ -152,11 +161,13 @@ mod tests {
             volume("k", EPOCH, "2", ""),
             volume("k", EPOCH, "5", ""),
             volume("l", SEALED, "3", ""),
+            volume("s", STARTED, "2", ""),
             volume("m", EPOCH, "x", ""),
             foreign,
         ]);
-        assert_eq!(found["k"], Marks { epoch: 5, sealed: false });
-        assert_eq!(found["l"], Marks { epoch: 3, sealed: true });
+        assert_eq!(found["k"], Marks { epoch: 5, ..Marks::default() });
+        assert_eq!(found["l"], Marks { epoch: 3, sealed: true, started: false });
+        assert_eq!(found["s"], Marks { epoch: 2, sealed: false, started: true });
         assert_eq!(found["m"], Marks::default());
         assert!(refuse_stale(found["k"], 5).is_ok() && refuse_stale(found["k"], 6).is_ok());
         assert_eq!(refuse_stale(found["k"], 4), Err(RemoteError::StaleEpoch { given: 4, accepted: 5 }));

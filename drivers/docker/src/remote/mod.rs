@@ -7,6 +7,7 @@ mod bundle;
 mod ensure;
 mod marks;
 mod read;
+mod unseen;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -133,6 +134,7 @@ fn gone(key: &str) -> Observation {
 /// What a container says about its instance.
 fn observation(key: &str, seen: &Container, address: &str) -> Observation {
     let state = match seen.state.status.as_str() {
+        "created" if unseen::runs_unseen(&seen.state.error) => return Observation::unknown(key, unseen::explain(&seen.id)),
         "created" => InstanceState::Creating,
         _ if watch::has_ended(seen) => InstanceState::Exited,
         _ => InstanceState::Running,
@@ -273,7 +275,8 @@ impl RemoteDriver {
     /// From a listing: what is in the same state as before is not asked again.
     async fn of_listed(&self, site: &Site, key: &str, listed: &Listed) -> Result<Observation, RemoteError> {
         let known = lock(&self.seen).get(&listed.id).cloned();
-        if let Some(known) = known.filter(|k| k.state == listed.state) {
+        // What is being created may turn out not to be seen.
+        if let Some(known) = known.filter(|k| k.state == listed.state && k.state != "created") {
             return Ok(known.observation);
         }
         match inspect(&site.engine, &listed.id).await {
@@ -555,9 +558,10 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         let (site, handle) = self.resolve(handle).await?;
         self.claim(&site, &handle, epoch).await?;
         let ended = match inspect(&site.engine, &handle.container).await {
-            // Made and never started: it is taken away before anyone can.
+            // Made and not started: it is taken away before anyone can.
             Ok(seen) if seen.state.status == "created" => {
-                start::remove(&site.engine, &seen.id).await.map_err(driver_error)?;
+                let marks = marks::of_key(&site.engine, &handle.key).await?;
+                unseen::discard(&site.engine, &seen.id, marks).await?;
                 return self.look(&site, &handle).await;
             }
             Ok(_) => start::stop(&site.engine, &site.monitor, &handle.container, &stop).await,
@@ -707,7 +711,7 @@ mod tests {
         assert_eq!(running.port_map, [("http".to_owned(), 32_768), ("raw".to_owned(), 90)].into());
         let ended = seen("exited", false);
         assert_eq!((ended.state, ended.exit.exit_code, ended.exit.signal, ended.exit.oom_killed), (InstanceState::Exited, 137, 9, true));
-        assert_eq!(with_marks(ended, Some(&Marks { epoch: 7, sealed: false })).epoch, 7);
+        assert_eq!(with_marks(ended, Some(&Marks { epoch: 7, ..Marks::default() })).epoch, 7);
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub(crate) struct Container {
     /// Entries of the log: stream, time, text.
     pub(crate) log: Vec<(u8, u32, String)>,
     pub(crate) files: Vec<String>,
+    /// It runs, and the engine, which was killed meanwhile, does not know.
+    pub(crate) unseen: bool,
+    pub(crate) error: String,
 }
 
 /// An answer instead of the engine's own.
@@ -50,6 +53,8 @@ pub(crate) struct State {
     /// Method and path of each call.
     pub(crate) calls: Vec<String>,
     pub(crate) images: Vec<String>,
+    /// Containers that were removed while they ran unseen.
+    pub(crate) orphans: usize,
     faults: Vec<Fault>,
     next: u32,
     /// Before a start takes effect.
@@ -317,10 +322,14 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
         ("GET", ["json"]) => reply(
             200,
             json!({"Id": id, "Name": format!("/{}", c.name), "Image": "sha256:x", "Created": "2026-11-20T00:00:00Z",
-                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "StartedAt": "2026-11-20T00:00:01Z"},
+                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error, "StartedAt": "2026-11-20T00:00:01Z"},
                    "Config": {"Labels": c.labels, "Tty": false}, "HostConfig": {"NetworkMode": "default"}}),
         ),
         ("POST", ["start"]) if c.status == "running" => empty(304),
+        ("POST", ["start"]) if c.unseen => {
+            (c.code, c.error) = (128, "id already in use".into());
+            refuse(500, "id already in use")
+        }
         ("POST", ["start"]) => {
             (c.status, tell) = ("running".into(), true);
             empty(204)
@@ -352,6 +361,7 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
             Response::new(full(wire))
         }
         ("DELETE", []) => {
+            s.orphans += usize::from(c.unseen);
             s.containers.remove(id);
             tell = true;
             empty(204)

@@ -86,6 +86,45 @@ async fn what_another_call_has_started_meanwhile_is_not_started_once_more() {
 }
 
 #[tokio::test]
+async fn what_an_engine_has_lost_sight_of_is_neither_removed_nor_replaced() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    let made = driver.ensure(request(1)).await.expect("made");
+    // Killed after the first instruction and before it has written that down; it is back.
+    engine.with(|s| s.containers.values_mut().for_each(|c| (c.status, c.unseen) = ("created".into(), true)));
+    let unseen = |answer: Result<(), RemoteError>| match answer {
+        Err(RemoteError::CouldNotAsk(why)) => assert!(why.contains("lost sight") && why.contains("ctr "), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    unseen(driver.ensure(request(2)).await.map(drop));
+    let seen = driver.observe(std::slice::from_ref(&made.handle)).await.expect("asked");
+    assert_eq!(seen[0].state, InstanceState::Unknown, "{seen:?}");
+    assert!(seen[0].reason.contains("lost sight"));
+    unseen(driver.stop(&made.handle, 2, kill()).await.map(drop));
+    driver.seal("k-1", 2, "cluster").await.expect("sealed");
+    unseen(driver.ensure(request(2)).await.map(drop));
+    assert_eq!((engine.only().1.unseen, engine.with(|s| s.orphans)), (true, 0));
+    // The operator has ended it.
+    engine.with(|s| s.containers.values_mut().for_each(|c| c.unseen = false));
+    let ended = driver.stop(&made.handle, 2, kill()).await.expect("stopped");
+    assert_eq!(ended.state, InstanceState::Gone);
+    assert!(engine.with(|s| s.containers.is_empty()));
+}
+
+#[tokio::test]
+async fn what_nobody_has_started_is_taken_away_without_a_start() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    engine.fault("PUT", "/containers", 500, "no", 1);
+    assert!(matches!(driver.ensure(request(1)).await, Err(RemoteError::CouldNotAsk(_))));
+    let (handle, seen) = driver.find("k-1", "cluster").await.expect("found");
+    assert_eq!(seen.state, InstanceState::Creating);
+    let (id, _) = engine.only();
+    assert_eq!(driver.stop(&handle, 1, kill()).await.expect("stopped").state, InstanceState::Gone);
+    assert_eq!((engine.calls("POST", &format!("/containers/{id}/start")), engine.with(|s| s.containers.len())), (0, 0));
+}
+
+#[tokio::test]
 async fn stale_epochs_change_nothing() {
     let engine = Engine::start();
     let (old, new) = (driver(&engine).await, driver(&engine).await);

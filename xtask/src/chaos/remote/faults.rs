@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Result;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::{
     net::{HOSTS, NODES},
@@ -50,8 +51,13 @@ enum Heal {
     StartServer,
     StartSshd(&'static str),
     StartEngine,
+    /// What the operator does about containers that the engine has lost sight of.
+    EndUnseen(Vec<String>),
     EndDrain(usize),
 }
+
+/// How long after the engine is back: nothing may be started beside what it does not see.
+const OPERATOR: Duration = Duration::from_secs(4);
 
 /// The jobs whose instances run until they are told to end.
 const LASTING: [(&str, &str); 2] = [("far", "remote_exec"), ("box", "docker_remote")];
@@ -70,6 +76,8 @@ pub(super) struct Troubles {
     jobs: BTreeMap<&'static str, Option<(u32, u32)>>,
     version: u32,
     pub(super) batches: Vec<(String, u32)>,
+    /// Slots with the number of their instances that the engine has lost sight of.
+    pub(super) unseen: BTreeMap<String, usize>,
     /// What has been done, with times.
     pub(super) story: Vec<String>,
     pub(super) counts: BTreeMap<&'static str, usize>,
@@ -89,6 +97,7 @@ impl Troubles {
             jobs: BTreeMap::new(),
             version: 0,
             batches: Vec::new(),
+            unseen: BTreeMap::new(),
             story: Vec::new(),
             counts: BTreeMap::new(),
             begun: Instant::now(),
@@ -153,6 +162,11 @@ impl Troubles {
                         engine.up()?;
                     }
                     self.engine_down = false;
+                }
+                Heal::EndUnseen(containers) => {
+                    for container in containers {
+                        world.end_unseen(&container);
+                    }
                 }
                 Heal::EndDrain(node) if self.server_away => self.on.push((now + Duration::from_millis(200), Heal::EndDrain(node))),
                 Heal::EndDrain(node) => {
@@ -263,8 +277,18 @@ impl Troubles {
             self.cut(world, "p-engine".to_owned(), "engine cut off")?;
         } else if !self.engine_down {
             engine.crash()?;
+            let unseen = engine.unseen()?;
             self.engine_down = true;
             let lasts = self.until(6_000, Heal::StartEngine);
+            if !unseen.is_empty() {
+                let slots: Vec<String> = unseen.iter().map(|(_, labels)| slot_name(labels)).collect();
+                self.tell("containers unseen", &format!("the engine has lost sight of {slots:?}"));
+                for slot in slots {
+                    *self.unseen.entry(slot).or_default() += 1;
+                }
+                let containers = unseen.into_iter().map(|(id, _)| id).collect();
+                self.on.push((Instant::now() + lasts + OPERATOR, Heal::EndUnseen(containers)));
+            }
             self.tell("engine killed", &format!("kill -9 of the engine, for {lasts:?}"));
         }
         Ok(true)
@@ -391,4 +415,14 @@ impl Troubles {
         self.batches.push((id, count));
         Ok(true)
     }
+}
+
+/// `job.index` of a container's slot, which its label has as `default/job.group[index]/task`.
+fn slot_name(labels: &Value) -> String {
+    let slot = labels["drover.slot"].as_str().unwrap_or_default();
+    let name = slot.strip_prefix("default/").and_then(|rest| {
+        let (job, rest) = rest.split_once(".g[")?;
+        Some(format!("{job}.{}", rest.split_once(']')?.0))
+    });
+    name.unwrap_or_else(|| slot.to_owned())
 }

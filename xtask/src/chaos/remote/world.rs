@@ -169,6 +169,17 @@ impl World {
         Ok(self.server.get("/v1/remote/tasks")?.as_array().cloned().unwrap_or_default())
     }
 
+    /// Ends what a container has started and the engine does not see.
+    pub(super) fn end_unseen(&self, container: &str) {
+        let inside = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().contains(container);
+        for seen in self.watch.live().into_iter().filter(|seen| inside(seen.process.pid)) {
+            self.watch.excuse(seen.process.pid);
+        }
+        if let Some(engine) = &self.engine {
+            engine.end_task(container);
+        }
+    }
+
     /// Asks the server about ends that have no cause by what is seen alone.
     pub(super) fn resolve_doubts(&self) -> Result<()> {
         self.watch.resolve(|alloc| {
