@@ -127,7 +127,7 @@ impl EventFilter {
 }
 
 /// Estimated bytes of the events kept beyond the newest batch: each of them also keeps an old version of its object alive.
-const MAX_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 2 << 20;
 
 impl Event {
     /// About what it keeps in memory that nothing else would: itself, and its object once there is a newer one. What versions of an object share

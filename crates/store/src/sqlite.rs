@@ -32,8 +32,9 @@ const SCHEMA_VERSION: i64 = 1;
 const MAX_BATCHES_PER_TRANSACTION: usize = 1024;
 const MAX_BYTES_PER_TRANSACTION: usize = 16 * 1024 * 1024;
 
-/// After this long without a batch the write-ahead log is copied into the database, so that a start has little to read.
-const CHECKPOINT_AFTER_IDLE: Duration = Duration::from_secs(2);
+/// After this long without a batch the write-ahead log is copied into the database, so that a start has little to read, and pages that were kept for the next
+/// batch are given back.
+const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
 
 /// Settings of the embedded store.
 #[derive(Clone, Debug, Default)]
@@ -189,9 +190,10 @@ impl Writer {
         let mut dirty = false;
         loop {
             let next = if dirty {
-                match work.recv_timeout(CHECKPOINT_AFTER_IDLE) {
+                match work.recv_timeout(REST_AFTER_IDLE) {
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         self.checkpoint();
+                        self.give_back();
                         dirty = false;
                         continue;
                     }
@@ -372,6 +374,11 @@ impl Writer {
         if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
             tracing::warn!(path = %self.path.display(), error = %error, "copying the write-ahead log into the database failed; trying again later");
         }
+    }
+
+    fn give_back(&self) {
+        // An error leaves things as they were.
+        let _ = self.connection.execute_batch("PRAGMA shrink_memory");
     }
 
     fn failure(&self, attempt: &'static str, error: &rusqlite::Error) -> StoreError {

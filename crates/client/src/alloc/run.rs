@@ -163,8 +163,9 @@ pub(crate) struct Origin {
 }
 
 impl AllocLoop {
-    /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`].
-    pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Self, AllocHandle) {
+    /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`]. Boxed: wherever it is moved to on its way into its task, that would keep room
+    /// for all of it.
+    pub(crate) fn new(ctx: Arc<NodeContext>, origin: Origin) -> (Box<Self>, AllocHandle) {
         let Origin { record, job, stored_job, tasks } = origin;
         let max_kill = model::GoDuration::from(ctx.config.max_kill_timeout);
         let restored = !tasks.is_empty();
@@ -177,7 +178,7 @@ impl AllocLoop {
         let network = Arc::new(AllocNetwork::open(&ctx, machine.id()));
         let (view, seen) = watch::channel(Arc::new(view_of(&machine, &BTreeSet::new(), &network)));
         let handle = AllocHandle { commands: to_loop, view: seen };
-        let this = Self {
+        let this = Box::new(Self {
             ctx,
             machine,
             stored_job,
@@ -200,12 +201,12 @@ impl AllocLoop {
             moved: Moved::default(),
             reserving,
             destroyed: false,
-        };
+        });
         (this, handle)
     }
 
     /// Runs until the allocation is destroyed (true) or the node stops (false: everything is left as it is).
-    pub(crate) async fn run(mut self) -> bool {
+    pub(crate) async fn run(mut self: Box<Self>) -> bool {
         self.register_remote();
         // What is done now and then is boxed, here and below: the state of a quiet loop is what thousands of allocations cost.
         Box::pin(self.apply(Event::Begin)).await;
