@@ -116,6 +116,11 @@ impl EngineError {
         self.status() == Some(400)
     }
 
+    /// The engine itself has refused the call: it was there from its beginning to its end.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, EngineError::Refused { status, .. } if !matches!(status, 502..=504))
+    }
+
     /// Nothing was learned about the object of the call.
     pub(crate) fn is_away(&self) -> bool {
         !matches!(self, EngineError::Refused { status: ..500, .. })

@@ -14,7 +14,6 @@ use http::Method;
 use http_body_util::BodyExt;
 
 use super::bundle::{FileOwner, archives};
-use super::marks::Marks;
 use super::{
     LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, marks, object_name, owned, unseen,
 };
@@ -23,6 +22,7 @@ use crate::create::{Place, Plan, Wanted, plan};
 use crate::engine::types::{Container, Created};
 use crate::engine::{Engine, encode, streamed};
 use crate::image::{self, Archive};
+use crate::local::start;
 use crate::options::TaskOptions;
 use crate::ports;
 use crate::secure::with_profiles;
@@ -49,7 +49,7 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
             marks::claim(engine, &request.key, &request.owner, request.epoch).await?;
             return Ok((standing, false));
         }
-        return finish(engine, request, &standing.id).await.map(|container| (container, false));
+        return finish(engine, request, &standing.id, false).await.map(|container| (container, false));
     }
     let marks = marks::of_key(engine, &request.key).await?;
     if marks.epoch > request.epoch {
@@ -84,25 +84,25 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
         }
         Err(e) => return Err(answer(e)),
     };
-    finish(engine, request, &id).await.map(|container| (container, created))
+    finish(engine, request, &id, created).await.map(|container| (container, created))
 }
 
-/// From a made container to a running one.
-async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container, RemoteError> {
+/// From a made container to a running one. `new`: nobody else has had it.
+async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Result<Container, RemoteError> {
     let marks = marks::claim(engine, &request.key, &request.owner, request.epoch).await?;
     if marks.sealed {
-        unseen::discard(engine, id, marks).await?;
+        unseen::discard(engine, &request.key, id).await?;
         return Err(sealed());
     }
-    let given_up = |why: RemoteError, marks: Marks| async move {
-        // It has not run, so nothing is lost; what stays is found by its key.
-        if let Err(left) = unseen::discard(engine, id, marks).await {
+    let given_up = |why: RemoteError| async move {
+        // It has never run, so nothing is lost; what stays is found by its key.
+        if let Err(left) = start::remove(engine, id).await {
             tracing::warn!(container = id, error = %left, "a container that could not be started stays");
         }
         why
     };
     // What was to start already has its files.
-    if !marks.started {
+    if new || !marks::start_noted(engine, &request.key, id).await? {
         let doing = "bring the task's files into the container";
         let files = async {
             request.bundle.verify()?;
@@ -110,7 +110,7 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
         };
         let all = match files.await {
             Ok(all) => all,
-            Err(wrong) => return Err(given_up(wrong, marks).await),
+            Err(wrong) => return Err(given_up(wrong).await),
         };
         for (dir, archive) in all {
             let body = streamed(futures::stream::once(async move { Ok(bytes::Bytes::from(archive)) }));
@@ -118,7 +118,7 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
             let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
             answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
         }
-        marks::note_start(engine, &request.key, &request.owner, request.epoch).await?;
+        marks::note_start(engine, &request.key, &request.owner, request.epoch, id).await?;
     }
     // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once more.
     let standing = inspect(engine, id).await.map_err(answer)?;
@@ -127,9 +127,14 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str) -> Result<Container
     }
     match engine.act("start the container", &format!("{}/start", container_path(id))).await {
         Ok(_) => {}
-        Err(e) if e.is_away() || unseen::runs_unseen(&e.to_string()) => return Err(unseen::refused(id, e)),
-        // A job that cannot run as it is: a program that does not exist, a network that nobody has defined. The engine has told, so it does not run.
-        Err(e) => return Err(given_up(RemoteError::wrong_request(e), Marks::default()).await),
+        Err(e) if unseen::runs_unseen(&e.to_string()) => return Err(unseen::refused(id, e)),
+        Err(e) => {
+            if e.is_answer() {
+                marks::unnote_start(engine, &request.key, id).await;
+            }
+            // A job that cannot run as it is: a program that does not exist, a network that nobody has defined.
+            return Err(if e.is_away() { answer(e) } else { given_up(RemoteError::wrong_request(e)).await });
+        }
     }
     inspect(engine, id).await.map_err(answer)
 }

@@ -1,4 +1,5 @@
-//! What managers leave at the engine for each other: the newest epoch of an instance, that its start was asked for, and that a key is sealed.
+//! What managers leave at the engine for each other: the newest epoch of an instance, that a start of its container was asked for, and that a
+//! key is sealed.
 //!
 //! Labels of a container cannot change, so these are volumes without content: made by name in one step, found by label in one call, in nobody's way.
 //! A mark is made before anything is done under it, and looked for before anything is done. Between looking and doing lies a moment that the engine
@@ -15,11 +16,20 @@ use crate::engine::types::{Volume, Volumes, time};
 use crate::engine::{Engine, encode, filters};
 
 const LABEL_MARK: &str = "drover.mark";
+const LABEL_CONTAINER: &str = "drover.container";
 const SEALED: &str = "sealed";
 const EPOCH: &str = "epoch";
 const STARTED: &str = "started";
 /// A mark only has to outlive the last call of a manager that lost its lease long ago.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+#[derive(Clone, Copy)]
+enum Mark<'a> {
+    Epoch,
+    Sealed,
+    /// The start of this container was asked for.
+    Started(&'a str),
+}
 
 /// What is known of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +38,6 @@ pub(crate) struct Marks {
     pub(crate) epoch: u64,
     /// Nothing is created with the key any more.
     pub(crate) sealed: bool,
-    /// A start of its container was asked for, whatever came of it.
-    pub(crate) started: bool,
 }
 
 fn of(volumes: &[Volume]) -> HashMap<String, Marks> {
@@ -40,7 +48,6 @@ fn of(volumes: &[Volume]) -> HashMap<String, Marks> {
         };
         let marks = all.entry(key.clone()).or_default();
         marks.sealed |= mark == SEALED;
-        marks.started |= mark == STARTED;
         let epoch = volume.labels.get(LABEL_EPOCH).and_then(|e| e.parse().ok()).unwrap_or(0);
         marks.epoch = marks.epoch.max(epoch);
     }
@@ -64,12 +71,19 @@ pub(crate) async fn of_key(engine: &Engine, key: &str) -> Result<Marks, RemoteEr
     Ok(of(&found).remove(key).unwrap_or_default())
 }
 
-async fn make(engine: &Engine, key: &str, owner: &str, epoch: u64, mark: &str) -> Result<(), RemoteError> {
-    let suffix = if mark == EPOCH { format!("{EPOCH}-{epoch}") } else { mark.to_owned() };
-    let body = json!({
+async fn make(engine: &Engine, key: &str, owner: &str, epoch: u64, mark: Mark<'_>) -> Result<(), RemoteError> {
+    let (kind, suffix, container) = match mark {
+        Mark::Epoch => (EPOCH, format!("{EPOCH}-{epoch}"), ""),
+        Mark::Sealed => (SEALED, SEALED.to_owned(), ""),
+        Mark::Started(container) => (STARTED, start_suffix(container), container),
+    };
+    let mut body = json!({
         "Name": format!("{}-{suffix}", object_name(key)),
-        "Labels": {LABEL_KEY: key, LABEL_OWNER: owner, LABEL_MARK: mark, LABEL_EPOCH: epoch.to_string()},
+        "Labels": {LABEL_KEY: key, LABEL_OWNER: owner, LABEL_MARK: kind, LABEL_EPOCH: epoch.to_string()},
     });
+    if !container.is_empty() {
+        body["Labels"][LABEL_CONTAINER] = container.into();
+    }
     engine.post::<serde_json::Value>("leave a mark for other managers", "/volumes/create", &body).await.map(drop).map_err(answer)
 }
 
@@ -94,7 +108,7 @@ pub(crate) async fn claim(engine: &Engine, key: &str, owner: &str, epoch: u64) -
     if found.epoch == epoch {
         return Ok(found);
     }
-    make(engine, key, owner, epoch, EPOCH).await?;
+    make(engine, key, owner, epoch, Mark::Epoch).await?;
     // Of two that come at once the newer one wins.
     let volumes = volumes(engine, &format!("{LABEL_KEY}={key}")).await?;
     let found = of(&volumes).remove(key).unwrap_or_default();
@@ -110,12 +124,28 @@ pub(crate) async fn claim(engine: &Engine, key: &str, owner: &str, epoch: u64) -
 
 /// From now on nothing is created with the key.
 pub(crate) async fn seal(engine: &Engine, key: &str, owner: &str, epoch: u64) -> Result<(), RemoteError> {
-    make(engine, key, owner, epoch, SEALED).await
+    make(engine, key, owner, epoch, Mark::Sealed).await
 }
 
-/// From now on the container may run, even when its engine says that it was only created.
-pub(crate) async fn note_start(engine: &Engine, key: &str, owner: &str, epoch: u64) -> Result<(), RemoteError> {
-    make(engine, key, owner, epoch, STARTED).await
+fn start_suffix(container: &str) -> String {
+    format!("{STARTED}-{}", container.get(..12).unwrap_or(container))
+}
+
+/// From now on the container may run, even when its engine says that it was only created: until the answer to the start is known.
+pub(crate) async fn note_start(engine: &Engine, key: &str, owner: &str, epoch: u64, container: &str) -> Result<(), RemoteError> {
+    make(engine, key, owner, epoch, Mark::Started(container)).await
+}
+
+/// Whether a start of the container was asked for that nobody has heard refused.
+pub(crate) async fn start_noted(engine: &Engine, key: &str, container: &str) -> Result<bool, RemoteError> {
+    let of_key = volumes(engine, &format!("{LABEL_KEY}={key}")).await?;
+    Ok(of_key.iter().any(|volume| volume.labels.get(LABEL_CONTAINER).is_some_and(|noted| noted == container)))
+}
+
+/// The engine has refused the start: the container does not run.
+pub(crate) async fn unnote_start(engine: &Engine, key: &str, container: &str) {
+    let name = format!("{}-{}", object_name(key), start_suffix(container));
+    remove(engine, &Volume { name, ..Volume::default() }).await;
 }
 
 /// The instance is forgotten: its epochs and its start go, the seal stays for its time.
@@ -161,13 +191,11 @@ mod tests {
             volume("k", EPOCH, "2", ""),
             volume("k", EPOCH, "5", ""),
             volume("l", SEALED, "3", ""),
-            volume("s", STARTED, "2", ""),
             volume("m", EPOCH, "x", ""),
             foreign,
         ]);
         assert_eq!(found["k"], Marks { epoch: 5, ..Marks::default() });
-        assert_eq!(found["l"], Marks { epoch: 3, sealed: true, started: false });
-        assert_eq!(found["s"], Marks { epoch: 2, sealed: false, started: true });
+        assert_eq!(found["l"], Marks { epoch: 3, sealed: true });
         assert_eq!(found["m"], Marks::default());
         assert!(refuse_stale(found["k"], 5).is_ok() && refuse_stale(found["k"], 6).is_ok());
         assert_eq!(refuse_stale(found["k"], 4), Err(RemoteError::StaleEpoch { given: 4, accepted: 5 }));

@@ -560,8 +560,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
         let ended = match inspect(&site.engine, &handle.container).await {
             // Made and not started: it is taken away before anyone can.
             Ok(seen) if seen.state.status == "created" => {
-                let marks = marks::of_key(&site.engine, &handle.key).await?;
-                unseen::discard(&site.engine, &seen.id, marks).await?;
+                unseen::discard(&site.engine, &handle.key, &seen.id).await?;
                 return self.look(&site, &handle).await;
             }
             Ok(_) => start::stop(&site.engine, &site.monitor, &handle.container, &stop).await,
@@ -711,7 +710,7 @@ mod tests {
         assert_eq!(running.port_map, [("http".to_owned(), 32_768), ("raw".to_owned(), 90)].into());
         let ended = seen("exited", false);
         assert_eq!((ended.state, ended.exit.exit_code, ended.exit.signal, ended.exit.oom_killed), (InstanceState::Exited, 137, 9, true));
-        assert_eq!(with_marks(ended, Some(&Marks { epoch: 7, ..Marks::default() })).epoch, 7);
+        assert_eq!(with_marks(ended, Some(&Marks { epoch: 7, sealed: false })).epoch, 7);
     }
 
     #[test]

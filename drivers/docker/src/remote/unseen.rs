@@ -4,18 +4,18 @@
 //! starts nothing ("id already in use": its containerd has a task of that name which lives), has no call that would end what runs, and removes the
 //! container without ending it (seen with engine 20.10 and `live-restore`, five times of 36). Such a container is therefore not removed: nothing would keep its slot from
 //! being filled a second time. Whoever wants to know whether one runs has to start it; so that this is never done to one that nobody has started
-//! yet, a mark is made before each start.
+//! yet, a mark is made before each start, and taken away when the engine refuses it: an engine that answers was not killed.
 
 use driver_sdk::RemoteError;
 
-use super::{answer, container_path, driver_error, marks::Marks};
+use super::{answer, container_path, driver_error, marks};
 use crate::engine::{Engine, EngineError};
 use crate::local::start;
 
 /// What containerd's client says in engines since 18.09 of a task that lives under the name of a container which is to be started.
 const IN_USE: &str = "id already in use";
 
-/// Whether an engine's words about a start mean that.
+/// Whether an engine's words about a start, or about a container that it says was only created, mean that.
 pub(crate) fn runs_unseen(words: &str) -> bool {
     words.contains(IN_USE)
 }
@@ -33,13 +33,14 @@ pub(crate) fn refused(container: &str, error: EngineError) -> RemoteError {
     if runs_unseen(&error.to_string()) { RemoteError::could_not_ask(explain(container)) } else { answer(error) }
 }
 
-/// Takes away a container that is not wanted and says that it was only created. One whose start was asked for is started, so that the engine sees what it takes away:
-/// that is no more than what the start would have done.
-pub(crate) async fn discard(engine: &Engine, container: &str, marks: Marks) -> Result<(), RemoteError> {
-    if marks.started {
+/// Takes away a container that is not wanted and of which the engine says that it was only created. One whose start was asked for is started, so that the engine sees
+/// what it takes away: that is no more than what that start would have done.
+pub(crate) async fn discard(engine: &Engine, key: &str, container: &str) -> Result<(), RemoteError> {
+    if marks::start_noted(engine, key, container).await? {
         match engine.act("see whether the container runs", &format!("{}/start", container_path(container))).await {
             Ok(_) => {}
-            Err(e) if runs_unseen(&e.to_string()) || e.is_away() => return Err(refused(container, e)),
+            // It may be refused for another reason before the engine comes to what would show that it runs.
+            Err(e) if e.is_away() => return Err(refused(container, e)),
             // It cannot run as it is, or there is none.
             Err(_) => {}
         }

@@ -125,6 +125,27 @@ async fn what_nobody_has_started_is_taken_away_without_a_start() {
 }
 
 #[tokio::test]
+async fn a_start_that_the_engine_has_refused_leaves_nothing_in_doubt() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    engine.fault("POST", "/containers/c0", 500, "{\"message\": \"port is already allocated\"}", 1);
+    assert!(matches!(driver.ensure(request(1)).await, Err(RemoteError::CouldNotAsk(_))));
+    let (handle, _) = driver.find("k-1", "cluster").await.expect("found");
+    let (id, _) = engine.only();
+    let starts = || engine.calls("POST", &format!("/containers/{id}/start"));
+    assert_eq!(starts(), 1);
+    assert_eq!(driver.stop(&handle, 1, kill()).await.expect("stopped").state, InstanceState::Gone);
+    assert_eq!((starts(), engine.with(|s| s.containers.len())), (1, 0));
+    // An answer that was lost does: the start may have had its effect.
+    engine.fault("POST", "/containers/c0", 502, "lost", 1);
+    assert!(matches!(driver.ensure(request(1)).await, Err(RemoteError::CouldNotAsk(_))));
+    let (handle, _) = driver.find("k-1", "cluster").await.expect("found");
+    let (id, _) = engine.only();
+    assert_eq!(driver.stop(&handle, 1, kill()).await.expect("stopped").state, InstanceState::Gone);
+    assert_eq!(engine.calls("POST", &format!("/containers/{id}/start")), 2);
+}
+
+#[tokio::test]
 async fn stale_epochs_change_nothing() {
     let engine = Engine::start();
     let (old, new) = (driver(&engine).await, driver(&engine).await);
