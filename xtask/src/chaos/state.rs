@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Fault,
-    world::{BOUND, Spec, World, driver},
+    world::{BOUND, Process, Spec, World, driver},
 };
 use crate::{
     interop::cluster::program,
@@ -209,8 +209,15 @@ fn power_loss(world: &mut World, n: usize) -> Result<()> {
 struct Bystander(Child);
 
 impl Bystander {
-    fn new() -> Result<Self> {
+    fn start() -> Result<Self> {
         Ok(Self(Command::new("setsid").args(["sleep", "76543"]).stdin(Stdio::null()).spawn().context("could not start a bystander")?))
+    }
+    /// As whoever gets the number of a process is.
+    fn younger_than(process: Process) -> Result<Self> {
+        until("a younger process", BOUND, || {
+            let one = Self::start()?;
+            Ok(Process::of(one.pid()).is_some_and(|seen| seen.is_younger_than(process)).then_some(one))
+        })
     }
     fn pid(&self) -> u32 {
         self.0.id()
@@ -233,7 +240,8 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) -> Result<()> {
 /// The numbers of executor, workload and plugin have been given to others while nobody looked.
 fn pid_reuse(world: &mut World, n: usize) -> Result<()> {
     let (job, process) = world.start_task(&Spec::endless().driver(driver(n)))?;
-    let mut bystanders = [Bystander::new()?, Bystander::new()?, Bystander::new()?];
+    let younger = || Bystander::younger_than(process);
+    let mut bystanders = [younger()?, younger()?, younger()?];
     let record = record_of(world, &job)?;
     world.node.crash()?;
     world.kill_plugins()?;

@@ -46,6 +46,10 @@ impl Process {
     pub(super) fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
+    /// By the kernel's clock of 10 ms, which tells it from others that had its number.
+    pub(super) fn is_younger_than(self, other: Self) -> bool {
+        self.start > other.start
+    }
 }
 
 /// A job of one task `t`.
