@@ -10,8 +10,9 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
-        mpsc::{Receiver, Sender},
+        mpsc::{Receiver, RecvTimeoutError, Sender},
     },
+    time::Duration,
 };
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -247,8 +248,24 @@ fn read_all(connection: &Connection) -> rusqlite::Result<Restored> {
     Ok(Restored { allocs, ledger, slots })
 }
 
+/// After this long without a batch, pages that were kept for the next one are given back.
+const REST_AFTER_IDLE: Duration = Duration::from_secs(2);
+
 fn run(mut connection: Connection, path: &Path, batches: &Receiver<Batch>) {
-    while let Ok(first) = batches.recv() {
+    let mut rests = true;
+    loop {
+        let first = if rests { batches.recv().map_err(Into::into) } else { batches.recv_timeout(REST_AFTER_IDLE) };
+        let first = match first {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                // An error leaves things as they were.
+                let _ = connection.execute_batch("PRAGMA shrink_memory");
+                rests = true;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        rests = false;
         let mut group = vec![first];
         while group.len() < 512 {
             match batches.try_recv() {

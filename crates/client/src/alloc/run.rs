@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -10,6 +11,7 @@ use model::{AllocClientUpdate, Allocation, CheckResult, Job, TaskRunState, remot
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
+    time::Sleep,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +36,8 @@ use crate::{
 
 /// How long an ending agent waits for what drivers are at.
 const GRACE: Duration = Duration::from_secs(5);
+/// After this long records that could not be written are tried again.
+const RETRY_SAVE: Duration = Duration::from_secs(1);
 
 /// What an allocation is told.
 #[derive(Debug)]
@@ -162,6 +166,14 @@ pub(crate) struct Origin {
     pub(crate) tasks: Vec<(Arc<str>, Kept<TaskRecord>)>,
 }
 
+/// Waits for the timer, and without one for ever. Cancel safe: the timer goes on.
+async fn over(timer: Option<&mut Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
+    }
+}
+
 impl AllocLoop {
     /// Makes the loop and its handle; nothing happens before [`AllocLoop::run`]. Boxed: wherever it is moved to on its way into its task, that would keep room
     /// for all of it.
@@ -211,9 +223,14 @@ impl AllocLoop {
         // What is done now and then is boxed, here and below: the state of a quiet loop is what thousands of allocations cost.
         Box::pin(self.apply(Event::Begin)).await;
         let stop = self.ctx.stop.clone();
-        let mut retry_save = tokio::time::interval(Duration::from_secs(1));
-        retry_save.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // Exists while something waits for being saved.
+        let mut retry_save: Option<Pin<Box<Sleep>>> = None;
         while !self.destroyed {
+            if self.held.is_empty() {
+                retry_save = None;
+            } else if retry_save.is_none() {
+                retry_save = Some(Box::pin(tokio::time::sleep(RETRY_SAVE)));
+            }
             // Every arm is cancel safe: a token, two channels (a JoinSet is one), a timer.
             tokio::select! {
                 () = stop.cancelled() => {
@@ -241,7 +258,10 @@ impl AllocLoop {
                         });
                     }
                 }
-                _ = retry_save.tick(), if !self.held.is_empty() => Box::pin(self.settle()).await,
+                () = over(retry_save.as_mut()) => {
+                    retry_save = None;
+                    Box::pin(self.settle()).await;
+                }
             }
         }
         true

@@ -8,6 +8,7 @@ use api::{
     shapes::{IndexResponse, RemoteExtra, RemoteSweep, RemoteTaskView},
 };
 use model::{RemoteInstance, RemoteTask, SlotKey};
+use serde::{Serialize, Serializer};
 use state::{State, Table};
 
 use super::{
@@ -28,6 +29,19 @@ pub(super) fn view(state: &State, record: &Arc<RemoteTask>) -> RemoteTaskView {
     With::new(record.clone(), extra)
 }
 
+/// A record on its way into an answer. What the API adds to it is made when it is written: not for thousands of records at once, in pieces between what
+/// lives on.
+struct Row<'a> {
+    state: &'a State,
+    record: &'a Arc<RemoteTask>,
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        view(self.state, self.record).serialize(serializer)
+    }
+}
+
 pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let options = ctx.list_options()?;
     let (state, index) = ctx.watch_table(Table::RemoteTasks).await?;
@@ -36,9 +50,9 @@ pub(super) async fn list(ctx: Ctx) -> Result<Reply, HttpError> {
     let rows = state
         .remote_tasks()
         .filter(|r| in_namespace(&namespace, &r.slot.namespace) && (job.is_empty() || r.slot.job_id == job))
-        .map(|r| view(&state, r))
-        .filter(|r| r.extra.slot_name.starts_with(&options.prefix));
-    let page = page(rows, &options, |r| r.extra.slot_name.clone())?;
+        .filter(|r| options.prefix.is_empty() || r.slot.to_string().starts_with(&options.prefix))
+        .map(|record| Row { state: &state, record });
+    let page = page(rows, &options, |row| row.record.slot.to_string())?;
     Ok(ctx.read(index, &page.rows)?.next_token(page.next_token.as_deref()))
 }
 
