@@ -134,7 +134,6 @@ fn gone(key: &str) -> Observation {
 /// What a container says about its instance.
 fn observation(key: &str, seen: &Container, address: &str) -> Observation {
     let state = match seen.state.status.as_str() {
-        "created" if unseen::runs_unseen(&seen.state.error) => return Observation::unknown(key, unseen::explain(&seen.id)),
         "created" => InstanceState::Creating,
         _ if watch::has_ended(seen) => InstanceState::Exited,
         _ => InstanceState::Running,
@@ -152,7 +151,12 @@ fn observation(key: &str, seen: &Container, address: &str) -> Observation {
     Observation {
         key: key.to_owned(),
         state,
-        reason: exit.error.clone().unwrap_or_default(),
+        // Whoever manages what is being created tries to start it until that succeeds, and so finds out when the operator has ended what ran.
+        reason: if state == InstanceState::Creating && unseen::runs_unseen(&seen.state.error) {
+            unseen::explain(&seen.id)
+        } else {
+            exit.error.clone().unwrap_or_default()
+        },
         exit,
         started_at: time(&seen.state.started_at),
         finished_at: time(&seen.state.finished_at).filter(|_| ended),

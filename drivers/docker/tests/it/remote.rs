@@ -98,9 +98,17 @@ async fn what_an_engine_has_lost_sight_of_is_neither_removed_nor_replaced() {
     };
     unseen(driver.ensure(request(2)).await.map(drop));
     let seen = driver.observe(std::slice::from_ref(&made.handle)).await.expect("asked");
-    assert_eq!(seen[0].state, InstanceState::Unknown, "{seen:?}");
+    assert_eq!(seen[0].state, InstanceState::Creating, "its manager goes on trying: {seen:?}");
     assert!(seen[0].reason.contains("lost sight"));
     unseen(driver.stop(&made.handle, 2, kill()).await.map(drop));
+    // Ended by the operator, it is started by the next try.
+    let again = Engine::start();
+    let manager = self::driver(&again).await;
+    manager.ensure(request(1)).await.expect("made");
+    again.with(|s| s.containers.values_mut().for_each(|c| (c.status, c.unseen) = ("created".into(), true)));
+    unseen(manager.ensure(request(1)).await.map(drop));
+    again.with(|s| s.containers.values_mut().for_each(|c| c.unseen = false));
+    assert_eq!(manager.ensure(request(1)).await.expect("started").observed.state, InstanceState::Running);
     driver.seal("k-1", 2, "cluster").await.expect("sealed");
     unseen(driver.ensure(request(2)).await.map(drop));
     assert_eq!((engine.only().1.unseen, engine.with(|s| s.orphans)), (true, 0));
