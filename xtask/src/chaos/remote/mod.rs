@@ -98,7 +98,8 @@ fn play(seed: u64, length: Duration, with_engine: bool) -> Result<()> {
     let mut world = World::start(with_engine)?;
     let mut troubles = Troubles::new(Dice::new(seed));
     let told = story(&mut world, &mut troubles, seed, length);
-    let told = told.and_then(|()| world.resolve_doubts());
+    // Also when the story broke off: what was lost may be why.
+    let told = told.and(world.resolve_doubts());
     let violations = world.watch.violations();
     report(&world, &troubles, &violations);
     if told.is_err() || !violations.is_empty() {
