@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
@@ -14,6 +16,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Lines are at most this long: the kernel then writes them whole, and a readable check is enough never to block.
 const LINE_MAX: usize = 4096;
+
+/// How long the count of lines left out waits for a line to go with, before it gets one of its own.
+const ALONE_AFTER: Duration = Duration::from_millis(100);
 
 /// Sends `tracing` events to the host. A second call, or an embedding program with its own subscriber, is left alone.
 pub(crate) fn install() {
@@ -31,7 +36,7 @@ pub(crate) fn install() {
 
 struct HclogLayer;
 
-static DROPPED: AtomicU64 = AtomicU64::new(0);
+static OUTLET: Outlet = Outlet::new();
 
 impl<S: Subscriber> Layer<S> for HclogLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -44,27 +49,92 @@ impl<S: Subscriber> Layer<S> for HclogLayer {
             Level::WARN => "warn",
             Level::ERROR => "error",
         };
-        let missed = DROPPED.swap(0, Ordering::Relaxed);
-        if missed > 0 {
-            fields.rest.insert("lines_dropped_before".into(), missed.into());
+        OUTLET.put(rustix::stdio::stderr(), level, event.metadata().target(), fields);
+    }
+}
+
+/// What lines go through: never waits for the reader, and owes it the number of lines that found no room.
+///
+/// The lock is held around check and write: two threads that both found room for one line would else wait for the reader.
+struct Outlet {
+    owed: Mutex<Owed>,
+    grew: Condvar,
+}
+
+struct Owed {
+    lines: u64,
+    /// Whether somebody will say the number if no further line does.
+    debtor: bool,
+}
+
+impl Outlet {
+    const fn new() -> Self {
+        Self { owed: Mutex::new(Owed { lines: 0, debtor: false }), grew: Condvar::new() }
+    }
+
+    fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes one line, or counts it for the next one. The first that is counted starts the thread that says so when no line follows.
+    fn put(&'static self, to: BorrowedFd<'static>, level: &str, module: &str, fields: Fields) {
+        let mut owed = self.owed();
+        if write(to, level, module, fields, owed.lines) {
+            owed.lines = 0;
+            return;
         }
-        let line = render(level, event.metadata().target(), &jiff::Timestamp::now(), fields);
-        if !write(&line) {
-            DROPPED.fetch_add(missed + 1, Ordering::Relaxed);
+        owed.lines += 1;
+        if !owed.debtor {
+            let thread = thread::Builder::new().name("log-debtor".into()).stack_size(64 << 10);
+            owed.debtor = thread.spawn(move || self.settle(to)).is_ok();
+        }
+        drop(owed);
+        self.grew.notify_one();
+    }
+
+    /// Says how many lines are owed as soon as there is room, again and again; ends when nobody reads any more.
+    fn settle(&self, to: BorrowedFd<'_>) {
+        loop {
+            let mut owed = self.owed();
+            while owed.lines == 0 {
+                owed = self.grew.wait(owed).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(owed);
+            thread::sleep(ALONE_AFTER);
+            // Without the lock, which is held by all who log: this alone may wait for the reader.
+            if room(to, None).intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+                return;
+            }
+            let mut owed = self.owed();
+            if owed.lines > 0 {
+                let fields = Fields { message: "log lines were left out, for the host did not read them in time".into(), rest: Map::new() };
+                if write(to, "warn", module_path!(), fields, owed.lines) {
+                    owed.lines = 0;
+                }
+            }
         }
     }
 }
 
 /// Writes without ever waiting: after the host's death nobody may read, and a task must not notice.
-fn write(line: &[u8]) -> bool {
-    let stderr = rustix::stdio::stderr();
-    writable(stderr) && rustix::io::write(stderr, line).is_ok_and(|n| n == line.len())
+fn write(to: BorrowedFd<'_>, level: &str, module: &str, fields: Fields, owed: u64) -> bool {
+    if !room(to, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).contains(PollFlags::OUT) {
+        return false;
+    }
+    let line = render(level, module, &jiff::Timestamp::now(), fields, owed);
+    rustix::io::write(to, &line).is_ok_and(|n| n == line.len())
 }
 
-fn writable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
-    let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    ready.is_ok_and(|n| n == 1) && fds[0].revents().contains(PollFlags::OUT)
+/// What the kernel says of `fd` once it has room or nobody reads it any more; nothing when that was not within the time.
+fn room(fd: BorrowedFd<'_>, within: Option<&Timespec>) -> PollFlags {
+    loop {
+        let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+        match poll(&mut fds, within) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return PollFlags::NVAL,
+            Ok(_) => return fds[0].revents(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -115,11 +185,14 @@ impl Visit for Fields {
     }
 }
 
-fn render(level: &str, module: &str, now: &jiff::Timestamp, fields: Fields) -> Vec<u8> {
+fn render(level: &str, module: &str, now: &jiff::Timestamp, fields: Fields, owed: u64) -> Vec<u8> {
     // Exactly six digits: with any other number the whole line is taken for plain text.
     let timestamp = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let object = |message: &str, rest: Map<String, Value>| {
         let mut object = rest;
+        if owed > 0 {
+            object.insert("lines_dropped_before".into(), owed.into());
+        }
         object.insert("@level".into(), level.into());
         object.insert("@message".into(), message.into());
         object.insert("@module".into(), module.into());
@@ -146,10 +219,12 @@ mod tests {
     fn line(message: &str, rest: &[(&str, Value)]) -> Value {
         let fields = Fields { message: message.into(), rest: rest.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() };
         let now = jiff::Timestamp::new(1_700_000_000, 5_000).expect("time");
-        let line = render("info", "my::module", &now, fields);
+        let line = render("info", "my::module", &now, fields, 3);
         assert!(line.len() <= LINE_MAX, "{}", line.len());
         assert_eq!(line.iter().filter(|b| **b == b'\n').count(), 1);
-        serde_json::from_slice(&line).expect("JSON")
+        let line: Value = serde_json::from_slice(&line).expect("JSON");
+        assert_eq!(line["lines_dropped_before"], 3, "cut or not, what was left out is said");
+        line
     }
 
     #[test]
@@ -170,5 +245,38 @@ mod tests {
             assert!(value["@message"].as_str().is_some_and(|m| m.len() >= 500 && text.starts_with(m)));
         }
         assert_eq!(line("short", &[("big", "y".repeat(9000).into())])["@message"], "short");
+    }
+
+    #[test]
+    fn every_line_is_read_or_counted_even_if_none_follows() {
+        static OUTLET: Outlet = Outlet::new();
+        let (read, to) = rustix::pipe::pipe().expect("pipe");
+        // For good, as standard error is: the thread that tells the rest keeps it.
+        let to: BorrowedFd<'static> = std::os::fd::AsFd::as_fd(Box::leak(Box::new(to)));
+        let flood = |n: u64| {
+            for _ in 0..n {
+                OUTLET.put(to, "info", "m", Fields { message: "x".repeat(1000), rest: Map::new() });
+            }
+        };
+        // Two at once, and more than the pipe holds: neither waits for a reader that is not there.
+        thread::scope(|s| {
+            s.spawn(|| flood(300));
+            s.spawn(|| flood(200));
+        });
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(std::fs::File::from(read)));
+        let (mut came, mut counted) = (0, 0);
+        // Ends when all are accounted for; without the thread the last ones never are, and the read waits for good.
+        let (told, tell) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            while came + counted < 500 {
+                let line: Value = serde_json::from_str(&lines.next().expect("a line").expect("read")).expect("JSON");
+                counted += line["lines_dropped_before"].as_u64().unwrap_or(0);
+                came += u64::from(line["@message"].as_str().is_some_and(|m| m.starts_with('x')));
+            }
+            told.send((came, counted)).expect("somebody listens");
+        });
+        let (came, counted) = tell.recv_timeout(Duration::from_secs(30)).expect("the last lines are counted although none follows");
+        assert_eq!(came + counted, 500);
+        assert!((16..500).contains(&came), "{came}");
     }
 }
