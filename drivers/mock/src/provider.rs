@@ -360,6 +360,10 @@ impl Locked<'_> {
             let path = root.join(path);
             let new = root.with_extension("new");
             let place = || {
+                if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                    fs::create_dir_all(&path)?;
+                    return fs::set_permissions(&path, fs::Permissions::from_mode(*mode));
+                }
                 path.parent().map_or(Ok(()), fs::create_dir_all)?;
                 fs::write(&new, data)?;
                 fs::set_permissions(&new, fs::Permissions::from_mode(*mode))?;

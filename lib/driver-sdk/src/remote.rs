@@ -116,7 +116,7 @@ impl Observation {
 /// A file that travels to the instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleFile {
-    /// Relative to the task directory.
+    /// Relative to the task directory. With a slash at its end it is a directory, without content.
     pub path: String,
     /// Permission bits.
     pub mode: u32,

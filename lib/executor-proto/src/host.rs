@@ -165,7 +165,7 @@ pub struct HostEnsure {
 /// One file of a bundle.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct HostFile {
-    /// Relative to the task's directory.
+    /// Relative to the task's directory. With a slash at its end it is a directory, without content.
     #[prost(string, tag = "1")]
     pub path: String,
     /// Permission bits.

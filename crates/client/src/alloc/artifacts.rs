@@ -20,7 +20,7 @@ use artifact::{Mode, Report, Source, Spec};
 use driver_host::FsIsolation;
 use driver_proto::handshake::SOCKET_DIR_KEY;
 use hcl_lang::{Vars, interpolate};
-use model::{Task, TaskGroup, task::Artifact};
+use model::{Allocation, Job, Task, TaskGroup, task::Artifact};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -30,13 +30,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    effects::Subject,
     machine::{Event, StartFailure},
-    run::AllocCommand,
+    run::{AllocCommand, AllocCommands},
 };
 use crate::{
-    context::now_ns,
-    dirs::find_user,
+    context::{NodeContext, now_ns},
+    dirs::{AllocDirs, find_user},
     env::{EnvInput, PathView},
     events,
 };
@@ -64,40 +63,53 @@ struct Wanted {
     digest: String,
 }
 
-/// Fetches what is not there yet. Ends at once when it is interrupted, and leaves no process.
-pub(crate) async fn fetch(
-    subject: &Subject,
-    group: &TaskGroup,
-    task: &Task,
-    isolation: FsIsolation,
-    run: &str,
-    interrupted: &CancellationToken,
-) -> Result<(), StartFailure> {
+/// For whom is fetched, and to where.
+pub(crate) struct Fetching<'a> {
+    pub(crate) ctx: &'a NodeContext,
+    pub(crate) alloc: &'a Allocation,
+    pub(crate) job: &'a Job,
+    pub(crate) group: &'a TaskGroup,
+    pub(crate) task: &'a Task,
+    /// Below the allocation's own directory: whose processes are at it is known by that.
+    pub(crate) dirs: AllocDirs,
+    pub(crate) isolation: FsIsolation,
+    /// They go on from here to another runtime. Then the directories are new, and nothing but `local` goes along.
+    pub(crate) travels: bool,
+    /// To the allocation's loop: that it begins. None: people have read that.
+    pub(crate) tell: Option<&'a AllocCommands>,
+}
+
+/// Fetches what is not there yet. Ends at once when it is interrupted or dropped, and leaves no process.
+pub(crate) async fn fetch(fetching: &Fetching<'_>, run: &str, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    let Fetching { ctx, alloc, task, dirs, .. } = fetching;
     if task.artifacts.is_empty() {
         return Ok(());
     }
-    let vars = vars(subject, group, task);
+    let vars = vars(fetching);
     let wanted: Vec<Wanted> = task
         .artifacts
         .iter()
-        .map(|a| read(subject, task, isolation, a, &vars).map_err(|why| StartFailure::Artifact { why, recoverable: false }))
+        .map(|a| read(fetching, a, &vars).map_err(|why| StartFailure::Artifact { why, recoverable: false }))
         .collect::<Result<_, _>>()?;
-    let records = subject.dirs().task(&subject.task).root.join("private/artifacts");
+    let records = dirs.task(&task.name).root.join("private/artifacts");
     let setup = |e: io::Error| StartFailure::Setup { why: format!("prepare {}: {e}", records.display()), recoverable: true };
     let missing: Vec<&Wanted> = wanted.iter().filter(|w| !done(&records, w).exists()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let _ = subject
-        .notes
-        .send(AllocCommand::Event(Event::Noted { task: subject.task.clone(), event: Box::new(events::downloading(now_ns())) }));
-    // What a former agent was at has ended or ends now: nobody else uses the staging directories.
-    crate::leftovers::end_task(&subject.ctx.places, subject.alloc.id, &subject.task).await;
+    if let Some(notes) = fetching.tell {
+        // The loop may have ended.
+        let _ = notes.send(AllocCommand::Event(Event::Noted { task: task.name.clone(), event: Box::new(events::downloading(now_ns())) }));
+    }
+    if !fetching.travels {
+        // What a former agent was at has ended or ends now: nobody else uses the staging directories.
+        crate::leftovers::end_task(&ctx.places, alloc.id, &task.name).await;
+    }
     fs::create_dir_all(&records).and_then(|()| remove_stages(&records)).map_err(setup)?;
     for (n, wanted) in missing.into_iter().enumerate() {
         let stage = format!("stage-{}-{n}", run.rsplit('/').next().unwrap_or_default());
         fs::create_dir(records.join(&stage)).map_err(setup)?;
-        let outcome = fetch_one(subject, wanted, &stage, interrupted).await;
+        let outcome = fetch_one(fetching, wanted, &stage, interrupted).await;
         // A stage that cannot be removed now is removed by the next attempt, or with the allocation.
         let _ = remove_stages(&records);
         outcome?;
@@ -108,22 +120,23 @@ pub(crate) async fn fetch(
 }
 
 /// Names that artifacts may use; paths are those of the host.
-fn vars(subject: &Subject, group: &TaskGroup, task: &Task) -> Vars {
-    let ctx = &subject.ctx;
+fn vars(fetching: &Fetching<'_>) -> Vars {
+    let Fetching { ctx, alloc, job, group, task, dirs, .. } = fetching;
     crate::env::build(&EnvInput {
-        alloc: &subject.alloc,
-        job: &subject.job,
+        alloc,
+        job,
         group,
         task,
         node: &ctx.node(),
         region: &ctx.config.region,
-        dirs: &subject.dirs().task(&subject.task),
+        dirs: &dirs.task(&task.name),
         view: PathView::Host,
         inherited: &ctx.inherited,
     })
 }
 
-fn read(subject: &Subject, task: &Task, isolation: FsIsolation, artifact: &Artifact, vars: &Vars) -> Result<Wanted, String> {
+fn read(fetching: &Fetching<'_>, artifact: &Artifact, vars: &Vars) -> Result<Wanted, String> {
+    let Fetching { task, dirs, isolation, travels, .. } = fetching;
     let Artifact { source, options, headers, mode, insecure, destination, chown } = artifact;
     let replaced = |map: &BTreeMap<String, String>| map.iter().map(|(k, v)| (k.clone(), interpolate(v, vars))).collect::<BTreeMap<_, _>>();
     let text = interpolate(source.as_deref().unwrap_or_default(), vars);
@@ -134,8 +147,10 @@ fn read(subject: &Subject, task: &Task, isolation: FsIsolation, artifact: &Artif
     let source = Source::parse(&text, &options).map_err(|e| failed(e.to_string()))?;
     let parsed_mode = Mode::parse(mode.as_deref().unwrap_or_default()).map_err(|e| failed(e.to_string()))?;
     let destination = interpolate(destination.as_deref().unwrap_or("local/"), vars);
-    let root = subject.dirs().root;
-    let below = destination_below(&root, &subject.task, isolation, &destination).map_err(failed)?;
+    let below = destination_below(&dirs.root, &task.name, *isolation, &destination).map_err(failed)?;
+    if *travels && below.get(1).is_none_or(|name| below[0] != *task.name || name != "local") {
+        return Err(failed(format!("destination {destination:?}: only what is below local/ travels to where the task runs")));
+    }
     let owner = if *chown { Some(owner(&interpolate(&task.user, vars)).map_err(failed)?) } else { None };
     let identity = serde_json::to_vec(&(&text, &options, &headers, parsed_mode, insecure, &below, owner)).unwrap_or_default();
     let digest = Sha256::digest(identity).iter().take(16).map(|b| format!("{b:02x}")).collect();
@@ -226,8 +241,8 @@ fn mark(marker: &Path) -> io::Result<()> {
     fs::File::open(parent)?.sync_all()
 }
 
-async fn fetch_one(subject: &Subject, wanted: &Wanted, stage: &str, interrupted: &CancellationToken) -> Result<(), StartFailure> {
-    let ctx = &subject.ctx;
+async fn fetch_one(fetching: &Fetching<'_>, wanted: &Wanted, stage: &str, interrupted: &CancellationToken) -> Result<(), StartFailure> {
+    let Fetching { ctx, alloc, task, dirs, .. } = fetching;
     let settings = &ctx.config.artifacts;
     let failed = |why: String, recoverable| StartFailure::Artifact {
         why: format!("failed to download artifact {:?}: {why}", wanted.shown),
@@ -241,9 +256,9 @@ async fn fetch_one(subject: &Subject, wanted: &Wanted, stage: &str, interrupted:
         mode: wanted.mode,
         headers: wanted.headers.clone(),
         insecure: wanted.insecure,
-        root: subject.dirs().root,
+        root: dirs.root.clone(),
         destination: wanted.destination.clone(),
-        staging: [&*subject.task, "private", "artifacts", stage].map(str::to_owned).to_vec(),
+        staging: [&*task.name, "private", "artifacts", stage].map(str::to_owned).to_vec(),
         owner: wanted.owner,
         limits: settings.limits.clone(),
         isolate: settings.isolate,
@@ -253,11 +268,11 @@ async fn fetch_one(subject: &Subject, wanted: &Wanted, stage: &str, interrupted:
     let mut line = serde_json::to_vec(&spec).unwrap_or_default();
     line.push(b'\n');
     let mut command = Command::new(&program.program);
-    command.args(&program.args).current_dir(subject.dirs().task(&subject.task).root).env_clear();
+    command.args(&program.args).current_dir(dirs.task(&task.name).root).env_clear();
     let passed = INHERITED.iter().copied().chain(settings.environment.iter().map(String::as_str));
     command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
     // By these and its directory it is known as the task's and this node's, should this agent die.
-    command.env("NOMAD_ALLOC_ID", subject.alloc.id.to_string()).env("NOMAD_TASK_NAME", OsStr::new(&*subject.task));
+    command.env("NOMAD_ALLOC_ID", alloc.id.to_string()).env("NOMAD_TASK_NAME", OsStr::new(&*task.name));
     command.env(SOCKET_DIR_KEY, ctx.config.plugin_socket_dir());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let child = command.spawn().map_err(|e| failed(format!("start {}: {e}", program.program.display()), true))?;
@@ -275,9 +290,9 @@ async fn fetch_one(subject: &Subject, wanted: &Wanted, stage: &str, interrupted:
     match outcome(&said?, status) {
         Report::Done { files, bytes, not_isolated } => {
             if !not_isolated.is_empty() {
-                tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, artifact = wanted.shown, why = not_isolated, "fetched without full isolation");
+                tracing::warn!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, why = not_isolated, "fetched without full isolation");
             }
-            tracing::info!(alloc = %subject.alloc.id, task = %subject.task, artifact = wanted.shown, files, bytes, "artifact fetched");
+            tracing::info!(alloc = %alloc.id, task = %task.name, artifact = wanted.shown, files, bytes, "artifact fetched");
             Ok(())
         }
         Report::Failed { why, recoverable } => Err(failed(why, recoverable)),

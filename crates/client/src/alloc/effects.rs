@@ -9,7 +9,8 @@ use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    artifacts, identities,
+    artifacts::{self, Fetching},
+    identities,
     machine::{Event, Exit, Launched, StartFailure},
     migrate::Moved,
     run::{AllocCommand, AllocCommands},
@@ -140,7 +141,18 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     prepare(subject, task, owner, cgroup.clone()).await?;
     // What was begun is ended with the allocation, or by the next agent.
     let network = interrupted.run_until_cancelled(subject.network.ensure(subject, group)).await.ok_or(StartFailure::Interrupted)??;
-    artifacts::fetch(subject, group, task, capabilities.fs_isolation, run, interrupted).await?;
+    let fetching = Fetching {
+        ctx,
+        alloc: &subject.alloc,
+        job: &subject.job,
+        group,
+        task,
+        dirs: subject.dirs(),
+        isolation: capabilities.fs_isolation,
+        travels: false,
+        tell: Some(&subject.notes),
+    };
+    artifacts::fetch(&fetching, run, interrupted).await?;
     let view = task_config::path_view(&capabilities);
     let mut template_env = identities::issue(subject, task, view, owner, interrupted).await?;
     template_env.extend(templates::render(subject, group, task, &capabilities, interrupted).await?);

@@ -1,6 +1,6 @@
 //! Allocations: one loop each, which owns the state; see `machine` for what it decides and `effects` for what it does.
 
-mod artifacts;
+pub(crate) mod artifacts;
 mod check_grpc;
 mod check_tls;
 pub(crate) mod checks;

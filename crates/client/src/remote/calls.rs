@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::node_rpc::{self, ListRemote, RemoteListed};
 use driver_host::{
-    Bundle, BundleFile, Driver, EnsureRequest, InstanceState, ListedInstance, Observation, Remote, RemoteError, RemoteHandle as WireHandle,
-    TaskConfig, proto::build,
+    Bundle, BundleFile, Driver, EnsureRequest, FsIsolation, InstanceState, ListedInstance, Observation, Remote, RemoteError,
+    RemoteHandle as WireHandle, TaskConfig, proto::build,
 };
 use lifecycle::remote::{
     node::{Answer, Call, Sighting},
@@ -13,9 +13,11 @@ use lifecycle::remote::{
 };
 use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, node::RemoteProvider, remote::RemoteHandle};
 
-use super::{Interest, plain::Plain, prepared::Prepared};
+use tokio::sync::Semaphore;
+
+use super::{Interest, fetched, plain::Plain, prepared::Prepared};
 use crate::{
-    alloc::{identities, machine::StartFailure, task_config, templates},
+    alloc::{artifacts::Fetching, identities, machine::StartFailure, task_config, templates},
     context::{NodeContext, now_ns},
     dirs::AllocDirs,
     env::EnvInput,
@@ -295,9 +297,16 @@ pub(crate) async fn let_go(ctx: &NodeContext, driver: &str, handle: &RemoteHandl
 }
 
 /// What the allocation has prepared, or the answer that its absence is. What is kept stays, for the case that it has to be sent again.
-fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskConfig, Bundle), Answer> {
+async fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskConfig, Bundle), Answer> {
     match prepared {
-        Some(Ok(prepared)) => prepared.unpack().map_err(|why| Answer::NotSent(format!("what was prepared cannot be read: {why}"))),
+        Some(Ok(prepared)) => {
+            let unpacked = if prepared.fetched_bytes() == 0 {
+                prepared.unpack()
+            } else {
+                tokio::task::spawn_blocking(move || prepared.unpack()).await.unwrap_or_else(|e| Err(e.to_string()))
+            };
+            unpacked.map_err(|why| Answer::NotSent(format!("what was prepared cannot be read: {why}")))
+        }
         // The job's own fault, found here: the provider was not asked and nothing was created.
         Some(Err(why)) => Err(Answer::WrongRequest(why)),
         None => Err(Answer::NotSent("the preparation was lost, it is done again".into())),
@@ -306,7 +315,7 @@ fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskConfig,
 
 async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
-        Call::Ensure { .. } => match ready(prepared) {
+        Call::Ensure { .. } => match ready(prepared).await {
             Ok((task, bundle)) => plain.start(task, &bundle).await,
             Err(answer) => answer,
         },
@@ -321,7 +330,7 @@ async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<A
 async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { incarnation, epoch, first } => {
-            let (task, bundle) = match ready(prepared) {
+            let (task, bundle) = match ready(prepared).await {
                 Ok(ready) => ready,
                 Err(answer) => return answer,
             };
@@ -375,9 +384,16 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
     }
 }
 
-/// Node-local preparation for a create: the task's configuration and the files that travel with it.
-pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnation: IncarnationId) -> Result<Prepared, Preparation> {
-    let Interest { alloc, job, task, .. } = interest;
+/// Node-local preparation for a create: the task's configuration and the files that travel with it. Whoever has artifacts to fetch waits for a turn. `first`:
+/// it has not been tried before, so people have not read that it begins.
+pub(crate) async fn prepare(
+    ctx: Arc<NodeContext>,
+    interest: Interest,
+    incarnation: IncarnationId,
+    fetches: Arc<Semaphore>,
+    first: bool,
+) -> Result<Prepared, Preparation> {
+    let Interest { alloc, job, task, commands, .. } = interest;
     let (Some(group), Some(spec)) = (job.group(&alloc.task_group), job.group(&alloc.task_group).and_then(|g| g.task(&task))) else {
         return Err(Preparation::Refused("the job has no such task".into()));
     };
@@ -411,7 +427,8 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
     let run = format!("{}/{}/{}", alloc.id, task, incarnation.short());
     let nothing = BTreeMap::new();
     let view = task_config::path_view(&capabilities);
-    let dirs = AllocDirs::new(&ctx.config.alloc_dir, alloc.id).task(&task);
+    let alloc_dirs = AllocDirs::new(&ctx.config.alloc_dir, alloc.id);
+    let dirs = alloc_dirs.task(&task);
     let vars = crate::env::build(&EnvInput {
         alloc: &alloc,
         job: &job,
@@ -428,6 +445,17 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
         templates::Unbundled::Refused(why) => Preparation::Refused(why),
         templates::Unbundled::Later(why) => Preparation::Later(why),
     };
+    let mut fetched = None;
+    if !spec.artifacts.is_empty() {
+        let lost = |e| Preparation::Later(format!("wait for a turn to fetch artifacts: {e}"));
+        let turn = fetches.acquire_owned().await.map_err(lost)?;
+        let tell = first.then_some(&commands);
+        let isolation = FsIsolation::Image;
+        let fetching =
+            Fetching { ctx: &ctx, alloc: &alloc, job: &job, group, task: spec, dirs: alloc_dirs, isolation, travels: true, tell };
+        fetched = Some(fetched::fetch(fetching, &run, turn).await?);
+    }
+    // After what takes long: tokens end.
     let tokens = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
     let data = templates::TaskData { tokens: identities::TokenVariables::Given(tokens.variables.clone()), services };
     let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, data).await;
@@ -474,8 +502,7 @@ pub(crate) async fn prepare(ctx: Arc<NodeContext>, interest: Interest, incarnati
             .map_err(|e| Preparation::Refused(format!("the dispatch payload is not base64: {e}")))?;
         files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
-    let digest = build::bundle_digest(files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())));
-    Ok(Prepared::pack(&config, &Bundle { digest, files }, tokens.due))
+    Prepared::pack(&config, files, fetched, tokens.due).map_err(Preparation::Refused)
 }
 
 /// Why a preparation has no result.

@@ -6,6 +6,7 @@
 
 mod calls;
 mod creates;
+mod fetched;
 mod keep;
 mod plain;
 mod prepared;

@@ -189,6 +189,12 @@ impl RemoteLoop {
                         events.push((slot.clone(), event));
                     }
                 }
+                if let Some(entry) = self.entries.get_mut(&slot)
+                    && let Some(of) = entry.preparing.as_ref().and_then(Preparing::open).filter(|of| of.1 == alloc)
+                {
+                    // Without its allocation nothing is prepared, and nothing is written into its directory.
+                    entry.preparing = Some(Preparing::wanted(of));
+                }
                 let writing = self.keeps.remove(&(alloc, slot));
                 tokio::spawn(async move {
                     if let Some(Writing { tasks, .. }) = writing {
@@ -484,7 +490,7 @@ impl RemoteLoop {
         let (manager, slot) = (self.manager.clone(), key.clone());
         tokio::spawn(async move {
             let turn = match waiting {
-                Some(waiting) => waiting.turn().await.map(Some),
+                Some(waiting) => waiting.turn(weight(prepared.as_ref())).await.map(Some),
                 None => Some(None),
             };
             let answer = match turn {
@@ -501,7 +507,9 @@ impl RemoteLoop {
         let entry = self.entries.get_mut(key)?;
         let of = entry.slot.prepares()?;
         // A create that has waited for long must not take tokens along that soon end.
-        let aged = |outcome: &Outcome| outcome.as_ref().is_ok_and(|prepared| prepared.due.next().is_some_and(|due| due <= now_ns()));
+        let aged = |outcome: &Outcome| {
+            outcome.as_ref().is_ok_and(|prepared| prepared.is_lost() || prepared.due.next().is_some_and(|due| due <= now_ns()))
+        };
         let outcome = entry.preparing.as_ref().and_then(|preparing| preparing.outcome(of)).filter(|outcome| !aged(outcome)).cloned();
         let goes_on = entry.preparing.as_ref().and_then(Preparing::open) == Some(of);
         if outcome.is_none() && !goes_on {
@@ -526,14 +534,21 @@ impl RemoteLoop {
         let over = self.ctx.stop.child_token();
         entry.preparing = Some(Preparing::under_way(of, over.clone().drop_guard()));
         let (ctx, manager, slot) = (self.ctx.clone(), self.manager.clone(), key.clone());
+        let fetches = self.creates.fetching(&self.driver_of(key));
+        // The directory of the allocation goes after what writes there.
+        let artifacts =
+            interest.job.group(&interest.alloc.task_group).and_then(|g| g.task(&interest.task)).is_some_and(|t| !t.artifacts.is_empty());
+        let writes = artifacts.then(|| self.keeps.entry((interest.alloc.id, key.clone())).or_default().tasks.token());
         tokio::spawn(async move {
-            let (mut pause, begin, mut told) = (RETRY_FIRST, tokio::time::Instant::now(), String::new());
+            let _writes = writes;
+            let (mut pause, begin, mut told, mut first) = (RETRY_FIRST, tokio::time::Instant::now(), String::new(), true);
             let outcome = loop {
                 // Boxed, as thousands begin at once.
                 let tried = tokio::select! {
                     () = over.cancelled() => return,
-                    tried = Box::pin(calls::prepare(ctx.clone(), interest.clone(), of.0)) => tried,
+                    tried = Box::pin(calls::prepare(ctx.clone(), interest.clone(), of.0, fetches.clone(), first)) => tried,
                 };
+                first = false;
                 match tried {
                     Ok(prepared) => break Ok(Arc::new(prepared)),
                     Err(Preparation::Refused(why)) => break Err(why),
@@ -730,6 +745,11 @@ fn capabilities(ctx: &NodeContext, slot: &Slot, event: &Event) -> RemoteProvider
         _ => slot.order().map(|o| o.driver.as_str()),
     };
     driver.and_then(|d| ctx.drivers.provider(d)).unwrap_or_else(|| RemoteProvider { find: true, ..RemoteProvider::default() })
+}
+
+/// What of it has to be read from disk, in bytes.
+fn weight(prepared: Option<&Outcome>) -> u64 {
+    prepared.and_then(|outcome| outcome.as_ref().ok()).map_or(0, |prepared| prepared.fetched_bytes())
 }
 
 fn tell_released<'a>(interests: impl Iterator<Item = &'a Interest>) {

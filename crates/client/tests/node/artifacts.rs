@@ -1,4 +1,4 @@
-//! Artifacts of local tasks, fetched from a server that the test plays.
+//! Artifacts, fetched from a server that the test plays: of local tasks, and of tasks that run elsewhere.
 
 use std::{
     collections::HashMap,
@@ -16,11 +16,18 @@ use axum::{
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
 };
-use model::{ClientStatus, Task, task::Artifact};
+use model::{
+    Allocation, ClientStatus, DesiredRemote, Job, Observed, RemoteOrder, Task,
+    remote::{RemoteRole, slot_of},
+    task::Artifact,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{PATIENCE, Rig, alloc, end, eventually, kinds, processes, restarts, task};
+use crate::{
+    fixture::{PATIENCE, Rig, alloc, end, eventually, kinds, managed, nothing_left, processes, restarts, task},
+    http::text,
+};
 
 /// Serves a few paths and counts who asks for them.
 struct Web {
@@ -65,6 +72,8 @@ async fn answer(State(asked): State<Arc<Mutex<HashMap<String, usize>>>>, uri: Ur
     };
     match uri.path() {
         "/hello.txt" => "hello".into_response(),
+        "/tree.tar" => tree().into_response(),
+        "/large" => vec![0; 49 << 20].into_response(),
         "/late.txt" if times >= 3 => "late".into_response(),
         "/late.txt" | "/busy" => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         // The first bytes, and then nothing for ever.
@@ -75,6 +84,21 @@ async fn answer(State(asked): State<Arc<Mutex<HashMap<String, usize>>>>, uri: Ur
         }
         _ => StatusCode::NOT_FOUND.into_response(),
     }
+}
+
+/// An archive with a program, a link to a file, an empty directory, and a file that a template takes the place of.
+fn tree() -> Vec<u8> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let made = std::process::Command::new("/bin/sh")
+        .current_dir(dir.path())
+        .args([
+            "-ec",
+            "mkdir empty sub; echo 'echo ran' > sub/run; chmod 755 sub/run; echo artifact > over; ln -s sub/run link; tar -cf - *",
+        ])
+        .output()
+        .expect("tar");
+    assert!(made.status.success(), "{made:?}");
+    made.stdout
 }
 
 fn fetched(source: &str) -> Artifact {
@@ -241,4 +265,147 @@ async fn what_cannot_be_done_is_refused_with_the_reason() {
     let mode = std::fs::metadata(rig.alloc_dir(a.id).join("t/local/hello.txt")).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     end(&rig, node).await;
+}
+
+/// What preparations of remote tasks have on the disk.
+fn bundles(rig: &Rig, a: &Allocation) -> usize {
+    let private = std::fs::read_dir(rig.alloc_dir(a.id).join("t/private")).into_iter().flatten().flatten();
+    private.filter(|entry| entry.file_name().to_string_lossy().starts_with("bundle-")).count()
+}
+
+fn remote(script: &str, artifacts: &[Artifact]) -> (Allocation, Job, RemoteOrder) {
+    managed("service", with(task("t", "remote_exec", json!({"command": "/bin/sh", "args": ["-c", script]})), artifacts))
+}
+
+fn running(r: &model::RemoteReport) -> bool {
+    r.observed == Observed::Running && r.handle.is_some()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn artifacts_travel_with_a_remote_task_and_are_fetched_for_its_create_only() {
+    let (rig, web) = (Rig::new().await, Web::start().await);
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let script = "cd $NOMAD_TASK_DIR/in && ./sub/run && cat link over && ls -d empty; exec sleep 600";
+    let artifact = Artifact { destination: Some("${NOMAD_TASK_DIR}/in".into()), ..fetched(&web.url("/tree.tar")) };
+    let (a, mut job, order) = remote(script, &[artifact]);
+    let over = json!({"EmbeddedTmpl": "template\n", "DestPath": "local/in/over", "ChangeMode": "noop"});
+    job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(over).expect("a template")];
+    let slot = order.slot.to_string();
+    rig.server.place(&a, &job);
+    rig.server.order(&order);
+    let first = rig.server.report(&slot, "a running instance", running).await;
+    let update = rig.server.status(a.id, ClientStatus::Running).await;
+    assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "{update:#?}");
+    let log = format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id);
+    let begin = Instant::now();
+    loop {
+        let said = text(&node, &log).await;
+        if said == "ran\necho ran\ntemplate\nempty\n" {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{said:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eventually("what has been sent to go", || bundles(&rig, &a) == 0).await;
+
+    // The next manager needs none of it.
+    node.stop().await;
+    rig.server.forget_reports();
+    let adopt = RemoteOrder { adopt: true, handle: first.handle.clone(), ..order.clone() };
+    rig.server.set_order(&adopt);
+    let node = rig.node().await;
+    let again = rig.server.report(&slot, "the adopted instance", running).await;
+    assert_eq!(again.attributes.get("pid"), first.attributes.get("pid"));
+    assert_eq!(web.asked("/tree.tar"), 1);
+    release(&rig, adopt, 2).await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+/// Stops an instance for good and has it forgotten.
+async fn release(rig: &Rig, mut order: RemoteOrder, epoch: u64) {
+    let slot = order.slot.to_string();
+    order.role = RemoteRole::Stop;
+    (order.desired, order.epoch) = (DesiredRemote::Stop, epoch);
+    rig.server.order(&order);
+    rig.server.report(&slot, "the end", |r| r.observed.ended() && r.epoch == epoch).await;
+    order.acknowledge = true;
+    rig.server.order(&order);
+    rig.server.report(&slot, "that it is forgotten", |r| r.forgotten).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() {
+    let (rig, web) = (Rig::new().await, Web::start().await);
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let nth = |n: u32, artifact: Artifact| {
+        let (mut a, job, mut order) = remote("exec sleep 600", &[artifact]);
+        a.name = format!("job.g[{n}]").into();
+        order.slot = slot_of(&a, &Arc::from("t"));
+        rig.server.place(&a, &job);
+        rig.server.order(&order);
+        (a, order)
+    };
+    // Two answers of 503, and then it is there.
+    let (_, late) = nth(0, fetched(&web.url("/late.txt")));
+    let (busy, _) = nth(1, fetched(&web.url("/busy")));
+    for (n, artifact, part) in [
+        (2, fetched(&web.url("/missing")), "answered 404"),
+        (3, fetched(&web.url("/large")), "51380224 bytes"),
+        (4, Artifact { destination: Some("${meta.place}".into()), ..fetched(&web.url("/hello.txt")) }, "only what is below local/"),
+        (5, Artifact { destination: Some("secrets/x".into()), ..fetched(&web.url("/hello.txt")) }, "only what is below local/"),
+        (6, Artifact { chown: true, ..fetched(&web.url("/hello.txt")) }, "artifact.chown"),
+    ] {
+        let (a, order) = nth(n, artifact);
+        let report = rig.server.report(&order.slot.to_string(), "a refusal", |r| !r.refused.is_empty()).await;
+        assert!(report.refused.contains(part), "{part}: {}", report.refused);
+        eventually("what was fetched for nothing to go", || bundles(&rig, &a) == 0).await;
+    }
+    rig.server.report(&late.slot.to_string(), "the create after two failures", running).await;
+    assert_eq!(web.asked("/late.txt"), 3);
+    let told = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("answered 503"));
+    let update = rig.server.alloc(busy.id, "what the create waits for", told).await;
+    assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "said once: {update:#?}");
+    release(&rig, late, 2).await;
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_download_for_a_create_ends_with_the_wish_for_it() {
+    let (rig, web) = (Rig::new().await, Web::start().await);
+    let node = rig.node().await;
+    rig.driver_ready("remote_exec").await;
+    let (a, job, order) = remote("exec sleep 600", &[fetched(&web.url("/stuck"))]);
+    rig.server.place(&a, &job);
+    rig.server.order(&order);
+    eventually("the download", || web.asked("/stuck") == 1 && fetchers(&rig) == 1).await;
+    assert_eq!(bundles(&rig, &a), 1);
+    rig.server.stop_alloc(a.id);
+    let mut stop = order.clone();
+    stop.role = RemoteRole::Stop;
+    (stop.desired, stop.epoch) = (DesiredRemote::Stop, 2);
+    rig.server.order(&stop);
+    eventually("the process to go", || fetchers(&rig) == 0).await;
+    eventually("its directory to go", || bundles(&rig, &a) == 0).await;
+    rig.server.report(&order.slot.to_string(), "that there is none", |r| r.observed == Observed::Gone).await;
+
+    // The end of the agent leaves none either, and the next one throws away what its predecessor was at.
+    let (mut b, job, mut order) = remote("exec sleep 600", &[fetched(&web.url("/stuck"))]);
+    b.name = "job.g[1]".into();
+    order.slot = slot_of(&b, &Arc::from("t"));
+    rig.server.place(&b, &job);
+    rig.server.order(&order);
+    eventually("the second download", || web.asked("/stuck") == 2 && fetchers(&rig) == 1).await;
+    node.stop().await;
+    eventually("the process to go", || fetchers(&rig) == 0).await;
+    let left = rig.alloc_dir(b.id).join("t/private/bundle-of-a-killed-agent");
+    std::fs::create_dir_all(&left).expect("a directory");
+    let node = rig.node().await;
+    eventually("the download to begin again", || web.asked("/stuck") == 3).await;
+    assert!(!left.exists() && bundles(&rig, &b) == 1);
+    node.stop().await;
+    nothing_left(&rig).await;
 }

@@ -13,7 +13,15 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let files_of_node = task.templates.iter().any(|t| t.source.as_ref().is_some_and(|source| !source.is_empty()));
     let users_of_node = task.templates.iter().any(|t| t.uid.is_some() || t.gid.is_some());
     let rules = [
-        (!task.artifacts.is_empty(), "artifact: the task runs where no node has a directory for it; let the workload fetch what it needs"),
+        (provider.no_files && !task.artifacts.is_empty(), "artifact: this runtime takes no files; let the workload fetch what it needs"),
+        (
+            task.artifacts.iter().any(|artifact| artifact.chown),
+            "artifact.chown: the user is one of a node and means nothing where the task runs; leave it out",
+        ),
+        (
+            task.artifacts.iter().filter_map(|artifact| artifact.destination.as_deref()).any(leads_elsewhere),
+            "artifact.destination: only what is below local/ travels to where the task runs",
+        ),
         (
             !task.volume_mounts.is_empty(),
             "volume_mount: the task runs where the volumes of nodes are not; use what the runtime has of its own",
@@ -42,6 +50,23 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
     let of_identity = |i: &Identity| identity_trouble(i, provider).map(|what| because(&format!("identity {:?}: {what}", i.name)));
     let general = rules.into_iter().filter(|(holds, _)| *holds).map(|(_, what)| because(what));
     general.chain(identities(task).filter_map(of_identity)).collect()
+}
+
+/// Is it not below `local`, as far as can be told before its names are replaced?
+fn leads_elsewhere(destination: &str) -> bool {
+    let rest = destination.trim_start_matches("${NOMAD_TASK_DIR}");
+    if rest.contains("${") && !rest.starts_with("${NOMAD_ALLOC_DIR}") && !rest.starts_with("${NOMAD_SECRETS_DIR}") {
+        return false;
+    }
+    let mut below: Vec<&str> = if rest.len() < destination.len() { vec!["local"] } else { Vec::new() };
+    for part in rest.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(below.pop()),
+            name => below.push(name),
+        }
+    }
+    below.first() != Some(&"local")
 }
 
 /// What of an identity cannot be had through this provider. Tokens that end have to be renewed where the task runs.
@@ -81,13 +106,23 @@ mod tests {
         let full = RemoteProvider::default();
         let poor = RemoteProvider { no_files: true, no_signals: true, ..RemoteProvider::default() };
         let inline = Template { data: Some("x".into()), ..Template::default() };
-        let cases: [(Task, &str, bool); 8] = [
+        let cases: [(Task, &str, bool); 10] = [
             (
                 Task { resources: Resources { cores: Some(1), ..Resources::default() }, ..Task::default() },
                 "deliver resources.cores:",
                 false,
             ),
-            (Task { artifacts: vec![Artifact::default()], ..Task::default() }, "deliver artifact:", false),
+            (Task { artifacts: vec![Artifact::default()], ..Task::default() }, "deliver artifact:", true),
+            (
+                Task { artifacts: vec![Artifact { chown: true, ..Artifact::default() }], ..Task::default() },
+                "deliver artifact.chown:",
+                false,
+            ),
+            (
+                Task { artifacts: vec![Artifact { destination: Some("secrets/x".into()), ..Artifact::default() }], ..Task::default() },
+                "deliver artifact.destination:",
+                false,
+            ),
             (Task { volume_mounts: vec![VolumeMount::default()], ..Task::default() }, "deliver volume_mount:", false),
             (
                 Task { templates: vec![Template { source: Some("a".into()), ..Template::default() }], ..Task::default() },
@@ -105,6 +140,30 @@ mod tests {
             assert_eq!(undeliverable(&task, &full).is_empty(), only_poor, "{part}");
         }
         assert_eq!(undeliverable(&Task::default(), &poor), Vec::<String>::new());
+    }
+
+    #[test]
+    fn destinations_of_artifacts_are_below_local() {
+        for (destination, elsewhere) in [
+            ("local/", false),
+            ("local", false),
+            ("/local/x", false),
+            ("./local/../local/x", false),
+            ("${NOMAD_TASK_DIR}", false),
+            ("${NOMAD_TASK_DIR}/bin", false),
+            ("${NOMAD_TASK_DIR}/../secrets", true),
+            ("local/${meta.dir}", false),
+            ("${meta.dir}", false),
+            ("", true),
+            ("bin", true),
+            ("secrets/x", true),
+            ("local/../secrets", true),
+            ("../alloc/data", true),
+            ("${NOMAD_ALLOC_DIR}/data", true),
+            ("${NOMAD_SECRETS_DIR}/key", true),
+        ] {
+            assert_eq!(leads_elsewhere(destination), elsewhere, "{destination}");
+        }
     }
 
     #[test]

@@ -33,12 +33,12 @@ struct Entry<'a> {
     data: Option<&'a [u8]>,
 }
 
-/// Path below one of [`DIRS`]; nothing may lead out of it.
+/// Path below one of [`DIRS`]; nothing may lead out of it. That of a directory keeps the slash at its end.
 fn place(path: &str) -> Result<(&'static str, &str), RemoteError> {
-    let clean = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    let clean = path.strip_suffix('/').unwrap_or(path).split('/').all(|part| !matches!(part, "" | "." | ".."));
     let found = path.split_once('/').and_then(|(top, rest)| Some((*DIRS.iter().find(|d| **d == top)?, rest)));
     match found {
-        Some(found) if clean => Ok(found),
+        Some(found) if clean && !found.1.is_empty() => Ok(found),
         _ => Err(RemoteError::wrong_request(format!(
             "the bundle has the file {path:?}; its files must lie below alloc/, local/ or secrets/"
         ))),
@@ -59,17 +59,21 @@ pub(crate) fn archives(files: &[BundleFile], owner: FileOwner) -> Result<Vec<(&'
         if dir == "alloc" {
             entries.extend(["data/", "logs/", "tmp/"].map(|d| Entry { path: d.into(), mode: 0o777, data: None }));
         }
-        for (_, rest, file) in placed.iter().filter(|(d, ..)| *d == dir) {
+        for &(_, rest, file) in placed.iter().filter(|(d, ..)| *d == dir) {
             let mut at = 0;
             while let Some(slash) = rest[at..].find('/') {
                 at += slash + 1;
                 let parent = &rest[..at];
                 if !entries.iter().any(|e| e.path == parent) {
-                    entries.push(Entry { path: parent.into(), mode: 0o755, data: None });
+                    let mode = if parent == rest { file.mode | if owner.unknown { 0o555 } else { 0 } } else { 0o755 };
+                    entries.push(Entry { path: parent.into(), mode: mode & 0o7777, data: None });
                 }
             }
+            if rest.ends_with('/') {
+                continue;
+            }
             let mode = if owner.unknown { file.mode | 0o444 } else { file.mode };
-            entries.push(Entry { path: (*rest).to_owned(), mode: mode & 0o7777, data: Some(&file.data) });
+            entries.push(Entry { path: rest.to_owned(), mode: mode & 0o7777, data: Some(&file.data) });
         }
         let mut out = Vec::new();
         for entry in &entries {
@@ -147,7 +151,12 @@ mod tests {
     #[test]
     fn archives_are_what_tar_reads() {
         let long = format!("local/{}/{}", "d".repeat(80), "f".repeat(90));
-        let files = [file(&long, 0o640, b"long"), file("local/a/b.txt", 0o755, &vec![7; 1000]), file("secrets/s", 0o600, b"")];
+        let files = [
+            file(&long, 0o640, b"long"),
+            file("local/a/b.txt", 0o755, &vec![7; 1000]),
+            file("secrets/s", 0o600, b""),
+            file("local/e/f/", 0o750, b""),
+        ];
         let all = archives(&files, FileOwner::of("1000")).expect("fine");
         let dir = tempfile::tempdir().expect("a directory");
         let (_, local) = all.iter().find(|(d, _)| *d == "local").expect("local");
@@ -157,6 +166,8 @@ mod tests {
         assert!(tar.wait().expect("waited").success());
         assert_eq!(std::fs::read(dir.path().join("a/b.txt")).expect("a file"), vec![7; 1000]);
         assert_eq!(std::fs::read(dir.path().join(&long["local/".len()..])).expect("a file"), b"long");
+        let empty = std::fs::metadata(dir.path().join("e/f")).expect("a directory");
+        assert!(empty.is_dir() && std::os::unix::fs::PermissionsExt::mode(&empty.permissions()) & 0o777 == 0o750);
         assert_eq!(all.iter().map(|(d, _)| *d).collect::<Vec<_>>(), DIRS);
         assert!(all.iter().all(|(_, bytes)| bytes.len() % BLOCK == 0));
     }

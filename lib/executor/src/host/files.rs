@@ -88,6 +88,10 @@ impl Staged {
         let Some(dir) = &self.dir else { return Ok(()) };
         for (n, file) in files.iter().enumerate() {
             let target = task_dir.join(plain(&file.path)?);
+            if is_directory(file) {
+                make(&target, mode_of(file)).map_err(unclear("make", &target))?;
+                continue;
+            }
             place(&dir.join(n.to_string()), &target, mode_of(file)).map_err(unclear("unpack", &target))?;
         }
         Ok(())
@@ -101,6 +105,12 @@ impl Staged {
         let owner = (Uid::from_raw(own.st_uid), Gid::from_raw(own.st_gid));
         for (n, file) in files.iter().enumerate() {
             let path = plain(&file.path)?;
+            if is_directory(file) {
+                return Err(Refusal::WrongRequest(format!(
+                    "{:?} is a directory; files are renewed, and directories made for them",
+                    file.path
+                )));
+            }
             replace(&root, owner, &dir.join(n.to_string()), path, mode_of(file)).map_err(|e| match e {
                 // A link is no directory either, wherever it leads.
                 Errno::NOTDIR | Errno::LOOP | Errno::ISDIR => Refusal::WrongRequest(format!(
@@ -150,6 +160,16 @@ fn place(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
     std::fs::rename(source, target)
 }
 
+/// One without content of its own.
+fn is_directory(file: &HostFile) -> bool {
+    file.path.ends_with('/')
+}
+
+fn make(target: &Path, mode: u32) -> io::Result<()> {
+    std::fs::create_dir_all(target)?;
+    std::fs::set_permissions(target, std::fs::Permissions::from_mode(mode))
+}
+
 /// What is below `secrets` is nobody else's, whatever its mode was where it came from.
 fn mode_of(file: &HostFile) -> u32 {
     let secret = Path::new(&file.path).starts_with(SECRETS);
@@ -190,7 +210,12 @@ mod tests {
 
     #[test]
     fn files_arrive_however_the_stream_is_cut() {
-        let files = [("local/bin/tool", 0o755, "#!/bin/sh\n"), ("empty", 0o644, ""), ("secrets/token", 0o666, "very secret")];
+        let files = [
+            ("local/bin/tool", 0o755, "#!/bin/sh\n"),
+            ("empty", 0o644, ""),
+            ("secrets/token", 0o666, "very secret"),
+            ("local/d/", 0o750, ""),
+        ];
         let all: Vec<u8> = files.iter().flat_map(|f| f.2.bytes()).collect();
         for size in [1, 3, 7, 100] {
             let root = tempfile::tempdir().unwrap();
@@ -201,6 +226,7 @@ mod tests {
             staged.unpack(&task, &listed).unwrap();
             let mode = |path: &str| std::fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o777;
             assert_eq!((mode("local/bin/tool"), mode("empty"), mode("secrets/token")), (0o755, 0o644, 0o600));
+            assert!(task.join("local/d").is_dir() && mode("local/d") == 0o750, "a directory of its own");
             assert_eq!(std::fs::read_to_string(task.join("secrets/token")).unwrap(), "very secret");
             assert_eq!(std::fs::read_dir(root.path().join("uploads")).unwrap().count(), 0);
         }
@@ -252,8 +278,8 @@ mod tests {
 
         std::os::unix::fs::symlink(&elsewhere, task.join("out")).unwrap();
         std::os::unix::fs::symlink("../..", task.join("local/up")).unwrap();
-        for hostile in ["out/x", "local/up/x", "local/dir", "secrets/token/x"] {
-            let refused = renew(&[(hostile, 0o644, "stolen")]);
+        for hostile in ["out/x", "local/up/x", "local/dir", "local/dir/", "secrets/token/x"] {
+            let refused = renew(&[(hostile, 0o644, if hostile.ends_with('/') { "" } else { "stolen" })]);
             assert!(matches!(refused, Err(Refusal::WrongRequest(_))), "{hostile}: {refused:?}");
         }
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing was written elsewhere");
