@@ -159,6 +159,7 @@ fn provider(f: &DriverFingerprint) -> Option<RemoteProvider> {
             plain_protocol: false,
             no_files: !d.file_upload,
             refresh: d.refresh,
+            volumes: d.volumes,
             no_signals,
             handle_schema_min: d.handle_schema_min,
             handle_schema_max: d.handle_schema_max,

@@ -196,6 +196,8 @@ pub struct RemoteProvider {
     pub no_files: bool,
     /// Files of an instance that runs can be renewed: tokens with an end.
     pub refresh: bool,
+    /// Volumes of the runtime are mounted by name; those of a node never are.
+    pub volumes: bool,
     /// Instances cannot be sent a signal of choice.
     pub no_signals: bool,
     /// Lowest readable handle schema.

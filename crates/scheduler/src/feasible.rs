@@ -3,8 +3,9 @@
 //! The answer is worked out once per computed class; only rules that name a unique attribute are asked of each node.
 
 use model::{
-    job::{Job, TaskGroup},
+    job::{Job, TaskGroup, VolumeRequest},
     node::{HostVolume, Node},
+    task::Task,
 };
 use state::{ALL_NODE_POOL, State};
 
@@ -37,14 +38,39 @@ impl Glob {
     }
 }
 
+/// A volume that a group asks for.
+struct Volume {
+    source: String,
+    read_only: bool,
+    /// Drivers of the tasks that mount it.
+    mounted_by: Vec<String>,
+}
+
+impl Volume {
+    fn new(name: &str, asked: &VolumeRequest, group: &TaskGroup) -> Self {
+        let mounts = |task: &&Task| task.volume_mounts.iter().any(|m| m.volume.as_deref().is_some_and(|v| v == name || v.contains("${")));
+        let mounted_by = group.tasks.iter().filter(mounts).map(|task| task.driver.clone()).collect();
+        Self { source: asked.source.clone(), read_only: asked.read_only, mounted_by }
+    }
+
+    fn fits(&self, offered: &HostVolume) -> bool {
+        self.read_only || !offered.read_only
+    }
+
+    /// Do all who mount it run where the node's volumes are not? Their runtimes have one of that name, or say that they have none.
+    fn is_of_the_runtimes(&self, node: &Node) -> bool {
+        let elsewhere = |driver: &String| node.drivers.get(driver).and_then(|d| d.remote.as_ref()).is_some_and(|remote| remote.volumes);
+        !self.mounted_by.is_empty() && self.mounted_by.iter().all(elsewhere)
+    }
+}
+
 /// All that a group asks of a node before resources are looked at.
 pub(crate) struct GroupRules {
     region: String,
     pool: String,
     datacenters: Vec<Glob>,
     drivers: Vec<String>,
-    /// Source and whether it is only read.
-    volumes: Vec<(String, bool)>,
+    volumes: Vec<Volume>,
     csi: bool,
     modes: Vec<String>,
     host_networks: Vec<String>,
@@ -93,7 +119,7 @@ impl GroupRules {
             pool: job.node_pool.clone(),
             datacenters: job.datacenters.iter().map(|d| Glob::new(d)).collect(),
             drivers,
-            volumes: group.volumes.values().filter(|v| v.kind != "csi").map(|v| (v.source.clone(), v.read_only)).collect(),
+            volumes: group.volumes.iter().filter(|(_, v)| v.kind != "csi").map(|(name, v)| Volume::new(name, v, group)).collect(),
             csi: group.volumes.values().any(|v| v.kind == "csi"),
             modes: networks().map(|n| n.mode.clone()).filter(|m| !matches!(m.as_str(), "" | "host")).collect(),
             host_networks,
@@ -138,8 +164,7 @@ impl GroupRules {
         if self.csi {
             return Err("CSI volumes are not supported".to_owned());
         }
-        let usable = |v: &HostVolume, read_only: bool| read_only || !v.read_only;
-        if !self.volumes.iter().all(|(source, ro)| node.host_volumes.get(source).is_some_and(|v| usable(v, *ro))) {
+        if !self.volumes.iter().all(|v| v.is_of_the_runtimes(node) || node.host_volumes.get(&v.source).is_some_and(|h| v.fits(h))) {
             return Err("missing compatible host volumes".to_owned());
         }
         if let Some(d) = self.devices.first() {

@@ -39,6 +39,9 @@ pub fn computed_class(node: &Node) -> String {
         if let Some(r) = &d.remote {
             h.text(&r.provider);
             h.text(&format!("{}-{}", r.handle_schema_min, r.handle_schema_max));
+            if r.volumes {
+                h.text("volumes");
+            }
         }
     }
     h.text("volume");

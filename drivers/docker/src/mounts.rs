@@ -130,12 +130,20 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
     for mount in options.mounts.iter().chain(&options.mount) {
         out.mounts.push(mount_value(mount, task, plugin, place)?);
     }
-    if place == Place::Remote && !task.mounts.is_empty() {
-        return invalid(
-            "volume_mount names a volume of this node, which the engine elsewhere does not have; use a `mount` block of type volume".into(),
-        );
-    }
     for mount in &task.mounts {
+        if place == Place::Remote && mount.host_path.starts_with('/') {
+            // From a host that knows the plain protocol only.
+            return invalid(
+                "volume_mount names a volume of this node, which the engine elsewhere does not have; use a `mount` block of type volume"
+                    .into(),
+            );
+        }
+        if place == Place::Remote && !matches!(mount.propagation_mode.as_str(), "" | "private") {
+            return invalid(format!(
+                "volume_mount.propagation_mode = {:?}: a volume of the engine is not shared with its machine; leave it out",
+                mount.propagation_mode
+            ));
+        }
         let propagation = match mount.propagation_mode.as_str() {
             "" | "private" => "rprivate",
             "host-to-task" => "rslave",
@@ -145,8 +153,14 @@ pub(crate) fn mounts(task: &TaskConfig, options: &TaskOptions, plugin: &PluginCo
         if !mount.selinux_label.is_empty() {
             // Only the older form knows labels.
             let access = if mount.readonly { "ro" } else { "rw" };
-            let bind = labelled(&mount.host_path, &mount.task_path, &format!("{access},{propagation}"), &mount.selinux_label)?;
+            let modes = if place == Place::Remote { access.to_owned() } else { format!("{access},{propagation}") };
+            let bind = labelled(&mount.host_path, &mount.task_path, &modes, &mount.selinux_label)?;
             out.binds.push(bind);
+            continue;
+        }
+        if place == Place::Remote {
+            // A volume of the engine, by its name: it is there, see `remote::volumes`.
+            out.mounts.push(json!({"Type": "volume", "Source": mount.host_path, "Target": mount.task_path, "ReadOnly": mount.readonly}));
             continue;
         }
         out.mounts.push(json!({
@@ -288,9 +302,31 @@ mod tests {
         let wanted =
             json!({"Type": "bind", "Source": "/srv/v", "Target": "/v", "ReadOnly": true, "BindOptions": {"Propagation": "rslave"}});
         assert_eq!(found.mounts, [wanted]);
-        assert!(mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err());
+        assert!(mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err(), "a path of the node");
         task.mounts[0].selinux_label = "Z".into();
         let found = mounts(&task, &TaskOptions::default(), &plugin(false, "z"), Place::Local).expect("fine");
         assert_eq!(found.binds.last().map(String::as_str), Some("/srv/v:/v:ro,rslave,Z"), "the mount's own label wins");
+    }
+
+    #[test]
+    fn volumes_of_the_engine_elsewhere_are_mounted_by_name() {
+        let mut task = task();
+        task.mounts.push(Mount {
+            task_path: "/v".into(),
+            host_path: "data".into(),
+            propagation_mode: "private".into(),
+            ..Mount::default()
+        });
+        let found = mounts(&task, &TaskOptions::default(), &plugin(false, ""), Place::Remote).expect("fine");
+        assert_eq!(found.mounts.last(), Some(&json!({"Type": "volume", "Source": "data", "Target": "/v", "ReadOnly": false})));
+        task.mounts[0].propagation_mode = "bidirectional".into();
+        assert!(
+            mounts(&task, &TaskOptions::default(), &plugin(true, ""), Place::Remote).is_err(),
+            "a propagation that volumes do not have"
+        );
+        task.mounts[0].propagation_mode.clear();
+        task.mounts[0].selinux_label = "z".into();
+        let found = mounts(&task, &TaskOptions::default(), &plugin(false, ""), Place::Remote).expect("fine");
+        assert_eq!(found.binds, ["data:/v:rw,z"]);
     }
 }

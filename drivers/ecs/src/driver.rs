@@ -683,6 +683,8 @@ impl RemoteDriver for Driver {
             stats: false,
             file_upload: false,
             refresh: false,
+            // A task definition that exists has its own.
+            volumes: false,
             watch: true,
             handle_schema_min: HandleV1::VERSION.into(),
             handle_schema_max: HandleV1::VERSION.into(),

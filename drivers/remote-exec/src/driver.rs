@@ -229,6 +229,8 @@ impl RemoteDriver for Driver {
             stats: true,
             file_upload: true,
             refresh: true,
+            // A task sees the host's own directories.
+            volumes: false,
             watch: true,
             handle_schema_min: SCHEMA,
             handle_schema_max: SCHEMA,

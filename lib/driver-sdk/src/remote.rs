@@ -42,6 +42,8 @@ pub struct Description {
     pub file_upload: bool,
     /// Files of a running instance can be renewed ([`RemoteDriver::refresh`]).
     pub refresh: bool,
+    /// Volumes of the runtime are mounted by name: `host_path` of a mount in [`Ensure::task`] is the name of one, and none is made.
+    pub volumes: bool,
     /// [`RemoteDriver::watch`] pushes changes; without it the SDK looks for them.
     pub watch: bool,
     /// Oldest handle layout understood.

@@ -148,6 +148,7 @@ impl Wire for RemoteService {
             pool_memory_mib: own.pool_memory_mib,
             seal: own.seal,
             refresh: own.refresh,
+            volumes: own.volumes,
         }))
     }
 

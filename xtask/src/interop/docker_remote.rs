@@ -19,6 +19,10 @@ use crate::{
 };
 
 const BOUND: Duration = Duration::from_secs(60);
+/// A volume of the engine.
+const VOLUME: &str = "kept-data";
+/// Directory whose files the nodes offer to jobs.
+const OFFERED: &str = "offered";
 
 /// The check.
 pub(crate) fn check() -> Result<Verdict> {
@@ -40,10 +44,14 @@ pub(crate) fn check() -> Result<Verdict> {
     ]);
     daemon.up()?;
     daemon.import_image()?;
+    let offered = daemon.dir().join(OFFERED);
+    fs::create_dir_all(&offered)?;
+    fs::write(offered.join("file"), "fetched\n")?;
     let plugin = |cert: &str| {
         format!(
-            "plugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://127.0.0.1:{port}\"\n    tls {{\n      ca = {:?}\n      cert = {:?}\n      \
+            "client {{\n  artifact {{\n    filesystem_isolation_extra_paths = [\"d:r:{}\"]\n  }}\n}}\nplugin \"docker_remote\" {{\n  config {{\n    endpoint = \"tcp://127.0.0.1:{port}\"\n    tls {{\n      ca = {:?}\n      cert = {:?}\n      \
              key = {:?}\n    }}\n  }}\n}}",
+            offered.display(),
             file("ca.pem"),
             file(&format!("{cert}.pem")),
             file(&format!("{cert}.key")),
@@ -81,7 +89,9 @@ pub(crate) fn certificates(dir: &Path, address: &str) -> Result<()> {
 
 fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &dyn Fn(&str) -> String) -> Result<()> {
     until("a healthy driver over TLS", BOUND, || Ok((healthy(server, "docker_remote")? == 1).then_some(())))?;
-    let (status, text) = server.put_text("/v1/jobs", &job())?;
+    no_volume(server)?;
+    daemon.docker(&["volume", "create", VOLUME])?;
+    let (status, text) = server.put_text("/v1/jobs", &job(&daemon.dir().join(OFFERED).join("file")))?;
     ensure!(status == 200, "the job was refused: {status} {text}");
     let first = until("a running instance", BOUND, || running(server))?;
     let container = one_container(daemon)?;
@@ -99,6 +109,12 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
     until("the signal's echo", BOUND, || Ok(log(server, &alloc)?.contains("got-usr1").then_some(())))?;
     let said = server.exec(&alloc, &["/bin/sh", "-c", "echo out; exit 5"])?;
     ensure!((said.0, said.1.as_str()) == (5, "out\n"), "exec answered {said:?}");
+
+    // What travels with the create, and what the engine had before it.
+    let said = server.exec(&alloc, &["/bin/sh", "-c", "cat /local/in/file; echo kept > /data/file"])?;
+    ensure!((said.0, said.1.as_str()) == (0, "fetched\n"), "the artifact in the container: {said:?}");
+    let mounted = daemon.docker(&["inspect", "-f", "{{range .Mounts}}{{.Name}}:{{.Destination}} {{end}}", &container])?;
+    ensure!(mounted.contains(&format!("{VOLUME}:/data ")), "volume {VOLUME} is not mounted: {mounted}");
 
     // A drain with room.
     nodes.push(Agent::start_as("docker-n2", Role::Node(server), &[], &plugin("client"))?);
@@ -134,6 +150,8 @@ fn story(server: &Agent, nodes: &mut Vec<Agent>, daemon: &mut Daemon, plugin: &d
 
     server.delete("/v1/job/far")?;
     until("no container left", BOUND, || Ok(daemon.containers(true)?.is_empty().then_some(())))?;
+    let kept = daemon.docker(&["volume", "ls", "-q"])?;
+    ensure!(kept.lines().any(|name| name == VOLUME), "the volume went with the container: {kept}");
     until("no record left", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
 }
 
@@ -245,12 +263,29 @@ fn log(server: &Agent, alloc: &str) -> Result<String> {
     server.text(&format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&plain=true"))
 }
 
-fn job() -> Value {
+/// A name that the engine does not know is refused with the reason, and no empty volume is made.
+fn no_volume(server: &Agent) -> Result<()> {
+    let mut job = job(Path::new("/nowhere"));
+    (job["Job"]["ID"], job["Job"]["Name"]) = ("without".into(), "without".into());
+    job["Job"]["TaskGroups"][0]["Tasks"][0]["Artifacts"] = json!([]);
+    server.put("/v1/jobs", &job)?;
+    until("the reason why a volume is refused", BOUND, || {
+        let allocs = server.get("/v1/job/without/allocations")?.to_string();
+        Ok(allocs.contains(&format!("the engine has no volume \\\"{VOLUME}\\\"")).then_some(()))
+    })?;
+    server.delete("/v1/job/without")?;
+    until("no record of it", BOUND, || Ok(server.get("/v1/remote/tasks")?.as_array().is_some_and(Vec::is_empty).then_some(())))
+}
+
+fn job(artifact: &Path) -> Value {
     json!({"Job": {
         "ID": "far", "Name": "far", "Type": "service", "Datacenters": ["*"],
         "TaskGroups": [{
             "Name": "g", "Count": 1, "Update": {"MaxParallel": 0},
+            "Volumes": {"v": {"Type": "host", "Source": VOLUME}},
             "Tasks": [{"Name": "t", "Driver": "docker_remote", "KillTimeout": 1_000_000_000_i64,
+                       "Artifacts": [{"GetterSource": artifact, "RelativeDest": "local/in/"}],
+                       "VolumeMounts": [{"Volume": "v", "Destination": "/data"}],
                        "Config": {"image": IMAGE, "command": "/bin/sh", "args": ["-c", super::docker::COUNTER], "init": true},
                        "Resources": {"CPU": 20, "MemoryMB": 32}}]
         }]

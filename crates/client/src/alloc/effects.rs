@@ -176,6 +176,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
         cgroup: cgroup.as_ref(),
         template_env: &template_env,
         network: &network,
+        elsewhere: false,
     })?;
     if !capabilities.disable_log_collection && !task_config::logs_disabled(task) {
         collect(subject, task).await.map_err(|why| StartFailure::Setup { why, recoverable: true })?;

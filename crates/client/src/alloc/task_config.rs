@@ -38,6 +38,8 @@ pub(crate) struct Input<'a> {
     pub(crate) template_env: &'a BTreeMap<String, String>,
     /// Where the task is connected.
     pub(crate) network: &'a TaskNetwork,
+    /// The task runs in another runtime than this node: its volumes are that one's.
+    pub(crate) elsewhere: bool,
 }
 
 /// How a driver lets its tasks see the directories.
@@ -207,6 +209,19 @@ fn volume(input: &Input<'_>, vars: &Vars, mount: &VolumeMount) -> Result<wire::M
     if request.kind != "host" {
         return Err(format!("volume {name:?} is of type {:?}; this release mounts host volumes only", request.kind));
     }
+    let propagation = text(propagation_mode);
+    let mounted = |host_path: &str, readonly: bool| wire::Mount {
+        task_path: text(destination),
+        host_path: host_path.to_owned(),
+        readonly: readonly || request.read_only || *read_only == Some(true),
+        propagation_mode: if propagation.is_empty() { "private".into() } else { propagation.clone() },
+        selinux_label: text(selinux_label),
+        request_name: name.clone(),
+    };
+    if input.elsewhere {
+        // Its runtime knows volumes of its own by name, or it would not have been asked for this.
+        return Ok(mounted(&request.source, false));
+    }
     if input.capabilities.no_mounts {
         let driver = &input.task.driver;
         return Err(format!("driver {driver:?} mounts nothing into its tasks: remove volume_mount {name:?} and use the path on the node"));
@@ -216,13 +231,5 @@ fn volume(input: &Input<'_>, vars: &Vars, mount: &VolumeMount) -> Result<wire::M
     if !std::path::Path::new(&volume.path).exists() {
         return Err(format!("{} of host volume {source:?} does not exist on this node", volume.path));
     }
-    let propagation = text(propagation_mode);
-    Ok(wire::Mount {
-        task_path: text(destination),
-        host_path: volume.path.clone(),
-        readonly: volume.read_only || request.read_only || *read_only == Some(true),
-        propagation_mode: if propagation.is_empty() { "private".into() } else { propagation },
-        selinux_label: text(selinux_label),
-        request_name: name,
-    })
+    Ok(mounted(&volume.path, volume.read_only))
 }

@@ -480,6 +480,7 @@ pub(crate) async fn prepare(
         cgroup: None,
         template_env: &template_env,
         network: &TaskNetwork::default(),
+        elsewhere: true,
     })
     .map_err(|failure| match failure {
         StartFailure::Validation(why)

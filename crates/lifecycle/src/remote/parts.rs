@@ -23,8 +23,8 @@ pub fn undeliverable(task: &Task, provider: &RemoteProvider) -> Vec<String> {
             "artifact.destination: only what is below local/ travels to where the task runs",
         ),
         (
-            !task.volume_mounts.is_empty(),
-            "volume_mount: the task runs where the volumes of nodes are not; use what the runtime has of its own",
+            !provider.volumes && !task.volume_mounts.is_empty(),
+            "volume_mount: the task runs where the volumes of nodes are not, and this runtime mounts none of its own by name",
         ),
         (
             task.resources.cores.is_some_and(|cores| cores > 0),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_delivered_is_named() {
-        let full = RemoteProvider::default();
+        let full = RemoteProvider { volumes: true, ..RemoteProvider::default() };
         let poor = RemoteProvider { no_files: true, no_signals: true, ..RemoteProvider::default() };
         let inline = Template { data: Some("x".into()), ..Template::default() };
         let cases: [(Task, &str, bool); 10] = [
@@ -123,7 +123,7 @@ mod tests {
                 "deliver artifact.destination:",
                 false,
             ),
-            (Task { volume_mounts: vec![VolumeMount::default()], ..Task::default() }, "deliver volume_mount:", false),
+            (Task { volume_mounts: vec![VolumeMount::default()], ..Task::default() }, "deliver volume_mount:", true),
             (
                 Task { templates: vec![Template { source: Some("a".into()), ..Template::default() }], ..Task::default() },
                 "deliver template.source:",

@@ -4,6 +4,7 @@ use model::{
     Constraint,
     job::VolumeRequest,
     network::{Network, Port},
+    task::{Task, VolumeMount},
 };
 
 use crate::world::{World, batch, service};
@@ -76,6 +77,37 @@ fn reasons_are_named() {
         assert_eq!(found, *expect, "{nodes}");
         assert_eq!(d.queued["g"], 1);
     }
+}
+
+/// The volume of a task that runs elsewhere is its runtime's; that of a task on the node is the node's.
+#[test]
+fn volumes_of_remote_tasks_are_their_runtimes() {
+    let mount = || vec![VolumeMount { volume: Some("v".into()), ..VolumeMount::default() }];
+    let mut job = service(1);
+    let group = &mut job.task_groups[0];
+    let volume = VolumeRequest { source: "data".into(), kind: "host".into(), ..VolumeRequest::default() };
+    group.volumes.insert("v".into(), volume);
+    group.tasks[0].driver = "far".into();
+    group.tasks[0].volume_mounts = mount();
+    let mut both = job.clone();
+    both.task_groups[0].tasks.push(Task { name: "near".into(), driver: "mock".into(), volume_mounts: mount(), ..Task::default() });
+    let mut unmounted = job.clone();
+    unmounted.task_groups[0].tasks[0].volume_mounts.clear();
+    let (far, node) = ("driver=far:account:1-1:0:0", "volume=data");
+    for (what, job, nodes, placed) in [
+        ("the runtime mounts by name", &job, format!("n1 {far} volumes_of=far"), true),
+        ("it does not, and the node's volume has never been of use there", &job, format!("n1 {far}"), false),
+        ("a local task mounts it too", &both, format!("n1 {far} volumes_of=far"), false),
+        ("and the node has it", &both, format!("n1 {far} volumes_of=far {node}"), true),
+        ("nobody mounts it", &unmounted, format!("n1 {far} volumes_of=far"), false),
+    ] {
+        let d = World::new(&nodes).submit(job);
+        assert_eq!(d.failed_groups.is_empty(), placed, "{what}: {:?}", d.failed_groups);
+    }
+    // Two nodes that differ in this alone are not of one class.
+    let mut w = World::new(&format!("n1 {far}\nn2 {far} volumes_of=far"));
+    assert!(w.submit(&job).failed_groups.is_empty());
+    assert_eq!(w.by_node().into_keys().collect::<Vec<_>>(), ["n2"]);
 }
 
 fn ports(fixed: &[(&str, i32)], dynamic: &[&str]) -> Network {

@@ -101,6 +101,7 @@ pub(crate) fn node(line: &str) -> Node {
                 };
                 n.drivers.insert(parts[0].into(), DriverInfo { remote: Some(remote), ..up.clone() });
             }
+            "volumes_of" => n.drivers.get_mut(v).and_then(|d| d.remote.as_mut()).expect(w).volumes = true,
             _ => {
                 if let Some(name) = k.strip_prefix("attr.") {
                     n.attributes.insert(name.into(), v.into());

@@ -16,6 +16,7 @@ use http_body_util::BodyExt;
 use super::bundle::{FileOwner, archives};
 use super::{
     LABEL_EPOCH, LABEL_KEY, LABEL_OWNER, LABEL_PORTS, LABEL_SLOT, answer, container_path, driver_error, marks, object_name, owned, unseen,
+    volumes,
 };
 use crate::config::{Logging, PluginConfig};
 use crate::create::{Place, Plan, Wanted, plan};
@@ -69,6 +70,7 @@ pub(crate) async fn ensure(engine: &Engine, plugin: &PluginConfig, request: &Ens
         }
     };
     let tell = |message: String| tracing::info!(slot = request.slot, "{message}");
+    volumes::present(engine, &request.task).await?;
     image::ensure(engine, &options, plugin, archive, &tell).await.map_err(driver_error)?;
     let made = engine.post::<Created>("make the container", &format!("/containers/create?name={}", encode(&name)), &plan.body).await;
     let (id, created) = match made {

@@ -8,6 +8,7 @@ mod ensure;
 mod marks;
 mod read;
 mod unseen;
+mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -430,6 +431,7 @@ impl driver_sdk::RemoteDriver for RemoteDriver {
             file_upload: true,
             // An engine takes the old file away before it writes the new one.
             refresh: false,
+            volumes: true,
             watch: true,
             handle_schema_min: SCHEMA,
             handle_schema_max: SCHEMA,
