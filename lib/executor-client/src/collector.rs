@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_proto::{Collect, Spec};
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, statat, unlinkat};
+use rustix::io::Errno;
 
 use crate::{Error, Executor, Launcher, LogPolicy};
 
@@ -34,10 +35,7 @@ impl LogCollector {
     /// a reader.
     pub async fn start(launcher: &Launcher, state_dir: &Path, spec: CollectSpec) -> Result<LogCollector, Error> {
         for fifo in [&spec.stdout_fifo, &spec.stderr_fifo] {
-            match rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                Err(e) => return Err(Error::io("create the fifo", fifo)(e.into())),
-            }
+            make_fifo(fifo).map_err(|e| Error::io("create the fifo", fifo)(e.into()))?;
         }
         // One that was stopped, or killed, has left its result; a collector begins again where it ended.
         match Executor::attach(state_dir).await {
@@ -83,5 +81,18 @@ impl LogCollector {
     pub async fn stop(&self, patience: Duration) -> Result<(), Error> {
         self.executor.stop(0, patience).await?;
         self.executor.destroy().await
+    }
+}
+
+/// Makes it unless it is there. Tasks may write where it lies: what they have put in its place goes.
+fn make_fifo(path: &Path) -> rustix::io::Result<()> {
+    let make = || rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0);
+    match make() {
+        Err(Errno::EXIST) if FileType::from_raw_mode(statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?.st_mode) != FileType::Fifo => {
+            unlinkat(CWD, path, AtFlags::empty())?;
+            make()
+        }
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
     }
 }

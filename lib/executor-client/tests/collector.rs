@@ -1,6 +1,7 @@
 //! Log collectors with real fifos.
 
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -84,7 +85,10 @@ async fn a_collector_that_nobody_can_find_ends() {
         },
     };
     let state = dir.path().join("state");
+    // What a task has put in the place of a fifo is not read.
+    std::os::unix::fs::symlink("/etc/hostname", &spec.stdout_fifo).unwrap();
     let collector = LogCollector::start(&launcher, &state, spec.clone()).await.unwrap();
+    assert!(std::fs::symlink_metadata(&spec.stdout_fifo).unwrap().file_type().is_fifo());
     std::fs::remove_dir_all(&state).unwrap();
     // Any event makes it look around; otherwise it does so by itself after a while.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&spec.stdout_fifo).unwrap();

@@ -10,6 +10,7 @@
 
 mod connection;
 mod launch;
+mod log_dir;
 mod pump;
 mod session;
 mod stats;

@@ -3,11 +3,11 @@
 //! The writer keeps `.<name>.index` beside the files (see [`crate::rotate`]) that says at which absolute offset each file
 //! begins, so an offset means the same byte for as long as it is kept.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::log_dir::LogDir;
 use crate::rotate::{self, Segment};
 
 /// Bytes of one stream, from one file.
@@ -63,7 +63,8 @@ impl RotatedLog {
     /// means the present end.
     pub fn read(&self, offset: u64, max: usize) -> io::Result<Chunk> {
         loop {
-            let segments = self.segments()?;
+            let dir = LogDir::open(&self.dir)?;
+            let segments = rotate::segments_in(&dir, &self.name)?;
             let Some(newest) = segments.last() else {
                 return Ok(Chunk { offset, data: Vec::new(), file: format!("{}.0", self.name) });
             };
@@ -74,7 +75,7 @@ impl RotatedLog {
                 return Ok(Chunk { offset, data: Vec::new(), file });
             }
             let mut data = vec![0; max.min((found.base + found.size - at) as usize)];
-            let read = File::open(self.dir.join(&file)).and_then(|f| f.read_at(&mut data, at - found.base));
+            let read = dir.read(&file).and_then(|f| f.read_at(&mut data, at - found.base));
             match read {
                 Ok(n) => {
                     data.truncate(n);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 
@@ -293,7 +293,10 @@ struct Taken {
 
 /// Opens a fifo for reading without waiting for a writer.
 pub(crate) fn open_fifo(path: &PathBuf) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+    // A task may have put something else in its place.
+    let fifo = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fifo)?.st_mode);
+    if kind == FileType::Fifo { Ok(fifo) } else { Err(io::Error::other(format!("it is no fifo but {kind:?}"))) }
 }
 
 #[cfg(test)]

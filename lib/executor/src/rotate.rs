@@ -5,11 +5,11 @@
 //! written before the file that it announces, and not at all before the first rotation: without it the oldest file
 //! begins at 0. So an absolute offset means the same byte for ever, whatever has been purged.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::disk::{Durability, replace};
+use crate::log_dir::LogDir;
 
 /// How far before the limit a line end is good enough to cut at.
 const CUT_WINDOW: u64 = 32 * 1024;
@@ -23,7 +23,11 @@ pub struct Index {
 impl Index {
     /// Reads the index of stream `name`; an absent one is empty, unreadable lines are skipped.
     pub fn load(dir: &Path, name: &str) -> io::Result<Index> {
-        match std::fs::read_to_string(dir.join(index_name(name))) {
+        Index::load_from(&LogDir::open(dir)?, name)
+    }
+
+    fn load_from(dir: &LogDir, name: &str) -> io::Result<Index> {
+        match dir.text(&index_name(name)) {
             Ok(text) => Ok(Index::parse(&text)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Index::default()),
             Err(e) => Err(e),
@@ -43,13 +47,13 @@ impl Index {
         self.entries.iter().find(|(n, _)| *n == number).map(|(_, base)| *base)
     }
 
-    fn store(&self, dir: &Path, name: &str) -> io::Result<()> {
+    fn store(&self, dir: &LogDir, name: &str) -> io::Result<()> {
         use std::fmt::Write;
         let mut text = String::new();
         for (number, base) in &self.entries {
             let _ = writeln!(text, "{number} {base}");
         }
-        replace(dir, &index_name(name), text.as_bytes(), Durability::Atomic)
+        dir.replace(&index_name(name), text.as_bytes())
     }
 }
 
@@ -74,24 +78,19 @@ fn file_name(name: &str, number: u64) -> String {
 
 /// Files of the stream that exist now, oldest first.
 pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
+    segments_in(&LogDir::open(dir)?, name)
+}
+
+pub(crate) fn segments_in(dir: &LogDir, name: &str) -> io::Result<Vec<Segment>> {
     // The index is read first: a file made by a rotation in between only follows the ones known.
-    let index = Index::load(dir, name)?;
-    let mut numbers = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let name_of = entry.file_name();
-        let number = name_of.to_str().and_then(|f| f.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok());
-        numbers.extend(number);
-    }
+    let index = Index::load_from(dir, name)?;
+    let number_of = |file: &String| file.strip_prefix(name)?.strip_prefix('.')?.parse::<u64>().ok();
+    let mut numbers: Vec<u64> = dir.names()?.iter().filter_map(number_of).collect();
     numbers.sort_unstable();
     let mut segments: Vec<Segment> = Vec::with_capacity(numbers.len());
     for number in numbers {
-        let size = match std::fs::metadata(dir.join(file_name(name, number))) {
-            Ok(metadata) => metadata.len(),
-            // Purged since the listing.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
+        // Purged since the listing, or no file of ours.
+        let Some(size) = dir.size(&file_name(name, number))? else { continue };
         let follows = segments.last().map_or(0, |s| s.base + s.size);
         segments.push(Segment { number, base: index.base(number).unwrap_or(follows), size });
     }
@@ -101,7 +100,7 @@ pub fn segments(dir: &Path, name: &str) -> io::Result<Vec<Segment>> {
 /// The writing end of one stream.
 #[derive(Debug)]
 pub struct Writer {
-    dir: PathBuf,
+    dir: LogDir,
     name: String,
     max_files: u64,
     max_bytes: u64,
@@ -116,12 +115,13 @@ pub struct Writer {
 impl Writer {
     /// Continues the newest file of the stream or begins the first.
     pub fn open(dir: &Path, name: &str, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
-        let newest = segments(dir, name)?.last().copied().unwrap_or(Segment { number: 0, base: 0, size: 0 });
-        let mut file = open_file(&dir.join(file_name(name, newest.number)))?;
+        let dir = LogDir::open(dir)?;
+        let newest = segments_in(&dir, name)?.last().copied().unwrap_or(Segment { number: 0, base: 0, size: 0 });
+        let mut file = dir.write(&file_name(name, newest.number))?;
         let size = file.seek(SeekFrom::End(0))?;
         let max_bytes = max_bytes.max(1);
         Ok(Writer {
-            dir: dir.to_owned(),
+            dir,
             name: name.to_owned(),
             max_files: u64::from(max_files.max(1)),
             max_bytes,
@@ -136,7 +136,7 @@ impl Writer {
     /// Begins a stream of which nothing is there yet and whose first byte has the absolute offset `base`: what came before it is not kept.
     pub fn begin(dir: &Path, name: &str, base: u64, max_files: u32, max_bytes: u64) -> io::Result<Writer> {
         let mut writer = Writer::open(dir, name, max_files, max_bytes)?;
-        Index { entries: vec![(writer.number, base)] }.store(dir, name)?;
+        Index { entries: vec![(writer.number, base)] }.store(&writer.dir, name)?;
         writer.base = base;
         Ok(writer)
     }
@@ -188,27 +188,22 @@ impl Writer {
         let number = self.number + 1;
         let base = self.base + self.size;
         let oldest_kept = (number + 1).saturating_sub(self.max_files);
-        let mut index = Index::load(&self.dir, &self.name)?;
+        let mut index = Index::load_from(&self.dir, &self.name)?;
         let known = [(self.number, self.base), (number, base)];
         index.entries.retain(|(n, _)| *n >= oldest_kept && known.iter().all(|k| k.0 != *n));
         index.entries.extend(known.iter().filter(|(n, _)| *n >= oldest_kept));
         index.store(&self.dir, &self.name)?;
-        self.file = open_file(&self.dir.join(file_name(&self.name, number)))?;
+        self.file = self.dir.write(&file_name(&self.name, number))?;
         self.number = number;
         self.base = base;
         self.size = 0;
         self.full = false;
         // Usually one file; more when the policy of an earlier run kept more.
-        for segment in segments(&self.dir, &self.name)?.iter().filter(|s| s.number < oldest_kept) {
-            let _ = std::fs::remove_file(self.dir.join(file_name(&self.name, segment.number)));
+        for segment in segments_in(&self.dir, &self.name)?.iter().filter(|s| s.number < oldest_kept) {
+            let _ = self.dir.remove(&file_name(&self.name, segment.number));
         }
         Ok(())
     }
-}
-
-/// Not in append mode, which splice refuses; the executor is the only writer.
-fn open_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).open(path)
 }
 
 #[cfg(test)]
@@ -288,6 +283,23 @@ mod tests {
         let mut writer = Writer::open(dir.path(), "t", 10, 100).unwrap();
         feed(&mut writer, b"end");
         assert_eq!(segments(dir.path(), "t").unwrap().last().map(|s| s.base + s.size), Some(5253));
+    }
+
+    #[test]
+    fn links_of_tasks_are_not_followed_while_files_rotate() {
+        let place = tempfile::tempdir().unwrap();
+        let (dir, target) = (place.path().join("logs"), place.path().join("target"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&target, "the host's").unwrap();
+        let link = |name: &str| std::os::unix::fs::symlink(&target, dir.join(name)).unwrap();
+        let mut writer = Writer::open(&dir, "t", 2, 10).unwrap();
+        for name in ["t.1", ".t.index", "..t.index.new", "t.9"] {
+            link(name);
+        }
+        feed(&mut writer, b"0123456789ab");
+        assert_eq!(segments(&dir, "t").unwrap(), [Segment { number: 0, base: 0, size: 10 }, Segment { number: 1, base: 10, size: 2 }]);
+        assert_eq!(contents(&dir, "t").concat(), b"0123456789ab");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "the host's");
     }
 
     #[test]

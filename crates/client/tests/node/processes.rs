@@ -188,6 +188,32 @@ async fn frames_of_a_rotated_log_have_absolute_offsets() {
     nothing_left(&rig).await;
 }
 
+/// Links that a task puts where its log goes on lead nobody anywhere: neither who writes it nor who reads it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_leads_its_log_nowhere() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let target = rig.dir.path().join("the-host-s");
+    std::fs::write(&target, "secret").expect("a file");
+    let link = |name: &str| format!("ln -s {} $NOMAD_ALLOC_DIR/logs/{name}; ", target.display());
+    let links: String = ["t.stdout.1", ".t.stdout.index", "..t.stdout.index.new", "t.stderr.7"].map(link).concat();
+    let mut t = sh("t", &format!("{links}head -c 1500000 /dev/zero | tr '\\0' 'x'"));
+    t.logs = Some(model::task::LogConfig { max_files: Some(3), max_file_size_mb: Some(1), ..model::task::LogConfig::default() });
+    let (a, job) = alloc("batch", vec![t]);
+    rig.server.place(&a, &job);
+    rig.server.status(a.id, ClientStatus::Complete).await;
+    assert_eq!(std::fs::read_to_string(&target).expect("there"), "secret");
+    let second = std::fs::symlink_metadata(rig.alloc_dir(a.id).join("alloc/logs/t.stdout.1")).expect("the second file");
+    assert!(second.is_file() && second.len() == 1_500_000 - (1 << 20), "{second:?}");
+    for (stream, wanted) in [("stdout", 1_500_000), ("stderr", 0)] {
+        let said = crate::http::text(&node, &format!("/v1/client/fs/logs/{}?task=t&type={stream}&plain=true", a.id)).await;
+        assert_eq!(said.len(), wanted, "{stream}");
+    }
+    node.stop().await;
+    nothing_left(&rig).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_development_agent_takes_its_tasks_along() {
     let rig = Rig::new().await;
