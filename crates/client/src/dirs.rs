@@ -4,6 +4,8 @@
 //! <alloc_dir>/<alloc id>/alloc/{logs,tmp,data}
 //! <alloc_dir>/<alloc id>/<task>/{local,secrets,private,tmp}
 //! ```
+//! Tasks may make what they like beside these, but not take them away and put links in their place: whoever begins again would follow those with the
+//! node's rights. So the directories that hold them are sticky.
 
 use std::{
     fs, io,
@@ -65,8 +67,8 @@ impl AllocDirs {
     /// When the file system refuses; the error names the path.
     pub fn create(&self) -> io::Result<()> {
         make(&self.root, 0o755)?;
-        make(&self.shared(), 0o777)?;
-        for (name, mode) in [("logs", 0o777), ("tmp", 0o1777), ("data", 0o777)] {
+        make(&self.shared(), 0o1777)?;
+        for (name, mode) in [("logs", 0o1777), ("tmp", 0o1777), ("data", 0o777)] {
             make(&self.shared().join(name), mode)?;
         }
         Ok(())
@@ -99,7 +101,7 @@ impl TaskDirs {
     /// # Errors
     /// When the file system refuses; the error names the path.
     pub fn create(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
-        make(&self.root, 0o777)?;
+        make(&self.root, 0o1777)?;
         make(&self.local, 0o777)?;
         make(&self.secrets, 0o700)?;
         make(&self.root.join("private"), 0o700)?;
@@ -200,7 +202,7 @@ mod tests {
             task.create(None).expect("task");
         }
         let mode = |p: &Path| fs::metadata(p).expect("exists").permissions().mode() & 0o7777;
-        assert_eq!(mode(&dirs.logs()), 0o777);
+        assert_eq!(mode(&dirs.logs()), 0o1777);
         assert_eq!(mode(&dirs.shared().join("tmp")), 0o1777);
         assert_eq!(mode(&dirs.shared().join("data")), 0o777);
         assert_eq!(mode(&task.local), 0o777);

@@ -79,8 +79,8 @@ impl LogDir {
                 let stat = fstat(&fd)?;
                 if plain(&stat) && stat.st_nlink == 1 { Ok(fd.into()) } else { self.fresh(name, 0o666) }
             }
-            // A link; a fifo that nobody reads or a device that is not there.
-            Err(Errno::LOOP | Errno::NXIO) => self.fresh(name, 0o666),
+            // A link; a fifo that nobody reads or a device that is not there; a file of somebody else in a sticky directory (`fs.protected_regular`).
+            Err(Errno::LOOP | Errno::NXIO | Errno::ACCESS) => self.fresh(name, 0o666),
             Err(e) => Err(e.into()),
         }
     }
