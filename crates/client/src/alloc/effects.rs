@@ -14,7 +14,11 @@ use super::{
     machine::{Event, Exit, Launched, StartFailure},
     migrate::Moved,
     run::{AllocCommand, AllocCommands},
-    sticky, task_config, templates,
+    sticky, task_config,
+    templates::{
+        self,
+        files::{Look, Root},
+    },
 };
 use crate::{
     cgroup::{self, TaskCgroup},
@@ -243,7 +247,7 @@ async fn prepare(subject: &Subject, task: &Task, owner: Option<(u32, u32)>, cgro
         task_dirs.create(owner).map_err(|e| e.to_string())?;
         secrets::mount_at(&task_dirs.secrets, size, owner, || artifacts::forget_secret(&task_dirs.root)).map_err(|e| e.to_string())?;
         if let Some((file, payload)) = payload {
-            write_payload(&task_dirs.local, &file, &payload)?;
+            write_payload(&task_dirs.root, &file, &payload)?;
         }
         if let Some(cgroup) = cgroup {
             cgroup.create().map_err(|e| format!("create the task's cgroups: {e}"))?;
@@ -253,17 +257,15 @@ async fn prepare(subject: &Subject, task: &Task, owner: Option<(u32, u32)>, cgro
     tokio::task::spawn_blocking(work).await.map_err(|e| blocking_failed(&e))?.map_err(|why| StartFailure::Setup { why, recoverable: true })
 }
 
-fn write_payload(local: &std::path::Path, file: &str, payload: &str) -> Result<(), String> {
-    let relative = std::path::Path::new(file);
+/// The task may have run before and have put links in the way.
+fn write_payload(task_root: &Path, file: &str, payload: &str) -> Result<(), String> {
+    let relative = Path::new(file);
     if file.is_empty() || !relative.components().all(|c| matches!(c, std::path::Component::Normal(_))) {
         return Err(format!("dispatch_payload.file {file:?} must be a path below local/"));
     }
     let bytes = BASE64_STANDARD.decode(payload).map_err(|e| format!("the dispatch payload is not base64: {e}"))?;
-    let path = local.join(relative);
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(|e| format!("create {}: {e}", parent.display()))?;
-    }
-    std::fs::write(&path, bytes).map_err(|e| format!("write {}: {e}", path.display()))
+    let write = |root: Root| root.write(&Path::new("local").join(relative), &bytes, Look { mode: 0o644, uid: None, gid: None });
+    Root::open(task_root).and_then(write).map(drop).map_err(|e| e.to_string())
 }
 
 /// Last part of a path.
@@ -643,4 +645,27 @@ pub(crate) async fn destroy(subject: &Subject) {
 pub(crate) async fn signal(subject: &Subject, run: &str, signal: &str) -> Result<(), String> {
     let driver = subject.ctx.drivers.get(&subject.driver_name(), subject.patience()).await?;
     driver.signal_task(run, signal).await.map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_written_through_no_link() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (task, host) = (dir.path().join("t"), dir.path().join("host"));
+        std::fs::create_dir_all(task.join("local/sub")).expect("directories");
+        std::fs::write(&host, "the host's").expect("a file");
+        std::os::unix::fs::symlink(&host, task.join("local/in.json")).expect("a link");
+        std::os::unix::fs::symlink(dir.path(), task.join("local/up")).expect("a link");
+        write_payload(&task, "in.json", "e30=").expect("put in the place of the link");
+        assert_eq!(std::fs::read_to_string(task.join("local/in.json")).expect("there"), "{}");
+        write_payload(&task, "sub/new/in.json", "e30=").expect("below directories of its own");
+        assert!(write_payload(&task, "up/host", "e30=").is_err_and(|why| why.contains("links are not followed")));
+        assert_eq!(std::fs::read_to_string(&host).expect("there"), "the host's");
+        for bad in ["", "/etc/x", "../x", "a/../../x"] {
+            assert!(write_payload(&task, bad, "e30=").is_err(), "{bad:?}");
+        }
+    }
 }
