@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Creates that a driver has at the same time.
 pub(super) const AT_ONCE: usize = 128;
-/// Tasks of a driver whose artifacts are fetched, or lie on this node's disk until they are sent.
+/// Tasks of a driver whose artifacts are fetched, or lie on this node's disk until their create is tried.
 const FETCHED_AT_ONCE: usize = 32;
 /// What the artifacts in creates that a driver has at the same time weigh together, in KiB. A bundle has no more.
 const KIB_AT_ONCE: u32 = 64 << 10;
@@ -50,7 +50,7 @@ impl Creates {
         })
     }
 
-    /// Of these, whoever prepares artifacts for a driver needs one, and has it until they are sent.
+    /// Of these, whoever prepares artifacts for a driver needs one, and has it until their create is tried.
     pub(super) fn fetching(&mut self, driver: &str) -> Arc<Semaphore> {
         self.of(driver).fetched.clone()
     }
