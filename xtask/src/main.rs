@@ -1,4 +1,4 @@
-//! Automation of the project, in Rust: `cargo xtask lint | interop | chaos | leaks | bench | peer`.
+//! Automation of the project, in Rust: `cargo xtask lint | interop | chaos | fuzz | leaks | bench | peer`.
 //!
 //! Tidiness is a test, not a command: see `edges` (which crate may depend on which) and `docs_paths` (every path that the documents name exists).
 
@@ -8,6 +8,7 @@ mod bench;
 mod chaos;
 mod docs_paths;
 mod edges;
+mod fuzz;
 mod interop;
 mod leaks;
 mod local;
@@ -32,6 +33,8 @@ usage: cargo xtask COMMAND
                        faults on a real node; a table of what was lost, doubled, leaked or told wrongly
   chaos remote [--minutes N] [--seed S] [--short]
                        remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed
+  fuzz [TARGET …] [--seconds N]
+                       damaged bytes for what reads those of other people; needs a C++ compiler
   leaks [PACKAGE …]    runs tests and names those that leave processes, cgroups, mounts, sockets or files behind
   bench [NAME …]       measures; NOMAD_BIN=path measures a stock Nomad in the same run
   peer nomad OUT [1.9 | newest]
@@ -48,6 +51,7 @@ fn main() -> Result<()> {
         // Started by a check, inside the virtual machine that it has booted.
         ["in-guest", "cgroup-v2", programs @ ..] => interop::cgroup_v2::inside(programs),
         ["chaos", args @ ..] => chaos::run(args),
+        ["fuzz", args @ ..] => fuzz::run(args),
         ["leaks", packages @ ..] => leaks::run(packages),
         ["bench", names @ ..] => bench::run(names),
         ["peer", "nomad", out] => peer::nomad(&peer::NOMAD_1_9, std::path::Path::new(out)),

@@ -328,7 +328,8 @@ fn expand(address: &str) -> (String, Option<&'static str>) {
         // HOST/OWNER/REPOSITORY[/more]: what follows is a subdirectory.
         let (path, query) = address.split_once('?').map_or((address, String::new()), |(path, query)| (path, format!("?{query}")));
         let (repository, marked) = path.split_once("//").map_or((path, None), |(repo, sub)| (repo, Some(sub)));
-        let parts: Vec<&str> = repository[host.len()..].splitn(3, '/').collect();
+        // `HOST//…` names no owner at all.
+        let parts: Vec<&str> = repository.get(host.len()..).unwrap_or_default().splitn(3, '/').collect();
         if let [owner, name, rest @ ..] = parts.as_slice() {
             let name = name.strip_suffix(".git").unwrap_or(name);
             let sub = marked.or(rest.first().copied()).filter(|s| !s.is_empty()).map(|s| format!("//{s}")).unwrap_or_default();
@@ -439,6 +440,8 @@ mod tests {
             ("ftp://h/a", &[], "there are http"),
             ("./a", &[], "names no scheme"),
             ("a/b", &[], "names no scheme"),
+            ("github.com//x", &[], "names no scheme"),
+            ("bitbucket.org//te//x?y", &[], "names no scheme"),
             ("https://h/a", &[("archive", "rar")], "not an archive format"),
             ("https://h/a", &[("checksum", "crc32:1234")], "crc32"),
             ("https://h/a", &[("checksum", "md5:12")], "checksum"),

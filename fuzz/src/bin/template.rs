@@ -1,0 +1,36 @@
+//! Templates: parsed and rendered over a small world, within bounds.
+#![no_main]
+
+use template::{Limits, Lookup, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax, Template};
+
+struct World;
+
+impl Source for World {
+    fn env(&mut self, name: &str) -> Lookup<Option<String>> {
+        Lookup::Known((name == "A").then(|| "a=\"1\"\n{\"k\": [1, 2.5, null]}".to_owned()))
+    }
+
+    fn file(&mut self, path: &str) -> Lookup<Vec<u8>> {
+        match path {
+            "none" => Lookup::Missing,
+            "no" => Lookup::Refused("not yours".to_owned()),
+            other => Lookup::Known(other.as_bytes().to_vec()),
+        }
+    }
+
+    fn service(&mut self, _: &ServiceQuery) -> Lookup<Vec<ServicePlace>> {
+        Lookup::Known(Vec::new())
+    }
+
+    fn service_names(&mut self, _: Option<&str>) -> Lookup<Vec<ServiceName>> {
+        Lookup::Known(Vec::new())
+    }
+}
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    drop(template::parse_env(text));
+    let Ok(template) = Template::parse("t", text, &Syntax::default()) else { return };
+    let limits = Limits { output: 1 << 16, allocated: 1 << 20, steps: 20_000, depth: 50 };
+    let settings = Settings { error_on_missing_key: false, now_ns: 1_700_000_000_000_000_000, limits };
+    drop(template.render(&mut World, &settings));
+});
