@@ -23,7 +23,6 @@ use crate::create::{Place, Plan, Wanted, plan};
 use crate::engine::types::{Container, Created};
 use crate::engine::{Engine, encode, streamed};
 use crate::image::{self, Archive};
-use crate::local::start;
 use crate::options::TaskOptions;
 use crate::ports;
 use crate::secure::with_profiles;
@@ -97,8 +96,8 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Resul
         return Err(sealed());
     }
     let given_up = |why: RemoteError| async move {
-        // It has never run, so nothing is lost; what stays is found by its key.
-        if let Err(left) = start::remove(engine, id).await {
+        // It has never run, so nothing is lost, unless another manager has asked for its start meanwhile; what stays is found by its key.
+        if let Err(left) = unseen::discard(engine, &request.key, id).await {
             tracing::warn!(container = id, error = %left, "a container that could not be started stays");
         }
         why
@@ -120,8 +119,9 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Resul
             let answered = engine.upload(doing, Method::PUT, &path, Some(body), None, UPLOAD_WITHIN).await.map_err(answer)?;
             answered.collect().await.map_err(|e| answer(engine.away(doing, e)))?;
         }
-        marks::note_start(engine, &request.key, &request.owner, request.epoch, id).await?;
     }
+    // Also where another manager has asked for it: it takes its own mark away when it is refused.
+    marks::note_start(engine, &request.key, &request.owner, request.epoch, id).await?;
     // Another call with the key may have started it meanwhile, and it may have ended: an engine would start it once more.
     let standing = inspect(engine, id).await.map_err(answer)?;
     if standing.state.status != "created" {
@@ -132,7 +132,7 @@ async fn finish(engine: &Engine, request: &Ensure, id: &str, new: bool) -> Resul
         Err(e) if unseen::runs_unseen(&e.to_string()) => return Err(unseen::refused(id, e)),
         Err(e) => {
             if e.is_answer() {
-                marks::unnote_start(engine, &request.key, id).await;
+                marks::unnote_start(engine, &request.key, request.epoch, id).await;
             }
             // A job that cannot run as it is: a program that does not exist, a network that nobody has defined.
             return Err(if e.is_away() { answer(e) } else { given_up(RemoteError::wrong_request(e)).await });

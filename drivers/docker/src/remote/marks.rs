@@ -75,7 +75,7 @@ async fn make(engine: &Engine, key: &str, owner: &str, epoch: u64, mark: Mark<'_
     let (kind, suffix, container) = match mark {
         Mark::Epoch => (EPOCH, format!("{EPOCH}-{epoch}"), ""),
         Mark::Sealed => (SEALED, SEALED.to_owned(), ""),
-        Mark::Started(container) => (STARTED, start_suffix(container), container),
+        Mark::Started(container) => (STARTED, start_suffix(container, epoch), container),
     };
     let mut body = json!({
         "Name": format!("{}-{suffix}", object_name(key)),
@@ -127,8 +127,9 @@ pub(crate) async fn seal(engine: &Engine, key: &str, owner: &str, epoch: u64) ->
     make(engine, key, owner, epoch, Mark::Sealed).await
 }
 
-fn start_suffix(container: &str) -> String {
-    format!("{STARTED}-{}", container.get(..12).unwrap_or(container))
+/// One for each manager: what one of them hears says nothing about the start of another.
+fn start_suffix(container: &str, epoch: u64) -> String {
+    format!("{STARTED}-{}-{epoch}", container.get(..12).unwrap_or(container))
 }
 
 /// From now on the container may run, even when its engine says that it was only created: until the answer to the start is known.
@@ -142,9 +143,9 @@ pub(crate) async fn start_noted(engine: &Engine, key: &str, container: &str) -> 
     Ok(of_key.iter().any(|volume| volume.labels.get(LABEL_CONTAINER).is_some_and(|noted| noted == container)))
 }
 
-/// The engine has refused the start: the container does not run.
-pub(crate) async fn unnote_start(engine: &Engine, key: &str, container: &str) {
-    let name = format!("{}-{}", object_name(key), start_suffix(container));
+/// The engine has refused the start that was asked for under this epoch.
+pub(crate) async fn unnote_start(engine: &Engine, key: &str, epoch: u64, container: &str) {
+    let name = format!("{}-{}", object_name(key), start_suffix(container, epoch));
     remove(engine, &Volume { name, ..Volume::default() }).await;
 }
 
