@@ -15,7 +15,12 @@ use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, Timesta
 
 use tokio::sync::Semaphore;
 
-use super::{Interest, fetched, plain::Plain, prepared::Prepared};
+use super::{
+    Interest,
+    fetched::{self, Fetched},
+    plain::Plain,
+    prepared::Prepared,
+};
 use crate::{
     alloc::{artifacts::Fetching, identities, machine::StartFailure, task_config, templates},
     context::{NodeContext, now_ns},
@@ -384,14 +389,31 @@ async fn mutate(about: &About, remote: &Remote, call: Call, prepared: Option<Res
     }
 }
 
-/// Node-local preparation for a create: the task's configuration and the files that travel with it. Whoever has artifacts to fetch waits for a turn. `first`:
-/// it has not been tried before, so people have not read that it begins.
+/// What one attempt of a preparation leaves for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// People have read that artifacts are fetched.
+    told: bool,
+    /// They are there, and something else was not.
+    fetched: Option<Fetched>,
+}
+
+impl Progress {
+    /// Something else has to be waited for: others may fetch theirs meanwhile.
+    pub(crate) fn wait(&self) {
+        if let Some(fetched) = &self.fetched {
+            fetched.end_turn();
+        }
+    }
+}
+
+/// Node-local preparation for a create: the task's configuration and the files that travel with it. Whoever has artifacts to fetch waits for a turn.
 pub(crate) async fn prepare(
     ctx: Arc<NodeContext>,
     interest: Interest,
     incarnation: IncarnationId,
     fetches: Arc<Semaphore>,
-    first: bool,
+    progress: &mut Progress,
 ) -> Result<Prepared, Preparation> {
     let Interest { alloc, job, task, commands, .. } = interest;
     let (Some(group), Some(spec)) = (job.group(&alloc.task_group), job.group(&alloc.task_group).and_then(|g| g.task(&task))) else {
@@ -445,15 +467,14 @@ pub(crate) async fn prepare(
         templates::Unbundled::Refused(why) => Preparation::Refused(why),
         templates::Unbundled::Later(why) => Preparation::Later(why),
     };
-    let mut fetched = None;
-    if !spec.artifacts.is_empty() {
+    if !spec.artifacts.is_empty() && progress.fetched.is_none() {
         let lost = |e| Preparation::Later(format!("wait for a turn to fetch artifacts: {e}"));
         let turn = fetches.acquire_owned().await.map_err(lost)?;
-        let tell = first.then_some(&commands);
+        let tell = (!std::mem::replace(&mut progress.told, true)).then_some(&commands);
         let isolation = FsIsolation::Image;
         let fetching =
             Fetching { ctx: &ctx, alloc: &alloc, job: &job, group, task: spec, dirs: alloc_dirs, isolation, travels: true, tell };
-        fetched = Some(fetched::fetch(fetching, &run, turn).await?);
+        progress.fetched = Some(fetched::fetch(fetching, &run, turn).await?);
     }
     // After what takes long: tokens end.
     let tokens = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
@@ -503,7 +524,7 @@ pub(crate) async fn prepare(
             .map_err(|e| Preparation::Refused(format!("the dispatch payload is not base64: {e}")))?;
         files.push(BundleFile { path: format!("local/{}", payload.file), mode: 0o644, data });
     }
-    Prepared::pack(&config, files, fetched, tokens.due).map_err(Preparation::Refused)
+    Prepared::pack(&config, files, progress.fetched.take(), tokens.due).map_err(Preparation::Refused)
 }
 
 /// Why a preparation has no result.

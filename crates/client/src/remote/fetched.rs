@@ -45,8 +45,8 @@ struct Entry {
 pub(crate) struct Fetched {
     dir: Dir,
     entries: Vec<Entry>,
-    /// As many may be on the disk at the same time as there are of these, until they have been read: what cannot be created for long (its host is away)
-    /// does not hold up what can.
+    /// As many may be on the disk at the same time as there are of these, but for those whose create has been tried or waits for something else: what
+    /// cannot be created for long (its host is away) does not hold up what can.
     turn: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -163,6 +163,11 @@ impl Fetched {
         self.entries.iter().map(|entry| entry.bytes).sum()
     }
 
+    /// Others may fetch theirs.
+    pub(super) fn end_turn(&self) {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     /// Leaves these out: what a template has made is put over what was fetched.
     pub(super) fn without(&mut self, paths: &BTreeSet<&str>) {
         self.entries.retain(|entry| !paths.contains(entry.path.as_str()));
@@ -183,7 +188,7 @@ impl Fetched {
             Ok(BundleFile { path: entry.path.clone(), mode: entry.mode, data })
         };
         let files = self.entries.iter().map(read).collect();
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.end_turn();
         files
     }
 }

@@ -23,7 +23,7 @@ use tokio_util::{
 
 use super::{
     Command, Instance, Interest, RemoteManager,
-    calls::{self, About, Preparation},
+    calls::{self, About, Preparation, Progress},
     creates::Creates,
     keep::{self, Keep},
     preparing::{Outcome, Preparing},
@@ -541,19 +541,19 @@ impl RemoteLoop {
         let writes = artifacts.then(|| self.keeps.entry((interest.alloc.id, key.clone())).or_default().tasks.token());
         tokio::spawn(async move {
             let _writes = writes;
-            let (mut pause, begin, mut told, mut first) = (RETRY_FIRST, tokio::time::Instant::now(), String::new(), true);
+            let (mut pause, begin, mut told, mut progress) = (RETRY_FIRST, tokio::time::Instant::now(), String::new(), Progress::default());
             let outcome = loop {
                 // Boxed, as thousands begin at once.
                 let tried = tokio::select! {
                     () = over.cancelled() => return,
-                    tried = Box::pin(calls::prepare(ctx.clone(), interest.clone(), of.0, fetches.clone(), first)) => tried,
+                    tried = Box::pin(calls::prepare(ctx.clone(), interest.clone(), of.0, fetches.clone(), &mut progress)) => tried,
                 };
-                first = false;
                 match tried {
                     Ok(prepared) => break Ok(Arc::new(prepared)),
                     Err(Preparation::Refused(why)) => break Err(why),
                     Err(Preparation::Later(why)) => {
                         tracing::warn!(%slot, why, "a create waits for its preparation");
+                        progress.wait();
                         if why != told && begin.elapsed() >= TELL_AFTER {
                             let event = Box::new(events::setup(now_ns(), &format!("Waiting with the creation of the instance: {why}")));
                             // The allocation may have gone.

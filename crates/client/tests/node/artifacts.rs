@@ -363,8 +363,20 @@ async fn a25_a_create_waits_for_its_artifacts_and_what_cannot_come_is_refused() 
         assert!(report.refused.contains(part), "{part}: {}", report.refused);
         eventually("what was fetched for nothing to go", || bundles(&rig, &a) == 0).await;
     }
+    // A template that waits: what has been fetched is not fetched again with each look.
+    let (mut waits, mut job, mut order) = remote("exec sleep 600", &[fetched(&web.url("/hello.txt"))]);
+    waits.name = "job.g[7]".into();
+    order.slot = slot_of(&waits, &Arc::from("t"));
+    let template = json!({"EmbeddedTmpl": "{{ nomadService \"away\" }}", "DestPath": "local/x", "ChangeMode": "noop"});
+    job.task_groups[0].tasks[0].templates = vec![serde_json::from_value(template).expect("a template")];
+    rig.server.place(&waits, &job);
+    rig.server.order(&order);
+
     rig.server.report(&late.slot.to_string(), "the create after two failures", running).await;
     assert_eq!(web.asked("/late.txt"), 3);
+    let waiting = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("nomadService(away)"));
+    rig.server.alloc(waits.id, "what the create waits for", waiting).await;
+    assert_eq!((web.asked("/hello.txt"), bundles(&rig, &waits)), (1, 1), "fetched once, and kept");
     let told = |u: &model::AllocClientUpdate| u.task_states["t"].events.iter().any(|e| e.message.contains("answered 503"));
     let update = rig.server.alloc(busy.id, "what the create waits for", told).await;
     assert_eq!(kinds(&update.task_states["t"]).iter().filter(|k| **k == "Downloading Artifacts").count(), 1, "said once: {update:#?}");
