@@ -12,6 +12,10 @@ use tokio::sync::broadcast;
 use crate::engine::types::Container;
 use crate::engine::{Engine, EngineError, encode, filters};
 
+/// The code of what was ended by SIGKILL.
+const KILLED: i64 = 137;
+/// How long the reason of such an end is waited for.
+const REASON_WITHIN: Duration = Duration::from_millis(500);
 /// Events are lost with their connection, which is seen; this is for what nobody has thought of.
 pub(crate) const LOOK_AT_LEAST: Duration = Duration::from_secs(120);
 const AGAIN_FIRST: Duration = Duration::from_millis(200);
@@ -148,12 +152,22 @@ pub(crate) async fn changed(
     tokio::time::timeout(patience, relevant).await.ok()
 }
 
+/// Was it killed, and the engine does not say why? It hears of a lack of memory by another way than of the end, on a busy machine after it.
+fn may_lack_a_reason(container: &Container) -> bool {
+    container.state.exit_code == KILLED && !container.state.oom_killed
+}
+
 /// Waits until the container has ended. An engine that is away says nothing about it.
 pub(crate) async fn ended(engine: &Engine, monitor: &Monitor, container: &str) -> Result<Container, EngineError> {
     let mut changes = monitor.changes();
     loop {
         match inspect(engine, container).await {
-            Ok(seen) if has_ended(&seen) => return Ok(seen),
+            Ok(seen) if has_ended(&seen) && !may_lack_a_reason(&seen) => return Ok(seen),
+            Ok(seen) if has_ended(&seen) => {
+                changed(&mut changes, REASON_WITHIN, |id| id == container).await;
+                // Whatever is said now; what was seen is as good when there is nothing to be seen any more.
+                return Ok(inspect(engine, container).await.ok().filter(has_ended).unwrap_or(seen));
+            }
             Ok(_) => {}
             Err(e) if e.is_away() => tracing::debug!(container, error = %e, "cannot look at the container now"),
             Err(e) => return Err(e),

@@ -355,6 +355,14 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
             Err(Error::Absent { .. }) => return Ok(()),
             other => other?,
         };
+        if lock.is_some() && begun_and_died(state_dir) {
+            // Its cgroup, and what is in it, are named by its record only. The lock is for whoever ends that.
+            drop(lock);
+            match fate(state_dir, None).await {
+                Ok(_) | Err(Error::Absent { .. }) => continue,
+                Err(e) => return Err(e),
+            }
+        }
         if lock.is_some() {
             return match std::fs::remove_dir_all(state_dir) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove the state directory", state_dir)(e)),
@@ -370,6 +378,11 @@ async fn remove(state_dir: &Path) -> Result<(), Error> {
             pause = (pause * 2).min(Duration::from_millis(50));
         }
     }
+}
+
+/// An executor that had written nothing when somebody looked may have begun since, and may have been killed: then a record is there and no result.
+fn begun_and_died(state_dir: &Path) -> bool {
+    matches!((contain::read_record(state_dir), contain::read_result(state_dir)), (Ok(Some(_)), Ok(None)))
 }
 
 /// Waits for the end of the executor's process, `patience` long. False when it is not known, or had ended before: then somebody else has the lock.
@@ -559,5 +572,28 @@ pub(crate) async fn receive(stream: &mut UnixStream, buffer: &mut Vec<u8>, state
         if stream.read_buf(buffer).await.map_err(Error::io("read from the executor in", state_dir))? == 0 {
             return Ok(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two looks of whoever takes a directory away, an executor has made its cgroup and was killed.
+    #[tokio::test]
+    async fn what_a_begun_and_killed_executor_has_made_goes_with_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, cgroup) = (dir.path().join("state"), dir.path().join("drover/task-1"));
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::create_dir_all(&cgroup).unwrap();
+        let record = StateRecord {
+            boot_id: executor::process::boot_id().unwrap(),
+            launching: true,
+            cgroup: cgroup.display().to_string(),
+            ..StateRecord::default()
+        };
+        std::fs::write(state.join(files::STATE), record.to_json()).unwrap();
+        remove(&state).await.unwrap();
+        assert!(!state.exists() && !cgroup.exists());
     }
 }
