@@ -84,8 +84,8 @@ pub struct Burst {
 pub const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// As much work as this is worth it as soon as the process rests.
 const WORTH: Duration = Duration::from_millis(250);
-/// After a while at rest so much is: one list of ten thousand objects takes no longer, and what it was written in stays resident, 13 MB, for as long
-/// as nothing follows.
+/// After a while at rest so much is: a list of ten thousand objects takes no longer, and what it was written in would stay resident for as long as
+/// nothing follows.
 const LITTLE: Duration = Duration::from_millis(20);
 const A_WHILE: u32 = 3;
 /// With less than this between two looks, the process rests.
