@@ -12,7 +12,6 @@ use lifecycle::remote::{
     parts,
 };
 use model::{ClusterId, IncarnationId, Observed, RemoteInstance, SlotKey, TimestampNs, node::RemoteProvider, remote::RemoteHandle};
-
 use tokio::sync::Semaphore;
 
 use super::{

@@ -30,6 +30,10 @@ pub(crate) struct Container {
     pub(crate) files: Vec<String>,
     /// It runs, and the engine, which was killed meanwhile, does not know.
     pub(crate) unseen: bool,
+    /// It ends for want of memory, which the engine says only to who looks a second time.
+    pub(crate) short_of_memory: bool,
+    /// Looks since it has ended.
+    pub(crate) looks: u32,
     pub(crate) error: String,
 }
 
@@ -319,12 +323,16 @@ fn container(s: &mut State, events: &broadcast::Sender<String>, method: &str, id
     let c = s.containers.get_mut(id).expect("found before");
     let mut tell = false;
     let made = match (method, rest) {
-        ("GET", ["json"]) => reply(
-            200,
-            json!({"Id": id, "Name": format!("/{}", c.name), "Image": "sha256:x", "Created": "2026-11-20T00:00:00Z",
-                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error, "StartedAt": "2026-11-20T00:00:01Z"},
+        ("GET", ["json"]) => {
+            c.looks += u32::from(c.status == "exited");
+            reply(
+                200,
+                json!({"Id": id, "Name": format!("/{}", c.name), "Image": "sha256:x", "Created": "2026-11-20T00:00:00Z",
+                   "State": {"Status": c.status, "Running": c.status == "running", "ExitCode": c.code, "Error": c.error, "StartedAt": "2026-11-20T00:00:01Z",
+                             "OOMKilled": c.short_of_memory && c.looks > 1},
                    "Config": {"Labels": c.labels, "Tty": false}, "HostConfig": {"NetworkMode": "default"}}),
-        ),
+            )
+        }
         ("POST", ["start"]) if c.status == "running" => empty(304),
         ("POST", ["start"]) if c.unseen => {
             (c.code, c.error) = (128, "id already in use".into());

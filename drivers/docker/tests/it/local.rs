@@ -57,6 +57,23 @@ async fn a_task_starts_ends_and_goes() {
     assert_eq!(driver.wait_task("a1/web/r1").await, Err(Error::TaskNotFound));
 }
 
+/// An engine hears of the end and of its reason by two ways.
+#[tokio::test]
+async fn the_reason_of_a_kill_is_waited_for() {
+    let engine = Engine::start();
+    let driver = driver(&engine).await;
+    for (run, short_of_memory) in [("r1", true), ("r2", false)] {
+        driver.start_task(plain(run)).await.expect("started");
+        let (id, _) = engine.only();
+        engine.with(|s| s.containers.get_mut(&id).expect("a container").short_of_memory = short_of_memory);
+        engine.end(&id, 137);
+        let task = format!("a1/web/{run}");
+        let exit = driver.wait_task(&task).await.expect("ended");
+        assert_eq!((exit.signal, exit.oom_killed), (9, short_of_memory));
+        driver.destroy_task(&task, false).await.expect("destroyed");
+    }
+}
+
 #[tokio::test]
 async fn a_stop_signals_then_kills_and_survives_unknown_signals() {
     let engine = Engine::start();
