@@ -12,7 +12,6 @@ pub(crate) mod driver;
 pub(crate) mod eval;
 pub(crate) mod fmt;
 pub(crate) mod job;
-mod job_dispatch;
 pub(crate) mod job_file;
 pub(crate) mod monitor;
 pub(crate) mod node;

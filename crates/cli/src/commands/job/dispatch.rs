@@ -10,8 +10,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use api::shapes::{JobDispatchRequest, JobDispatchResponse};
 
-use super::{ApiArgs, Shape};
-use crate::{conn::encode, output};
+use crate::{
+    commands::{ApiArgs, Shape, monitor},
+    conn::encode,
+    output,
+};
 
 /// Arguments of `job dispatch`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +62,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     output::line("");
-    super::monitor::follow(&conn, made.eval_id, &Shape { json: false, verbose: args.verbose }).await
+    monitor::follow(&conn, made.eval_id, &Shape { json: false, verbose: args.verbose }).await
 }
 
 fn meta(given: &[String]) -> Result<BTreeMap<String, String>> {

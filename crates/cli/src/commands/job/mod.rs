@@ -1,0 +1,202 @@
+//! `drover job dispatch|run|plan|status|stop|inspect|validate|history|eval`.
+
+mod diff;
+mod dispatch;
+mod history;
+mod plan;
+mod run;
+mod status;
+mod stop;
+
+pub(crate) use status::{list, show};
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    ApiArgs, Shape,
+    job_file::{JobFile, JobFileArgs},
+};
+use crate::{
+    conn::{Conn, encode},
+    output,
+};
+
+/// Verbs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make a job of a parameterized one and follow it
+    Dispatch(dispatch::Dispatch),
+    /// Have the scheduler look at a job again
+    Eval {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Also replace failed allocations that wait for their time
+        #[arg(long)]
+        force_reschedule: bool,
+        /// Do not follow it
+        #[arg(long)]
+        detach: bool,
+        /// The job
+        id: String,
+    },
+    /// Show the versions of a job
+    History {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// What changed from version to version
+        #[arg(short)]
+        p: bool,
+        /// Only this version
+        #[arg(long)]
+        version: Option<u64>,
+        /// The job
+        id: String,
+    },
+    /// Print a job as the servers have it
+    Inspect {
+        #[command(flatten)]
+        api: ApiArgs,
+        /// Accepted for scripts: the output is always JSON
+        #[arg(long)]
+        json: bool,
+        /// Only this version
+        #[arg(long)]
+        version: Option<u64>,
+        /// The job
+        id: String,
+    },
+    /// Show what submitting a job file would do
+    Plan(plan::Plan),
+    /// Submit a job file and follow the work until it is healthy or it is clear why not
+    Run(run::Run),
+    /// List jobs, or show one
+    Status {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        shape: Shape,
+        /// Without allocations
+        #[arg(long)]
+        short: bool,
+        /// The job
+        id: Option<String>,
+    },
+    /// Stop a job
+    Stop(stop::Stop),
+    /// Check a job file
+    Validate {
+        #[command(flatten)]
+        api: ApiArgs,
+        #[command(flatten)]
+        file: JobFileArgs,
+    },
+}
+
+/// Runs a verb.
+pub(crate) async fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Dispatch(args) => dispatch::run(args).await,
+        Command::Eval { api, shape, force_reschedule, detach, id } => {
+            let conn = api.conn()?;
+            let id = find(&conn, &id).await?;
+            let body = json!({"JobID": id, "EvalOptions": {"ForceReschedule": force_reschedule}});
+            let answer: Value = conn.put(&format!("/v1/job/{}/evaluate", encode(&id)), &body).await?;
+            followed(&conn, &answer, detach, &shape).await
+        }
+        Command::History { api, shape, p, version, id } => history::history(&api.conn()?, &shape, p, version, &id).await,
+        Command::Inspect { api, json: _, version, id } => {
+            let conn = api.conn()?;
+            let id = find(&conn, &id).await?;
+            let job: Value = match version {
+                None => conn.get(&format!("/v1/job/{}", encode(&id))).await?,
+                Some(version) => {
+                    let all: Value = conn.get(&format!("/v1/job/{}/versions", encode(&id))).await?;
+                    let wanted = all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
+                    wanted.cloned().with_context(|| format!("job {id:?} has no version {version}"))?
+                }
+            };
+            output::json(&json!({"Job": job}))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Plan(args) => plan::run(args).await,
+        Command::Run(args) => run::run(args).await,
+        Command::Status { api, shape, short, id } => {
+            let conn = api.conn()?;
+            match id {
+                None => list(&conn, &shape).await,
+                Some(id) => {
+                    let id = find(&conn, &id).await?;
+                    show(&conn, &shape, &id, short).await
+                }
+            }
+        }
+        Command::Stop(args) => stop::run(args).await,
+        Command::Validate { api, file } => {
+            let conn = api.conn()?;
+            let file = JobFile::read(&file)?;
+            let answer: Value = conn.put("/v1/validate/job", &json!({"Job": file.job})).await?;
+            let warnings = answer["Warnings"].as_str().unwrap_or_default();
+            if !warnings.is_empty() {
+                output::line(&format!("Job Warnings:\n{warnings}\n"));
+            }
+            let error = answer["Error"].as_str().unwrap_or_default();
+            if !error.is_empty() {
+                bail!("job file {}: {error}", file.name);
+            }
+            output::line("Job validation successful");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// A job of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Stub {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(rename = "ParentID")]
+    parent_id: String,
+    namespace: String,
+    #[serde(rename = "Type")]
+    kind: String,
+    priority: i32,
+    status: String,
+    stop: bool,
+    submit_time: i64,
+}
+
+/// The id of the job that is meant: an exact id, or the only one with that beginning.
+pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
+    let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(prefix))).await?;
+    if found.iter().any(|j| j.id == prefix) {
+        return Ok(prefix.to_owned());
+    }
+    match found.as_slice() {
+        [] => bail!("no job begins with {prefix:?}"),
+        [one] => Ok(one.id.clone()),
+        many => bail!("{} jobs begin with {prefix:?}: {}", many.len(), many.iter().map(|j| j.id.as_str()).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Follows the evaluation of an answer, unless there is none or nobody wants to.
+async fn followed(conn: &Conn, answer: &Value, detach: bool, shape: &Shape) -> Result<ExitCode> {
+    let id = answer["EvalID"].as_str().unwrap_or_default();
+    if id.is_empty() {
+        output::line("No evaluation was created");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if detach {
+        output::line(&format!("Evaluation ID: {id}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    super::monitor::follow(conn, id.parse().context("the server's evaluation id")?, shape).await
+}
