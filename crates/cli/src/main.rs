@@ -7,13 +7,15 @@ mod argv;
 mod commands;
 mod conn;
 mod demo;
+mod examples;
+mod help;
 mod memory;
 mod output;
 mod when;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -82,21 +84,19 @@ enum Command {
     #[command(subcommand)]
     System(commands::system::Command),
     /// Show the version
-    Version,
+    Version(commands::version::Args),
 }
 
 fn main() -> ExitCode {
     // Before the first thread.
     heap::limit_arenas(heap::arenas(std::thread::available_parallelism().map_or(1, Into::into)));
     heap::part_large_pieces();
-    let args = argv::rewrite(std::env::args());
-    let cli = match Cli::try_parse_from(args) {
+    let tree = self::command();
+    let args = argv::rewrite(std::env::args(), &tree);
+    let parsed = tree.clone().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version are data; everything else is for people. A closed pipe is nobody's problem.
-            drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
-        }
+        Err(error) => return help::answer(&error, &tree, &args),
     };
     match run(cli.command) {
         Ok(code) => code,
@@ -107,6 +107,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// The tree of commands with its help.
+pub(crate) fn command() -> clap::Command {
+    help::lay_out(Cli::command())
+}
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         // These own their runtime, or need none.
@@ -114,15 +119,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::ArtifactFetch => Ok(artifact::serve()),
         Command::Driver(args) => commands::driver::run(&args),
         Command::Completion(args) => {
-            commands::completion::run(&args, &mut Cli::command());
+            commands::completion::run(&args, &mut self::command());
             Ok(ExitCode::SUCCESS)
         }
         Command::Config(c) => commands::config::run(c),
         Command::Fmt(args) => commands::fmt::run(&args),
-        Command::Version => {
-            output::line(&format!("Drover v{}", env!("CARGO_PKG_VERSION")));
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Version(args) => commands::version::run(&args),
         other => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
             match other {
                 Command::AgentInfo(args) => commands::agent_info::run(args).await,
@@ -144,7 +146,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 | Command::Completion(_)
                 | Command::Config(_)
                 | Command::Fmt(_)
-                | Command::Version => Ok(ExitCode::SUCCESS),
+                | Command::Version(_) => Ok(ExitCode::SUCCESS),
             }
         }),
     }

@@ -20,29 +20,30 @@ pub(crate) mod server;
 pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod system;
+pub(crate) mod version;
 
 use anyhow::{Result, bail};
 use serde::de::DeserializeOwned;
 
-use crate::conn::Conn;
+use crate::{conn::Conn, help::CONNECTION};
 
 /// How to reach the API. Flags win over `DROVER_*`, which win over `NOMAD_*`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ApiArgs {
     /// Address of the agent [env: DROVER_ADDR, NOMAD_ADDR] [default: http://127.0.0.1:4646]
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, help_heading = CONNECTION, value_name = "URL")]
     pub(crate) address: Option<String>,
     /// Region to ask [env: DROVER_REGION, NOMAD_REGION]
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) region: Option<String>,
     /// Namespace to ask, `*` for all where a list is asked for [env: DROVER_NAMESPACE, NOMAD_NAMESPACE]
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) namespace: Option<String>,
     /// Secret of a token [env: DROVER_TOKEN, NOMAD_TOKEN]
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) token: Option<String>,
     /// No colours
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub(crate) no_color: bool,
 }
 
