@@ -47,6 +47,15 @@ pub fn next(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, fa
     Verdict::At { time: failed_at.saturating_add(delay.nanos()), delay }
 }
 
+/// Is an attempt left for an allocation that has failed at `failed_at`, whatever the pause before it?
+#[must_use]
+pub fn eligible(policy: Option<&Reschedule>, tracker: Option<&RescheduleTracker>, failed_at: TimestampNs) -> bool {
+    policy.is_some_and(|policy| {
+        let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
+        policy.unlimited() || attempts_in(tracker, failed_at, policy.interval()) < attempts
+    })
+}
+
 /// Attempts within `interval` before `now`.
 #[must_use]
 pub fn attempts_in(tracker: Option<&RescheduleTracker>, now: TimestampNs, interval: GoDuration) -> u32 {
@@ -146,7 +155,9 @@ mod tests {
             Verdict::Never { reason: "1 of 1 reschedule attempts used in the last 24h0m0s".to_owned() }
         );
         assert!(matches!(next(Some(&p), Some(&tracker), 90_000 * S), Verdict::At { .. }), "a day later the attempt is free again");
+        assert!(!eligible(Some(&p), Some(&tracker), 200 * S) && eligible(Some(&p), Some(&tracker), 90_000 * S));
         p.attempts = Some(0);
+        assert!(!eligible(Some(&p), None, 100 * S) && !eligible(None, None, 100 * S));
         assert!(matches!(next(Some(&p), None, 100 * S), Verdict::Never { .. }));
         assert!(matches!(next(None, None, 100 * S), Verdict::Never { .. }), "system jobs have no policy");
     }

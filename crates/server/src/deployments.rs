@@ -1,14 +1,16 @@
 //! The deployment watcher: turns the health of allocations into the fate of deployments.
 //!
-//! An unhealthy allocation or a missed deadline fails a deployment, and returns the job to its last stable version when it says so; healthy canaries
-//! are promoted when the job says so; when everything is healthy the deployment is successful, which marks the job version stable; in between, each piece of news gets an evaluation that places the next batch. Whether there is news since the last evaluation is read
-//! from indexes, so that nothing has to be remembered.
+//! Unhealthy allocations are replaced until progress is due. A missed deadline fails a deployment, and so does an unhealthy allocation where there
+//! is no deadline or no attempt left; a group that has failed returns the job to its last stable version when it says so. Healthy canaries are
+//! promoted when the job says so; when everything is healthy the deployment is successful, which marks the job version stable; in between, each
+//! piece of news gets an evaluation that places the next batch. Whether there is news since the last evaluation is read from indexes, so that
+//! nothing has to be remembered.
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
 use model::{
-    Deployment, DeploymentStatus, EvalStatus, Evaluation, Job, StoreIndex, TimestampNs, Trigger, deployment::DeploymentGroup,
-    plan::DeploymentUpdate,
+    AllocId, Deployment, DeploymentStatus, DesiredTransition, EvalStatus, Evaluation, Job, StoreIndex, TimestampNs, Trigger,
+    deployment::DeploymentGroup, plan::DeploymentUpdate,
 };
 use state::{Batch, Change, State};
 
@@ -17,6 +19,9 @@ use crate::{
     commit::{Decided, Stamp},
     shared::Shared,
 };
+
+/// What is said of a deployment that unhealthy allocations have ended.
+pub(crate) const UNHEALTHY: &str = "Failed due to unhealthy allocations";
 
 /// After a refused commit the deployments are looked at again this much later.
 const RETRY: Duration = Duration::from_secs(1);
@@ -69,13 +74,15 @@ fn tries(g: &DeploymentGroup) -> bool {
     g.desired_canaries > 0 && !g.promoted
 }
 
+/// When progress of a group is due. The clock begins with its first placed allocation: what waits for room misses nothing.
+fn due(state: &State, d: &Deployment, name: &str, g: &DeploymentGroup) -> Option<TimestampNs> {
+    let at = Some(g.require_progress_by_ns).filter(|at| *at != 0 && g.placed_allocs > 0)?;
+    (healthy(state, d, name).1 < needed(g)).then_some(at)
+}
+
 /// The next instant at which progress is due.
 fn deadline(state: &State, d: &Deployment) -> Option<TimestampNs> {
-    let due = |(name, g): (&Arc<str>, &DeploymentGroup)| {
-        let at = Some(g.require_progress_by_ns).filter(|at| *at != 0)?;
-        (healthy(state, d, name).1 < needed(g)).then_some(at)
-    };
-    d.groups.iter().filter_map(due).min()
+    d.groups.iter().filter_map(|(name, g)| due(state, d, name, g)).min()
 }
 
 /// What becomes of the deployments.
@@ -83,31 +90,31 @@ pub(crate) fn decide(state: &State, stamp: Stamp) -> Batch {
     let mut batch = Batch::default();
     for d in state.deployments().filter(|d| d.status.active()) {
         match fate(state, d, stamp.now) {
-            Fate::Nothing => {}
-            Fate::Next => batch.changes.extend(eval(state, d, stamp).map(|eval| Change::UpsertEvals(vec![eval]))),
-            Fate::Promote => {
-                batch.push(Change::DeploymentPromotion { id: d.id, groups: None });
-                batch.changes.extend(eval(state, d, stamp).map(|eval| Change::UpsertEvals(vec![eval])));
+            Fate::Nothing => continue,
+            Fate::Next => {}
+            Fate::Promote => drop(batch.push(Change::DeploymentPromotion { id: d.id, groups: None })),
+            Fate::Replace(allocs) => {
+                let again = DesiredTransition { reschedule: Some(true), ..DesiredTransition::default() };
+                batch.push(Change::AllocTransitions(allocs.into_iter().map(|id| (id, again.clone())).collect()));
             }
-            Fate::Fails(description) => {
-                fail(state, d, description, &mut batch);
-                batch.changes.extend(eval(state, d, stamp).map(|eval| Change::UpsertEvals(vec![eval])));
-            }
+            Fate::Fails { description, reverts } => drop(fail(state, d, description, reverts, &mut batch)),
             Fate::Ends(status, description) => {
                 batch.push(Change::DeploymentStatus(DeploymentUpdate { id: d.id, status, description: description.to_owned() }));
+                continue;
             }
         }
+        batch.changes.extend(eval(state, d, stamp).map(|eval| Change::UpsertEvals(vec![eval])));
     }
     batch
 }
 
-/// Fails a deployment and returns its job to the last stable version, when it says so and there is one. Gives that version.
-pub(crate) fn fail(state: &State, d: &Deployment, description: &str, batch: &mut Batch) -> Option<u64> {
+/// Fails a deployment and returns its job to the last stable version, when it is to and there is one. Gives that version.
+pub(crate) fn fail(state: &State, d: &Deployment, description: &str, reverts: bool, batch: &mut Batch) -> Option<u64> {
     let key = d.job_key();
     let mut description = description.to_owned();
     let mut back_to = None;
     let job = state.job(&key).filter(|job| job.create_index == d.job_create_index && job.version == d.job_version);
-    if let Some(job) = job.filter(|_| d.groups.values().any(|g| g.auto_revert)) {
+    if let Some(job) = job.filter(|_| reverts) {
         let stable =
             state.job_versions(&key).filter(|old| old.stable && !old.stop && old.version < job.version).max_by_key(|old| old.version);
         match stable {
@@ -135,7 +142,13 @@ enum Fate {
     Next,
     /// All canaries are healthy, and the job does not want to be asked.
     Promote,
-    Fails(&'static str),
+    /// These are unhealthy, and there is time for others in their place.
+    Replace(Vec<AllocId>),
+    Fails {
+        description: &'static str,
+        /// A group that has failed wants the last stable version back.
+        reverts: bool,
+    },
     Ends(DeploymentStatus, &'static str),
 }
 
@@ -149,8 +162,10 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
         }
         Some(_) => {}
     }
-    if d.groups.values().any(|g| g.unhealthy_allocs > 0) {
-        return Fate::Fails("Failed due to unhealthy allocations");
+    if d.groups.values().any(|g| g.unhealthy_allocs > 0)
+        && let Some(fate) = fate_of_unhealthy(state, d, now)
+    {
+        return fate;
     }
     if d.status == DeploymentStatus::Paused {
         return Fate::Nothing;
@@ -164,18 +179,42 @@ fn fate(state: &State, d: &Deployment, now: TimestampNs) -> Fate {
     if waiting.peek().is_some() && waiting.all(ready) {
         return Fate::Promote;
     }
-    if deadline(state, d).is_some_and(|at| at <= now) {
-        return Fate::Fails("Failed due to progress deadline");
+    let late = |(name, g): &(&Arc<str>, &DeploymentGroup)| due(state, d, name, g).is_some_and(|at| at <= now);
+    let mut late = d.groups.iter().filter(late).peekable();
+    if late.peek().is_some() {
+        return Fate::Fails { description: "Failed due to progress deadline", reverts: late.any(|(_, g)| g.auto_revert) };
     }
     let news: StoreIndex = state
         .allocs_by_deployment(d.id)
         .filter_map(|alloc| alloc.deployment_status.as_ref())
-        .filter(|health| health.healthy.is_some())
+        .filter(|health| health.healthy == Some(true))
         .map(|health| health.modify_index)
         .max()
         .unwrap_or(0);
     let seen = state.evals_by_job(&key).map(|eval| eval.create_index).max().unwrap_or(0);
     if news > seen { Fate::Next } else { Fate::Nothing }
+}
+
+/// Unhealthy allocations end the deployment of a group without a progress deadline, and where no further attempt is left; elsewhere they are
+/// replaced as their reschedule policy says, until progress is due.
+fn fate_of_unhealthy(state: &State, d: &Deployment, now: TimestampNs) -> Option<Fate> {
+    let job = state.job_version(&d.job_key(), d.job_version);
+    let (mut again, mut ends, mut reverts) = (Vec::new(), false, false);
+    for alloc in state.allocs_by_deployment(d.id).filter(|alloc| alloc.healthy() == Some(false)) {
+        let Some(g) = d.groups.get(&alloc.task_group) else { continue };
+        let policy = job.and_then(|job| job.group(&alloc.task_group)).and_then(|group| group.reschedule.as_ref());
+        let attempts_left = scheduler::reschedule::eligible(policy, alloc.reschedule_tracker.as_deref(), now);
+        if g.progress_deadline.nanos() <= 0 || !attempts_left {
+            ends = true;
+            reverts |= g.auto_revert;
+        } else if alloc.desired_transition.reschedule != Some(true) {
+            again.push(alloc.id);
+        }
+    }
+    if ends {
+        return Some(Fate::Fails { description: UNHEALTHY, reverts });
+    }
+    (!again.is_empty()).then_some(Fate::Replace(again))
 }
 
 /// Why the canaries of a group cannot be promoted yet.
@@ -202,3 +241,6 @@ pub(crate) fn eval(state: &State, d: &Deployment, stamp: Stamp) -> Option<Evalua
         ..Evaluation::default()
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use model::{
     alloc::{AllocClientUpdate, Allocation, DesiredTransition},
     deployment::Deployment,
     eval::Evaluation,
-    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, StoreIndex, TimestampNs},
+    ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, SlotKey, StoreIndex},
     job::{Job, VersionTag},
     node::{DrainStrategy, Eligibility, Node, NodeEvent, NodeStatus},
     plan::{DeploymentUpdate, Plan},
@@ -212,13 +212,8 @@ pub enum Change {
         /// Of these groups; None = of all.
         groups: Option<Vec<Arc<str>>>,
     },
-    /// When progress is due, by group, for example after a pause has ended.
-    DeploymentProgress {
-        /// Deployment.
-        id: DeploymentId,
-        /// The instant, Unix ns.
-        require_progress_by: TimestampNs,
-    },
+    /// Progress is due one progress deadline from now in each group that has begun: a pause has ended.
+    DeploymentProgress(DeploymentId),
     /// Forget deployments.
     DeleteDeployments(Vec<DeploymentId>),
 

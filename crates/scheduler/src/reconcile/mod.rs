@@ -463,7 +463,8 @@ impl Reconciler<'_> {
         let canaries = self.take_canaries(group, &mut s, &mut counts);
         self.drop_ended_surplus(count, &mut s);
         self.stop_surplus(group, &mut s.keep, &mut s.migrate, &mut counts);
-        let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { s.keep.iter().map(|a| a.id).collect() };
+        let kept = || s.keep.iter().chain(canaries.kept()).map(|a| a.id).collect();
+        let kept: BTreeSet<AllocId> = if s.later.is_empty() { BTreeSet::new() } else { kept() };
         s.later.retain(|(a, _)| kept.contains(&a.id));
         self.follow_up(std::mem::take(&mut s.later), &mut counts, ids);
 
@@ -483,7 +484,8 @@ impl Reconciler<'_> {
             // A halted roll-out goes no further, but what was lost or has failed outside of it comes back, and instances that live on
             // elsewhere get a manager.
             let id = self.deployment.as_ref().map_or(DeploymentId::NIL, |d| d.id);
-            requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| r.stop.is_none() || p.deployment_id != id));
+            let paused = self.deployment.as_ref().is_some_and(|d| d.status == DeploymentStatus::Paused);
+            requests.retain(|r| r.living || r.previous.as_ref().is_some_and(|p| paused || r.stop.is_none() || p.deployment_id != id));
             limit = 0;
         }
         if tries.is_some() {

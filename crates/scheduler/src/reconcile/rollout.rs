@@ -263,6 +263,11 @@ pub(super) struct Canaries {
 }
 
 impl Canaries {
+    /// Those that stay, for the time being.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.keep.iter()
+    }
+
     fn all(&self) -> impl Iterator<Item = &Arc<Allocation>> {
         self.keep.iter().chain(&self.migrate).chain(&self.lost).chain(self.now.iter().map(|(a, _)| a))
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use model::{
     Allocation, ClientStatus, DeploymentStatus, Job, Observed, RemoteTask, SlotKey, SlotParts,
+    alloc::DesiredTransition,
     plan::DeploymentUpdate,
     remote::{Manager, RemoteHandle},
 };
@@ -293,6 +294,26 @@ fn a_remote_canary_that_is_given_up_is_wanted_by_nobody() {
     w.run();
     assert_eq!(w.show(), "0:n1:v0");
     assert_eq!(w.uncovered(), [1]);
+}
+
+#[test]
+fn a_failed_canary_is_tried_again_when_the_watcher_allows_it() {
+    let mut w = World::new("n1\nn2");
+    let job = with_canaries(1, 1);
+    w.submit(&job);
+    w.settle();
+    w.submit(&changed(&job));
+    let canary = w.canaries()[0].id;
+    w.report(canary, ClientStatus::Failed, Some(false));
+    w.mark(canary, DesiredTransition { reschedule: Some(true), ..DesiredTransition::default() });
+    let d = w.run();
+    let later = d.new_evals.first().expect("a follow-up: the policy has a pause");
+    assert!(later.wait_until > w.now && w.canaries().is_empty(), "{}", w.show());
+    w.now = later.wait_until;
+    w.run_eval(later);
+    let again = &w.canaries()[0];
+    assert_eq!((again.previous_allocation, again.reschedule_tracker.as_ref().map(|t| t.events.len())), (canary, Some(1)));
+    assert_eq!(w.show().matches(":v0").count(), 1, "{}", w.show());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use state::{Batch, Change, State};
 
 use crate::{
     commit::{Decided, Stamp},
-    deployments::{eval, fail, not_ready},
+    deployments::{UNHEALTHY, eval, fail, not_ready},
     error::{Kind, ServerError},
     handle::ServerHandle,
     requests::{DeploymentChanged, SetHealth},
@@ -44,9 +44,9 @@ impl ServerHandle {
                 };
                 let mut batch = Batch::default();
                 batch.push(Change::DeploymentStatus(DeploymentUpdate { id, status, description: description.to_owned() }));
-                if !pause && let Some(deadline) = d.groups.values().map(|g| g.progress_deadline.nanos()).filter(|ns| *ns > 0).max() {
+                if !pause {
                     // The time of the pause does not count.
-                    batch.push(Change::DeploymentProgress { id, require_progress_by: stamp.now + deadline });
+                    batch.push(Change::DeploymentProgress(id));
                 }
                 Ok(changed(state, d, batch, !pause, stamp))
             })
@@ -63,7 +63,8 @@ impl ServerHandle {
             .commit(move |state, stamp| {
                 let d = active(state, id, "fail")?;
                 let mut batch = Batch::default();
-                let reverted = fail(state, d, "Deployment marked as failed", &mut batch);
+                let reverts = d.groups.values().any(|g| g.auto_revert);
+                let reverted = fail(state, d, "Deployment marked as failed", reverts, &mut batch);
                 let mut decided = changed(state, d, batch, true, stamp);
                 decided.answer.reverted_job_version = reverted;
                 Ok(decided)
@@ -116,8 +117,15 @@ impl ServerHandle {
                 if let Some(alloc) = healthy.iter().chain(&unhealthy).find(foreign) {
                     return Err(ServerError::InvalidArgument(format!("allocation {alloc} is not part of deployment {id}")));
                 }
-                let batch = Change::DeploymentHealth { id, healthy, unhealthy }.into();
-                Ok(changed(state, d, batch, true, stamp))
+                // What a person has called unhealthy is not tried again: that is the end of the deployment.
+                let ends = !unhealthy.is_empty();
+                let group = |id: &AllocId| d.groups.get(&state.alloc(*id)?.task_group);
+                let reverts = unhealthy.iter().filter_map(group).any(|g| g.auto_revert);
+                let mut batch: Batch = Change::DeploymentHealth { id, healthy, unhealthy }.into();
+                let reverted = if ends { fail(state, d, UNHEALTHY, reverts, &mut batch) } else { None };
+                let mut decided = changed(state, d, batch, true, stamp);
+                decided.answer.reverted_job_version = reverted;
+                Ok(decided)
             })
             .await
     }

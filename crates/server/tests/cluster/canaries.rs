@@ -113,7 +113,9 @@ async fn an_unhealthy_canary_takes_the_job_back_to_its_stable_version() {
     submit(s, only_on(job.clone(), "node-1")).await;
     rolled_out(s, "web", 0).await;
     let before = versions(&s.snapshot(), "web");
-    submit(s, only_on(changed(&job), "node-2")).await;
+    let mut next = changed(&job);
+    next.task_groups[0].update.get_or_insert_default().progress_deadline = Some(model::GoDuration::ZERO);
+    submit(s, only_on(next, "node-2")).await;
     let state = until(s, "back to what it was", |state| {
         let d = state.deployments_by_job(&key("web")).find(|d| d.job_version == 1);
         d.is_some_and(|d| d.status == DeploymentStatus::Failed && state.allocs_by_deployment(d.id).all(|a| a.client_terminal()))

@@ -82,6 +82,24 @@ async fn what_finds_no_room_is_placed_when_a_node_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_waits_for_room_outlives_its_progress_deadline() {
+    let server = start().await;
+    let s = server.handle();
+    let deadline = Duration::from_millis(300);
+    let mut waiting = job("web", 1);
+    let update = waiting.task_groups[0].update.get_or_insert_default();
+    update.healthy_deadline = Some(model::GoDuration(200_000_000));
+    update.progress_deadline = Some(model::GoDuration(300_000_000));
+    submit(s, waiting).await;
+    let state = until(s, "a deployment", |state| state.deployments().next().is_some()).await;
+    let id = state.deployments().next().unwrap().id;
+    tokio::time::sleep(deadline * 3).await;
+    assert_eq!(s.snapshot().deployment(id).unwrap().status, DeploymentStatus::Running, "no clock runs before the first is placed");
+    let _node = FakeNode::join(s, node(1), Fate::Runs, &Provider::default()).await;
+    until(s, "it is rolled out", |state| state.deployment(id).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_allocation_makes_room_for_what_waits() {
     let server = start().await;
     let s = server.handle();
@@ -197,6 +215,7 @@ async fn an_unhealthy_update_fails_and_stops_rolling() {
     let _node = FakeNode::join(s, node(1), Fate::Unhealthy, &Provider::default()).await;
     let mut next = job("web", 3);
     next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    next.task_groups[0].update.get_or_insert_default().progress_deadline = Some(model::GoDuration::ZERO);
     submit(s, next).await;
     let state = until(s, "the deployment has failed", |state| {
         state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == 1 && d.status == DeploymentStatus::Failed)
@@ -230,6 +249,23 @@ async fn health_is_set_and_deployments_are_held_by_hand() {
     assert_eq!(s.promote_deployment(d, None).await.unwrap_err().class(), ErrorClass::Conflict);
     s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![alloc], unhealthy: vec![] }).await.unwrap();
     until(s, "the deployment is successful", |state| state.deployment(d).is_some_and(|d| d.status == DeploymentStatus::Successful)).await;
+
+    // Called unhealthy by a person, it ends its deployment, whatever time is left.
+    let mut next = job("web", 1);
+    next.task_groups[0].tasks[0].env.insert("VERSION".to_owned(), "2".to_owned());
+    next.task_groups[0].update.get_or_insert_default().auto_revert = Some(true);
+    submit(s, next).await;
+    let state = until(s, "the next one", |state| {
+        state.latest_deployment(&key("web")).is_some_and(|d| d.job_version == 1 && state.allocs_by_deployment(d.id).next().is_some())
+    })
+    .await;
+    let d = state.latest_deployment(&key("web")).unwrap().id;
+    let alloc = state.allocs_by_deployment(d).next().unwrap().id;
+    let set = s.set_deployment_health(SetHealth { deployment_id: d, healthy: vec![], unhealthy: vec![alloc] }).await.unwrap();
+    assert_eq!(set.reverted_job_version, Some(0));
+    let d = s.snapshot().deployment(d).unwrap().clone();
+    let description = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!((d.status, d.status_description.as_str()), (DeploymentStatus::Failed, description));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -38,11 +38,6 @@ impl Applier<'_> {
         } else {
             d.create_index = self.index;
             d.create_time = self.now;
-            for g in d.groups.values_mut() {
-                if g.progress_deadline.nanos() > 0 && g.require_progress_by_ns == 0 {
-                    progress_until(g, self.now + g.progress_deadline.nanos());
-                }
-            }
         }
         self.put_deployment(d, Cause::DeploymentStatusUpdate);
     }
@@ -102,11 +97,12 @@ impl Applier<'_> {
         }
     }
 
-    pub(super) fn deployment_progress(&mut self, id: DeploymentId, at: TimestampNs) {
+    /// The clocks begin anew, but for groups that have nothing placed: theirs have not begun.
+    pub(super) fn deployment_progress(&mut self, id: DeploymentId) {
         let Some(before) = self.state.deployments.get(&id) else { return };
         let mut d = Deployment::clone(before);
-        for g in d.groups.values_mut() {
-            progress_until(g, at);
+        for g in d.groups.values_mut().filter(|g| g.placed_allocs > 0 && g.progress_deadline.nanos() > 0) {
+            progress_until(g, self.now + g.progress_deadline.nanos());
         }
         self.put_deployment(d, Cause::DeploymentStatusUpdate);
     }
@@ -136,6 +132,8 @@ impl Applier<'_> {
         }
         let Some(g) = Arc::make_mut(d).groups.get_mut(&new.task_group) else { return };
         self.counted.insert(new.deployment_id);
+        // The clock begins with the first one that is placed: what waits for room has made no progress that could be missed.
+        let first = old.is_none() && g.placed_allocs == 0;
         if old.is_none() {
             g.placed_allocs += 1;
             if new.deployment_status.as_ref().is_some_and(|s| s.canary) {
@@ -145,7 +143,7 @@ impl Applier<'_> {
         let delta = |value: bool| i32::from(is == Some(value)) - i32::from(was == Some(value));
         g.healthy_allocs += delta(true);
         g.unhealthy_allocs += delta(false);
-        if is == Some(true) && was != is && g.progress_deadline.nanos() > 0 {
+        if (first || (is == Some(true) && was != is)) && g.progress_deadline.nanos() > 0 {
             progress_until(g, now + g.progress_deadline.nanos());
         }
     }

@@ -119,7 +119,7 @@ impl Applier<'_> {
             Change::DeploymentStatus(u) => self.deployment_status(&u),
             Change::DeploymentHealth { id, healthy, unhealthy } => self.deployment_health(id, &healthy, &unhealthy),
             Change::DeploymentPromotion { id, groups } => self.promote(id, groups.as_deref()),
-            Change::DeploymentProgress { id, require_progress_by } => self.deployment_progress(id, require_progress_by),
+            Change::DeploymentProgress(id) => self.deployment_progress(id),
             Change::DeleteDeployments(ids) => ids.iter().for_each(|id| self.delete_deployment(*id)),
             Change::PutRemoteTask(r) => self.put_remote(*r),
             Change::DeleteRemoteTask(slot) => self.delete_remote(&slot),
