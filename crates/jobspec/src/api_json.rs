@@ -8,7 +8,8 @@ use serde_json::{Map, Value as Json, json};
 use crate::schema::{BlockSpec, JOB, Kind, NestedSpec, Shape};
 
 /// Members that may stand beside `Job`; they belong to the request, not to the job.
-const ENVELOPE: [&str; 7] = ["Job", "EnforceIndex", "JobModifyIndex", "PolicyOverride", "PreserveCounts", "EvalPriority", "Submission"];
+const ENVELOPE: [&str; 8] =
+    ["Job", "EnforceIndex", "JobModifyIndex", "PolicyOverride", "PreserveCounts", "PreserveResources", "EvalPriority", "Submission"];
 
 /// Whether a document is the API's JSON rather than a job file in JSON notation.
 pub(crate) fn looks_like_api(node: &JsonNode) -> bool {

@@ -178,7 +178,7 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
     let part = diff_maps(a.as_ref(), b.as_ref(), JOB_IGNORED, contextual);
     let id = new.or(old).map_or_else(String::new, |j| j.id.to_string());
     let groups = |job: Option<&Job>| -> BTreeMap<String, TaskGroup> {
-        job.map(|j| j.task_groups.iter().map(|g| (g.name.to_string(), g.clone())).collect()).unwrap_or_default()
+        job.map(|j| j.task_groups.iter().map(|g| (g.name.to_string(), without_numbers(g))).collect()).unwrap_or_default()
     };
     let (old_groups, new_groups) = (groups(old), groups(new));
     let names: BTreeSet<&String> = old_groups.keys().chain(new_groups.keys()).collect();
@@ -189,6 +189,16 @@ pub fn diff(old: Option<&Job>, new: Option<&Job>, contextual: bool) -> JobDiff {
         .collect();
     let edited = part.changed() || task_groups.iter().any(|g| g.kind != DiffType::None);
     JobDiff { kind: kind(old.is_some(), new.is_some(), edited), id, fields: part.fields, objects: part.objects, task_groups }
+}
+
+/// The group without what the servers have given to its scaling policy.
+fn without_numbers(group: &TaskGroup) -> TaskGroup {
+    let mut group = group.clone();
+    if let Some(policy) = &mut group.scaling {
+        policy.id.clear();
+        (policy.create_index, policy.modify_index) = (0, 0);
+    }
+    group
 }
 
 fn diff_group(name: &str, old: Option<&TaskGroup>, new: Option<&TaskGroup>, contextual: bool) -> TaskGroupDiff {

@@ -27,6 +27,8 @@ pub struct Dispatch {
     pub id_prefix: String,
     /// The same token gives the same child; empty = each request makes one.
     pub idempotency_token: String,
+    /// Priority of the child; None = that of the parent.
+    pub priority: Option<i32>,
 }
 
 /// Why a job cannot be dispatched so.
@@ -116,6 +118,7 @@ pub fn child(parent: &Job, request: &Dispatch, seconds: i64, random: &str) -> Re
     child.dispatched = true;
     child.dispatch_idempotency_token.clone_from(&request.idempotency_token);
     child.payload = (!request.payload.is_empty()).then(|| request.payload.clone());
+    child.priority = request.priority.unwrap_or(parent.priority);
     child.meta.extend(request.meta.clone());
     job_status::PENDING.clone_into(&mut child.status);
     Ok(child)
@@ -165,16 +168,17 @@ mod tests {
     #[test]
     fn a_child_is_its_parent_with_what_the_request_brings() {
         let made =
-            child(&parent(), &Dispatch { idempotency_token: "t".into(), ..request(1, &["who", "why"]) }, 17, "0a1b2c3d").expect("made");
+            child(&parent(), &Dispatch { idempotency_token: "t".into(), priority: Some(7), ..request(1, &["who", "why"]) }, 17, "0a1b2c3d")
+                .expect("made");
         assert_eq!(
             (made.id.as_str(), made.name.as_str(), made.parent_id.as_str()),
             ("mail/dispatch-17-0a1b2c3d", "mail/dispatch-17-0a1b2c3d", "mail")
         );
         assert!(made.dispatched && !made.is_template() && parent().is_template());
         assert_eq!((made.payload.as_deref(), made.dispatch_idempotency_token.as_str()), (Some("eA=="), "t"));
-        assert_eq!((made.meta.len(), &*made.meta["why"]), (2, "v"));
+        assert_eq!((made.meta.len(), &*made.meta["why"], made.priority), (2, "v", 7));
         let named = child(&parent(), &Dispatch { id_prefix: "for-me".into(), ..request(0, &["who"]) }, 17, "0a1b2c3d").expect("made");
-        assert_eq!((named.id.as_str(), named.payload), ("mail/dispatch-for-me-17-0a1b2c3d", None));
+        assert_eq!((named.id.as_str(), named.payload, named.priority), ("mail/dispatch-for-me-17-0a1b2c3d", None, parent().priority));
         assert_eq!(&*named.meta["why"], "default");
         assert_eq!(
             child(&made, &request(0, &["who"]), 1, "x"),

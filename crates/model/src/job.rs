@@ -376,4 +376,10 @@ pub struct Scaling {
     /// Namespace, Job, Group, Task.
     #[serde(rename = "Target")]
     pub target: BTreeMap<String, String>,
+    /// Index of the registration that has brought it; see [`crate::scaling`].
+    #[serde(rename = "CreateIndex")]
+    pub create_index: StoreIndex,
+    /// Index of the registration that has changed it last.
+    #[serde(rename = "ModifyIndex")]
+    pub modify_index: StoreIndex,
 }

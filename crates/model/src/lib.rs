@@ -28,6 +28,7 @@ pub mod plan;
 pub mod policy;
 pub mod remote;
 pub mod resources;
+pub mod scaling;
 pub mod scheduler_config;
 pub mod service;
 pub mod task;

@@ -18,6 +18,8 @@ pub struct SchedulerConfig {
     pub reject_job_registration: bool,
     /// No evaluation is handed out.
     pub pause_eval_broker: bool,
+    /// How many nodes are scored where it costs most; 0 = as many as the scheduler likes. Refused otherwise: every node that fits is scored.
+    pub node_limit_for_feasibility_checks: u64,
     /// Index of its creation.
     pub create_index: StoreIndex,
     /// Index of its last change.
@@ -32,6 +34,7 @@ impl Default for SchedulerConfig {
             memory_oversubscription_enabled: false,
             reject_job_registration: false,
             pause_eval_broker: false,
+            node_limit_for_feasibility_checks: 0,
             create_index: 0,
             modify_index: 0,
         }

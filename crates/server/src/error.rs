@@ -84,6 +84,12 @@ pub enum ServerError {
         /// Which, and why.
         String,
     ),
+    /// As [`ServerError::InvalidArgument`], where clients know it by its status.
+    #[error("{0}")]
+    BadRequest(
+        /// Which rule, and why.
+        String,
+    ),
     /// A job cannot be dispatched so.
     #[error(transparent)]
     Dispatch(#[from] model::dispatch::DispatchError),
@@ -124,7 +130,7 @@ pub enum ServerError {
         String,
     ),
     /// Registrations are switched off.
-    #[error("job {0} was not registered: job registration is disabled in the scheduler configuration")]
+    #[error("job {0}: job registration, dispatch and scaling are disabled in the scheduler configuration (RejectJobRegistration)")]
     RegistrationDisabled(
         /// The job.
         JobKey,
@@ -158,7 +164,9 @@ impl ServerError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotFound { .. } => ErrorClass::NotFound,
-            Self::InvalidJob(_) | Self::InvalidArgument(_) | Self::Dispatch(_) | Self::Unsupported { .. } => ErrorClass::Invalid,
+            Self::InvalidJob(_) | Self::InvalidArgument(_) | Self::BadRequest(_) | Self::Dispatch(_) | Self::Unsupported { .. } => {
+                ErrorClass::Invalid
+            }
             Self::EnforceIndex { .. }
             | Self::EnforceVersion { .. }
             | Self::TerminalDeployment { .. }

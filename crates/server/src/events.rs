@@ -278,6 +278,7 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
         | Object::RetainedJob(_)
         | Object::Submission(_)
         | Object::Summary(_)
+        | Object::ScalingEvents(_)
         | Object::Namespace(_)
         | Object::NodePool(_)
         | Object::SchedulerConfig(_)

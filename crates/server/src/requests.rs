@@ -16,6 +16,8 @@ pub struct RegisterJob {
     pub enforce_index: Option<StoreIndex>,
     /// Keep the counts of groups that exist already.
     pub preserve_counts: bool,
+    /// Keep the resources of tasks that exist already.
+    pub preserve_resources: bool,
     /// Priority of the evaluation; None = the job's.
     pub eval_priority: Option<i32>,
     /// The source text, kept beside the version.
@@ -92,6 +94,8 @@ pub struct ScaleJob {
     pub error: bool,
     /// Free metadata of the scaling event.
     pub meta: BTreeMap<String, serde_json::Value>,
+    /// Demand that the job is at this JobModifyIndex when its count is changed.
+    pub job_modify_index: Option<StoreIndex>,
 }
 
 /// A dry run of a registration.

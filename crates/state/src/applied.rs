@@ -15,7 +15,7 @@ use model::{
 };
 
 use crate::{
-    records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
+    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     table::{Table, TableSet},
 };
 
@@ -76,6 +76,8 @@ pub enum Object {
     Submission(Arc<Submission>),
     /// Counts of a job's allocations.
     Summary(Arc<JobSummary>),
+    /// What was asked of a job's counts.
+    ScalingEvents(Arc<JobScalingEvents>),
     /// Evaluation.
     Eval(Arc<Evaluation>),
     /// Allocation.
@@ -107,6 +109,7 @@ impl Object {
             Self::RetainedJob(_) => Table::RetainedJobs,
             Self::Submission(_) => Table::JobSubmissions,
             Self::Summary(_) => Table::JobSummaries,
+            Self::ScalingEvents(_) => Table::ScalingEvents,
             Self::Eval(_) => Table::Evals,
             Self::Alloc(_) => Table::Allocs,
             Self::Deployment(_) => Table::Deployments,
@@ -125,6 +128,7 @@ impl Object {
             Self::Job(j) | Self::JobVersion(j) | Self::RetainedJob(j) => Some(j.key()),
             Self::Submission(s) => Some(JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
             Self::Summary(s) => Some(JobKey { namespace: s.namespace.clone(), id: s.job_id.clone() }),
+            Self::ScalingEvents(e) => Some(JobKey { namespace: e.namespace.clone(), id: e.job_id.clone() }),
             Self::Eval(e) => Some(e.job_key()),
             Self::Alloc(a) => Some(a.job_key()),
             Self::Deployment(d) => Some(d.job_key()),

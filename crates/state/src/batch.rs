@@ -11,6 +11,7 @@ use model::{
     node::{DrainStrategy, Eligibility, Node, NodeEvent, NodeStatus},
     plan::{DeploymentUpdate, Plan},
     remote::RemoteTask,
+    scaling::ScalingEvent,
     scheduler_config::SchedulerConfig,
 };
 
@@ -174,6 +175,15 @@ pub enum Change {
         version: u64,
         /// The name.
         tag: Option<VersionTag>,
+    },
+    /// Put on record what was asked of a group's count.
+    RecordScaling {
+        /// Job.
+        key: JobKey,
+        /// Group.
+        group: Arc<str>,
+        /// The event; its index is filled in.
+        event: Box<ScalingEvent>,
     },
 
     /// Create or change evaluations. A completed one settles the queued counts of its job.

@@ -31,7 +31,8 @@ pub use class::computed_class;
 pub use fleet::{Fleet, HostNetwork, NodeCapacity, NodeFacts, NodeSlot, NodeTaken, PortRanges, parse_ports};
 pub use load::LoadError;
 pub use records::{
-    ClusterMeta, GroupSummary, JobChildren, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool, NodePoolScheduler, Submission,
+    ClusterMeta, GroupSummary, JobChildren, JobScalingEvents, JobSummary, NamespaceCapabilities, NamespaceRecord, NodePool,
+    NodePoolScheduler, Submission,
 };
 pub use row::Row;
 pub use runtimes::Runtime;

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     codec::{ALLOC_FORMAT, CLIENT, DESIRED, Interner, tag},
-    records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
+    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     row::Row,
     table::Table,
     tables::{AllocEntry, Shared, SharedValue, State, job_number, place_of},
@@ -168,6 +168,10 @@ impl Loader {
             Table::NodePools => {
                 let p: Arc<NodePool> = Arc::new(read(value)?);
                 s.pools.insert(p.name.clone(), p);
+            }
+            Table::ScalingEvents => {
+                let e: JobScalingEvents = read(value)?;
+                s.scaling_events.insert(JobKey { namespace: e.namespace.clone(), id: e.job_id.clone() }, Arc::new(e));
             }
             Table::SchedulerConfig => s.scheduler_config = Arc::new(read::<SchedulerConfig>(value)?),
         }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use model::{
     ids::{ClusterId, JobId, Namespace, StoreIndex},
     job::Meta,
+    scaling::ScalingEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +98,21 @@ pub struct Submission {
     pub variables: String,
     /// JobModifyIndex of the version.
     pub job_modify_index: StoreIndex,
+}
+
+/// What was asked of the counts of a job's groups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct JobScalingEvents {
+    /// Namespace of the job.
+    pub namespace: Namespace,
+    /// Job.
+    #[serde(rename = "JobID")]
+    pub job_id: JobId,
+    /// By group, the newest first; [`model::scaling::EVENTS_KEPT`] of each.
+    pub events: BTreeMap<Arc<str>, Vec<ScalingEvent>>,
+    /// Index of the last one.
+    pub modify_index: StoreIndex,
 }
 
 /// Counts of a job's allocations by group. Ended allocations stay counted after they are collected.

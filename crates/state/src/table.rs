@@ -58,6 +58,8 @@ tables! {
     NodePools = "node_pools",
     /// Scheduler settings: one row.
     SchedulerConfig = "scheduler_config",
+    /// What was asked of the counts of jobs.
+    ScalingEvents = "scaling_events",
 }
 
 impl Table {

@@ -22,7 +22,7 @@ use model::{
 use crate::{
     ALL_NODE_POOL, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
     fleet::Fleet,
-    records::{ClusterMeta, JobSummary, NamespaceRecord, NodePool, Submission},
+    records::{ClusterMeta, JobScalingEvents, JobSummary, NamespaceRecord, NodePool, Submission},
     table::{Table, TableSet},
     usage::NodeUse,
 };
@@ -60,6 +60,7 @@ pub struct State {
     pub(crate) retained: OrdMap<(JobKey, StoreIndex, u64), Arc<Job>>,
     pub(crate) submissions: OrdMap<(JobKey, u64), Arc<Submission>>,
     pub(crate) summaries: OrdMap<JobKey, Arc<JobSummary>>,
+    pub(crate) scaling_events: OrdMap<JobKey, Arc<JobScalingEvents>>,
     pub(crate) counts: OrdMap<JobKey, JobCounts>,
     pub(crate) evals: OrdMap<EvalId, Arc<Evaluation>>,
     pub(crate) evals_by_job: OrdSet<(JobKey, EvalId)>,
@@ -173,6 +174,7 @@ impl State {
             retained: OrdMap::new(),
             submissions: OrdMap::new(),
             summaries: OrdMap::new(),
+            scaling_events: OrdMap::new(),
             counts: OrdMap::new(),
             evals: OrdMap::new(),
             evals_by_job: OrdSet::new(),
@@ -279,6 +281,11 @@ impl State {
     #[must_use]
     pub fn job_submission(&self, key: &JobKey, version: u64) -> Option<&Arc<Submission>> {
         self.submissions.get(&(key.clone(), version))
+    }
+    /// What was asked of a job's counts; None when nothing was.
+    #[must_use]
+    pub fn scaling_events(&self, key: &JobKey) -> Option<&Arc<JobScalingEvents>> {
+        self.scaling_events.get(key)
     }
     /// Counts of a job's allocations.
     #[must_use]

@@ -164,7 +164,12 @@ fn changes(state: &State, step: &Step) -> Vec<Change> {
         Step::Tag(n) => {
             let version = state.job(&key(*n)).map_or(0, |j| j.version);
             let tag = Some(VersionTag { name: "good".into(), ..VersionTag::default() });
-            vec![Change::JobVersionTag { key: key(*n), version, tag }, Change::JobStability { key: key(*n), version, stable: true }]
+            let event = Box::new(model::scaling::ScalingEvent { count: Some(1), ..model::scaling::ScalingEvent::default() });
+            vec![
+                Change::JobVersionTag { key: key(*n), version, tag },
+                Change::JobStability { key: key(*n), version, stable: true },
+                Change::RecordScaling { key: key(*n), group: "g".into(), event },
+            ]
         }
         Step::Eval(e, j, s) => {
             let status = [EvalStatus::Pending, EvalStatus::Blocked, EvalStatus::Complete, EvalStatus::Failed][usize::from(*s)];
@@ -322,6 +327,7 @@ fn view(s: &State) -> Vec<String> {
     out.extend(s.retained.iter().map(|(k, j)| format!("{k:?} {}", job(j))));
     out.extend(s.submissions.iter().map(|x| format!("{x:?}")));
     out.extend(s.summaries.iter().map(|x| format!("{x:?}")));
+    out.extend(s.scaling_events.iter().map(|x| format!("{x:?}")));
     out.extend(s.counts.iter().map(|x| format!("{x:?}")));
     out.extend(s.evals.iter().map(|x| format!("{x:?}")));
     out.extend(s.allocs.values().map(|e| {

@@ -7,6 +7,7 @@ use model::{
     diff::JobDiff,
     job::{Meta, VersionTag},
     plan::DesiredUpdates,
+    scaling::ScalingEvent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +141,8 @@ pub struct JobRegisterRequest {
     pub policy_override: bool,
     /// Keep the counts of groups that exist.
     pub preserve_counts: bool,
+    /// Keep the resources of tasks that exist.
+    pub preserve_resources: bool,
     /// Priority of the evaluation; 0 = the job's.
     pub eval_priority: i32,
     /// The source text.
@@ -376,6 +379,54 @@ pub struct ScaleRequest {
     pub meta: BTreeMap<String, serde_json::Value>,
     /// Enterprise; without effect.
     pub policy_override: bool,
+    /// The job must be at this index for its count to change; 0 = any.
+    pub job_modify_index: StoreIndex,
+}
+
+/// A row of `GET /v1/scaling/policies`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ScalingPolicyStub {
+    /// Id, stable while its group has a policy of this type.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Off without being removed.
+    pub enabled: bool,
+    /// `horizontal`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Namespace, Job, Group.
+    pub target: BTreeMap<String, String>,
+    /// Index of the registration that has brought it.
+    pub create_index: StoreIndex,
+    /// Index of the registration that has changed it last.
+    pub modify_index: StoreIndex,
+}
+
+/// `GET /v1/scaling/policy/:id`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ScalingPolicyDetail {
+    /// Id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// `horizontal`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// Namespace, Job, Group.
+    pub target: BTreeMap<String, String>,
+    /// What the autoscaler goes by: free form.
+    pub policy: Option<serde_json::Value>,
+    /// Lower bound.
+    pub min: i64,
+    /// Upper bound.
+    pub max: i64,
+    /// Off without being removed.
+    pub enabled: bool,
+    /// Index of the registration that has brought it.
+    pub create_index: StoreIndex,
+    /// Index of the registration that has changed it last.
+    pub modify_index: StoreIndex,
 }
 
 /// `GET /v1/job/:id/scale`.
@@ -411,8 +462,8 @@ pub struct GroupScaleStatus {
     pub healthy: i64,
     /// Unhealthy in the deployment.
     pub unhealthy: i64,
-    /// Scaling events.
-    pub events: Vec<serde_json::Value>,
+    /// Scaling events, the newest first.
+    pub events: Vec<ScalingEvent>,
 }
 
 /// `PUT /v1/job/:id/dispatch`.
@@ -426,6 +477,13 @@ pub struct JobDispatchRequest {
     pub meta: Meta,
     /// Beginning of the child's id.
     pub id_prefix_template: String,
+    /// Must be the job of the path, when given.
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    /// The same token gives the same child. The query parameter `idempotency_token` wins.
+    pub idempotency_token: String,
+    /// Priority of the child; 0 = that of the job.
+    pub priority: i32,
 }
 
 /// The answer to a dispatch.

@@ -20,14 +20,21 @@ impl ServerHandle {
     /// # Errors
     /// When there is no such job, it is no template, is stopped, or does not allow what the request brings.
     pub async fn dispatch_job(&self, request: DispatchJob) -> Result<Dispatched, ServerError> {
+        let highest = self.config().job_max_priority;
+        let asked = request.dispatch.priority.unwrap_or(1);
+        if !(1..=highest).contains(&asked) {
+            return Err(ServerError::InvalidArgument(format!("dispatch priority {asked} is not between 1 and {highest}")));
+        }
         self.shared
             .queue()
             .commit(move |state, stamp| {
                 let DispatchJob { key, dispatch } = request;
+                jobs::allowed_now(state, &key)?;
                 let parent = state.job(&key).ok_or_else(|| ServerError::not_found(Kind::Job, &key))?;
                 #[allow(clippy::cast_possible_truncation, reason = "any eight digits do")]
                 let random = format!("{:08x}", seed() as u32);
-                let child = model::dispatch::child(parent, &dispatch, stamp.now / 1_000_000_000, &random).map_err(ServerError::Dispatch)?;
+                let mut child =
+                    model::dispatch::child(parent, &dispatch, stamp.now / 1_000_000_000, &random).map_err(ServerError::Dispatch)?;
                 if let Some(before) = same_token(state, parent, &dispatch.idempotency_token) {
                     let answer = Dispatched { job_id: before.id.clone(), job_create_index: before.create_index, ..Dispatched::default() };
                     return Ok(Decided { batch: Batch::default(), answer: Dispatched { index: before.modify_index, ..answer } });
@@ -36,6 +43,7 @@ impl ServerHandle {
                     return Err(ServerError::Conflict(format!("job {} exists already: dispatch again", child.id)));
                 }
                 jobs::check_references(state, &child)?;
+                model::scaling::number_policies(&mut child, None, stamp.index, jobs::new_policy_id);
                 let eval = eval_of(&child, Trigger::JobRegister, None, stamp);
                 let made = created(&eval, stamp.index, stamp);
                 let answer = Dispatched {

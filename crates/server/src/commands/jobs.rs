@@ -1,9 +1,6 @@
-//! Commands on jobs: register, stop, evaluate, scale, revert, mark as stable.
+//! Commands on jobs: register, stop, evaluate, revert, mark as stable.
 
-use model::{
-    Constraint, DesiredTransition, Job, JobKey, StoreIndex, Trigger,
-    job::{job_status, job_type},
-};
+use model::{Constraint, DesiredTransition, Job, JobKey, StoreIndex, Trigger, job::job_status};
 use state::{ALL_NODE_POOL, Batch, Change, State};
 
 use super::{created, eval_of, job_of};
@@ -13,7 +10,7 @@ use crate::{
     error::{Kind, ServerError},
     handle::ServerHandle,
     remote,
-    requests::{DeregisterJob, EvalCreated, JobVerdict, RegisterJob, ScaleJob},
+    requests::{DeregisterJob, EvalCreated, JobVerdict, RegisterJob},
 };
 
 /// Largest specification and source text: every server keeps them in memory, for several versions.
@@ -138,8 +135,18 @@ pub(in crate::commands) fn check_references(state: &State, job: &Job) -> Result<
     Ok(())
 }
 
+/// The id of a new scaling policy.
+pub(super) fn new_policy_id() -> String {
+    crate::clock::new_id::<uuid::Uuid>().to_string()
+}
+
+/// Are registrations, and what amounts to one, allowed at present?
+pub(super) fn allowed_now(state: &State, key: &JobKey) -> Result<(), ServerError> {
+    if state.scheduler_config().reject_job_registration { Err(ServerError::RegistrationDisabled(key.clone())) } else { Ok(()) }
+}
+
 /// Does the request demand another index of the job?
-fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>) -> Result<(), ServerError> {
+pub(super) fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>) -> Result<(), ServerError> {
     let Some(expected) = expected else { return Ok(()) };
     let actual = state.job(key).map(|job| job.job_modify_index);
     match actual {
@@ -149,10 +156,25 @@ fn enforce(state: &State, key: &JobKey, expected: Option<StoreIndex>) -> Result<
     }
 }
 
+/// Keeps what autoscalers have set: the counts of groups and the resources of tasks that exist.
+fn preserve(job: &mut Job, known: &Job, counts: bool, resources: bool) {
+    for group in &mut job.task_groups {
+        let Some(before) = known.group(&group.name) else { continue };
+        if counts {
+            group.count = before.count;
+        }
+        for task in group.tasks.iter_mut().filter(|_| resources) {
+            if let Some(before) = before.task(&task.name) {
+                task.resources.clone_from(&before.resources);
+            }
+        }
+    }
+}
+
 /// Registers an admitted job: what a registration, a scaling and a revert have in common.
-fn register(
+pub(super) fn register(
     state: &State,
-    job: Job,
+    mut job: Job,
     trigger: Trigger,
     priority: Option<i32>,
     submission: Option<Box<state::Submission>>,
@@ -168,6 +190,7 @@ fn register(
             job.id, known.kind, job.kind
         )));
     }
+    model::scaling::number_policies(&mut job, known.map(|job| &**job), stamp.index, new_policy_id);
     let template = job.is_template();
     let unchanged = known.is_some_and(|known| !model::updates::specification_changed(known, &job));
     let job_modify_index = known.filter(|_| unchanged).map_or(stamp.index, |known| known.job_modify_index);
@@ -197,7 +220,7 @@ impl ServerHandle {
     /// # Errors
     /// When the job is invalid, uses what this release refuses, or the state is not as the request demands; nothing was changed then.
     pub async fn register_job(&self, request: RegisterJob) -> Result<EvalCreated, ServerError> {
-        let RegisterJob { job, enforce_index, preserve_counts, eval_priority, submission } = request;
+        let RegisterJob { job, enforce_index, preserve_counts, preserve_resources, eval_priority, submission } = request;
         let config = self.config();
         if job.dispatched || job.payload.is_some() {
             return Err(ServerError::InvalidArgument(format!(
@@ -227,17 +250,11 @@ impl ServerHandle {
             .queue()
             .commit(move |state, stamp| {
                 let key = job.key();
-                if state.scheduler_config().reject_job_registration {
-                    return Err(ServerError::RegistrationDisabled(key));
-                }
+                allowed_now(state, &key)?;
                 enforce(state, &key, enforce_index)?;
                 let mut job = job;
-                if preserve_counts && let Some(known) = state.job(&key) {
-                    for group in &mut job.task_groups {
-                        if let Some(before) = known.group(&group.name) {
-                            group.count = before.count;
-                        }
-                    }
+                if let Some(known) = state.job(&key) {
+                    preserve(&mut job, known, preserve_counts, preserve_resources);
                 }
                 register(state, job, Trigger::JobRegister, eval_priority, submission, stamp)
             })
@@ -332,63 +349,6 @@ impl ServerHandle {
                 let answer = created(&eval, job.job_modify_index, stamp);
                 batch.push(Change::UpsertEvals(vec![eval]));
                 Ok(Decided { batch, answer })
-            })
-            .await
-    }
-
-    /// Changes the count of a group.
-    ///
-    /// # Errors
-    /// When there is no such job or group, the job is stopped, of a kind without counts, or rolling out a version.
-    pub async fn scale_job(&self, request: ScaleJob) -> Result<EvalCreated, ServerError> {
-        if request.error && request.count.is_some() {
-            return Err(ServerError::InvalidArgument("scaling action should not contain count if error is true".to_owned()));
-        }
-        let config = self.config().clone();
-        self.shared
-            .queue()
-            .commit(move |state, stamp| {
-                let key = &request.key;
-                let job = job_of(state, key)?;
-                let group =
-                    job.group(&request.group).ok_or_else(|| ServerError::not_found(Kind::Group, format!("{key}/{}", request.group)))?;
-                let Some(count) = request.count else {
-                    let answer =
-                        EvalCreated { job_modify_index: job.job_modify_index, index: state.latest_index(), ..EvalCreated::default() };
-                    return Ok(Decided { batch: Batch::default(), answer });
-                };
-                if job_type::everywhere(&job.kind) {
-                    return Err(ServerError::InvalidArgument(format!(
-                        "cannot scale jobs of type {:?}: they run once on every node",
-                        job.kind
-                    )));
-                }
-                let out_of_bounds = group
-                    .scaling
-                    .as_ref()
-                    .is_some_and(|scaling| scaling.min.is_some_and(|min| count < min) || scaling.max.is_some_and(|max| count > max));
-                if out_of_bounds {
-                    return Err(ServerError::InvalidArgument(format!(
-                        "group {:?} may be scaled between {} and {}, not to {count}",
-                        request.group,
-                        group.scaling.as_ref().and_then(|s| s.min).unwrap_or(0),
-                        group.scaling.as_ref().and_then(|s| s.max).map_or_else(|| "any count".to_owned(), |max| max.to_string()),
-                    )));
-                }
-                let Some(count) = i32::try_from(count).ok().filter(|count| *count >= 0) else {
-                    return Err(ServerError::InvalidArgument(format!("count {count} is not between 0 and {}", i32::MAX)));
-                };
-                if state.latest_deployment(key).is_some_and(|d| d.status.active()) {
-                    return Err(ServerError::Conflict("job scaling blocked due to active deployment".to_owned()));
-                }
-                let mut job = Job::clone(job);
-                for group in &mut job.task_groups {
-                    if *group.name == *request.group {
-                        group.count = Some(count);
-                    }
-                }
-                let Admitted { job, .. } = admit(job, &config)?;
-                register(state, job, Trigger::JobScaling, None, None, stamp)
             })
             .await
     }

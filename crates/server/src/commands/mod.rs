@@ -8,6 +8,7 @@ mod keyring;
 mod nodes;
 mod operator;
 mod plan;
+mod scaling;
 mod services;
 mod templates;
 

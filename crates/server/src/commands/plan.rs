@@ -38,6 +38,8 @@ fn preview(state: &State, job: Job, with_diff: bool) -> Result<PlanPreview, Serv
     let internal = |why: String| ServerError::Internal { what: "the dry run", why };
     let key = job.key();
     let known = state.job(&key).cloned();
+    let mut job = job;
+    model::scaling::number_policies(&mut job, known.as_deref(), state.latest_index() + 1, super::jobs::new_policy_id);
     let index = state.latest_index();
     let stamp = Stamp { index: index + 1, now: now_ns() };
     let eval = Evaluation { annotate_plan: true, ..eval_of(&job, Trigger::JobRegister, None, stamp) };

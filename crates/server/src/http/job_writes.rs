@@ -70,6 +70,7 @@ async fn put_job(ctx: Ctx, name: Option<String>) -> Result<Reply, HttpError> {
             job,
             enforce_index: request.enforce_index.then_some(request.job_modify_index),
             preserve_counts: request.preserve_counts,
+            preserve_resources: request.preserve_resources,
             eval_priority: (request.eval_priority != 0).then_some(request.eval_priority),
             submission,
         })
@@ -183,15 +184,15 @@ pub(super) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {
             message: request.message,
             error: request.error,
             meta: request.meta,
+            job_modify_index: (request.job_modify_index != 0).then_some(request.job_modify_index),
         })
         .await?;
-    let mut response = eval_response(&made);
-    response.job_modify_index = made.job_modify_index;
-    ctx.written(made.index, &response)
+    ctx.written(made.index, &eval_response(&made))
 }
 
 pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobDispatchRequest = ctx.json_or_default().await?;
+    same_job(&ctx, &request.job_id)?;
     dispatched(&ctx, request).await
 }
 
@@ -208,7 +209,11 @@ async fn dispatched(ctx: &Ctx, request: JobDispatchRequest) -> Result<Reply, Htt
         payload_bytes: request.payload.len(),
         meta: request.meta,
         id_prefix: request.id_prefix_template,
-        idempotency_token: ctx.query.text("idempotency_token").to_owned(),
+        idempotency_token: match ctx.query.text("idempotency_token") {
+            "" => request.idempotency_token,
+            token => token.to_owned(),
+        },
+        priority: (request.priority != 0).then_some(request.priority),
     };
     let made = ctx.server().dispatch_job(DispatchJob { key: ctx.job_key(), dispatch }).await.map_err(|e| match e {
         // Clients know it by this text.

@@ -217,16 +217,20 @@ pub(super) async fn submission(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn scale_status(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
-    let tables = TableSet::from_iter([Table::Jobs, Table::Allocs, Table::Deployments]);
+    let tables = TableSet::from_iter([Table::Jobs, Table::Allocs, Table::Deployments, Table::ScalingEvents]);
     let state = ctx.watch(|s| s.index_of(tables)).await?;
     let index = state.index_of(tables);
     let job = state.job(&key).ok_or_else(|| not_found().read_at(index))?;
+    let events = |group: &Arc<str>| state.scaling_events(&key).and_then(|e| e.events.get(group)).cloned().unwrap_or_default();
     let mut groups: BTreeMap<Arc<str>, GroupScaleStatus> = job
         .task_groups
         .iter()
-        .map(|g| (g.name.clone(), GroupScaleStatus { desired: i64::from(g.count()), ..GroupScaleStatus::default() }))
+        .map(|g| {
+            (g.name.clone(), GroupScaleStatus { desired: i64::from(g.count()), events: events(&g.name), ..GroupScaleStatus::default() })
+        })
         .collect();
-    for alloc in state.allocs_by_job(&key).filter(|a| !a.terminal()) {
+    // A canary is beside what the group has.
+    for alloc in state.allocs_by_job(&key).filter(|a| !a.terminal() && !a.deployment_status.as_ref().is_some_and(|d| d.canary)) {
         let Some(group) = groups.get_mut(&alloc.task_group) else {
             continue;
         };

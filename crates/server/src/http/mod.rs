@@ -24,6 +24,7 @@ mod remote;
 mod reply;
 mod request;
 mod routes;
+mod scaling;
 mod search;
 mod serve;
 mod services;

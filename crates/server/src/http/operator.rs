@@ -43,6 +43,11 @@ pub(super) async fn set_scheduler_config(ctx: Ctx) -> Result<Reply, HttpError> {
             config.scheduler_algorithm
         )));
     }
+    if config.node_limit_for_feasibility_checks != 0 {
+        return Err(HttpError::bad_request(
+            "NodeLimitForFeasibilityChecks is not supported: every node that fits is scored; leave it out, or 0",
+        ));
+    }
     let cas = ctx.query.number("cas")?;
     let set = ctx.server().set_scheduler_config(SetSchedulerConfig { config, cas }).await?;
     ctx.written(set.index, &SchedulerConfigUpdate { updated: set.updated, index: set.index })

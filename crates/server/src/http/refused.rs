@@ -20,7 +20,6 @@ unsupported! {
     job_statuses: "/v1/jobs/statuses", "poll /v1/jobs with index=N instead";
     version_tags: "tagging job versions", "refer to versions by number";
     variables: "variables", "no encrypted store for them is part of it; use template or environment in the job";
-    scaling_policies: "scaling policies", "/v1/job/:id/scale reads and changes counts";
     volumes: "volumes and CSI plugins", "use host volumes of the node's configuration";
     action: "actions of jobs", "run the command with alloc exec";
     node_pools: "creating, changing and deleting node pools", "the built-in pools are default and all";

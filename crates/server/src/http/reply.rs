@@ -172,7 +172,7 @@ impl From<ServerError> for HttpError {
         let status = match (&e, e.class()) {
             (ServerError::Unsupported { .. }, _) => StatusCode::NOT_IMPLEMENTED,
             (ServerError::RegistrationDisabled(_), _) => StatusCode::FORBIDDEN,
-            (ServerError::NotFound { kind: Kind::Group, .. }, _) => StatusCode::BAD_REQUEST,
+            (ServerError::BadRequest(_), _) | (ServerError::NotFound { kind: Kind::Group, .. }, _) => StatusCode::BAD_REQUEST,
             (_, ErrorClass::NotFound) => StatusCode::NOT_FOUND,
             // Clients repeat a request that fails with more than 500.
             (_, ErrorClass::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,

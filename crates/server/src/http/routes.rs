@@ -7,7 +7,7 @@ use super::{
     agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
-    search, services, ui,
+    scaling, search, services, ui,
 };
 
 /// Methods; PUT and POST are the same where nothing else is said.
@@ -208,6 +208,10 @@ routes! {
     "/v1/operator/upgrade-check/*kind": Get refused::upgrade_check;
     "/v1/operator/license": Get refused::license, Put refused::enterprise;
 
+    // Scaling policies.
+    "/v1/scaling/policies": Get scaling::list;
+    "/v1/scaling/policy/:id": Get scaling::get;
+
     // Services.
     "/v1/services": Get services::list;
     "/v1/service/:name": Get services::get;
@@ -224,8 +228,6 @@ routes! {
     // What this release does not have, by name.
     "/v1/vars": Get refused::variables;
     "/v1/var/*path": Any refused::variables;
-    "/v1/scaling/policies": Get refused::scaling_policies;
-    "/v1/scaling/policy/:id": Get refused::scaling_policies;
     "/v1/volumes": Get refused::volume_list;
     "/v1/volumes/*rest": Any refused::volumes;
     "/v1/volume/*rest": Any refused::volumes;

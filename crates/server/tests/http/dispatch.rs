@@ -47,6 +47,11 @@ async fn a_template_is_not_scheduled_and_its_children_are() {
     assert_eq!((&again["DispatchedJobID"], &again["EvalID"]), (&json!(child), &json!("")));
     let other = c.put("/v1/job/mail/dispatch?idempotency_token=two", &body).await.json();
     assert_ne!(other["DispatchedJobID"], json!(child));
+    let body = json!({"Meta": {"to": "you"}, "IdempotencyToken": "three", "Priority": 80, "JobID": "mail"});
+    let third = c.put("/v1/job/mail/dispatch", &body).await.json();
+    assert_eq!(c.put("/v1/job/mail/dispatch", &body).await.json()["DispatchedJobID"], third["DispatchedJobID"]);
+    let third = third["DispatchedJobID"].as_str().expect("an id").replace('/', "%2F");
+    assert_eq!(c.get(&format!("/v1/job/{third}")).await.json()["Priority"], 80);
     let raw = c.send(Method::PUT, "/v1/job/mail/dispatch/payload", &[], "raw".to_owned()).await;
     assert!(raw.text().contains("lacks required meta keys: to"), "{}", raw.text());
 
@@ -55,11 +60,15 @@ async fn a_template_is_not_scheduled_and_its_children_are() {
         (json!({"Meta": {"to": "a", "x": "b"}}), "does not allow: x"),
         (json!({"Meta": {"to": "a"}, "IdPrefixTemplate": "a b"}), "cannot be part of a job id"),
         (json!({"Meta": {"to": "a"}, "Payload": "YWJj".repeat(5462)}), "at most 16384 are allowed"),
+        (json!({"Meta": {"to": "a"}, "Priority": 101}), "dispatch priority 101 is not between 1 and 100"),
+        (json!({"Meta": {"to": "a"}, "Priority": -1}), "dispatch priority -1 is not between 1 and 100"),
     ] {
         let raw = c.put("/v1/job/mail/dispatch", &body).await;
         assert!(raw.status == StatusCode::INTERNAL_SERVER_ERROR && raw.text().contains(why), "{body}: {}", raw.text());
     }
-    let raw = c.put(&format!("{path}/dispatch"), &body).await;
+    let raw = c.put("/v1/job/mail/dispatch", &json!({"JobID": "other"})).await;
+    assert_eq!((raw.status.as_u16(), raw.text().as_str()), (400, "Job ID does not match"));
+    let raw = c.put(&format!("{path}/dispatch"), &json!({})).await;
     assert!(raw.text().contains("is not a parameterized job"), "a child: {}", raw.text());
     let raw = c.put("/v1/job/mail/evaluate", &json!({"JobID": "mail"})).await;
     assert!(raw.text().contains("is a template"), "{}", raw.text());

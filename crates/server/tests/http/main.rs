@@ -6,5 +6,6 @@ mod dispatch;
 mod jobs;
 mod keyring;
 mod nodes;
+mod scaling;
 mod services;
 mod streams;

@@ -5,13 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 use model::{
     ids::JobKey,
     job::{Job, VersionTag, job_status, job_type},
+    scaling::{self, ScalingEvent},
 };
 
 use super::Applier;
 use crate::{
     JOB_VERSIONS_KEPT,
     applied::{Cause, Object},
-    records::{GroupSummary, JobSummary, Submission},
+    records::{GroupSummary, JobScalingEvents, JobSummary, Submission},
     tables::JobCounts,
 };
 
@@ -88,7 +89,27 @@ impl Applier<'_> {
         if let Some(s) = self.state.summaries.remove(key) {
             self.set.delete(Cause::Derived, Object::Summary(s));
         }
+        if let Some(events) = self.state.scaling_events.remove(key) {
+            self.set.delete(Cause::Derived, Object::ScalingEvents(events));
+        }
         self.set.delete(Cause::JobDeregistered, Object::Job(job));
+    }
+
+    pub(super) fn record_scaling(&mut self, key: &JobKey, group: &Arc<str>, event: ScalingEvent) {
+        if !self.state.jobs.contains_key(key) {
+            return;
+        }
+        let before = self.state.scaling_events.get(key);
+        let mut events = before.map_or_else(
+            || JobScalingEvents { namespace: key.namespace.clone(), job_id: key.id.clone(), ..JobScalingEvents::default() },
+            |events| JobScalingEvents::clone(events),
+        );
+        events.modify_index = self.index;
+        let of_group = events.events.entry(group.clone()).or_default();
+        scaling::record(of_group, ScalingEvent { create_index: self.index, ..event });
+        let events = Arc::new(events);
+        self.state.scaling_events.insert(key.clone(), events.clone());
+        self.set.put(Cause::Derived, Object::ScalingEvents(events));
     }
 
     pub(super) fn job_stability(&mut self, key: &JobKey, version: u64, stable: bool) {
