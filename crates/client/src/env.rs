@@ -61,6 +61,23 @@ pub fn inherited(denylist: &str, agent: impl IntoIterator<Item = (String, String
         .collect()
 }
 
+/// One name of the node, as [`node_names`] lists them.
+#[must_use]
+pub fn node_name(node: &Node, region: &str, name: &str) -> Option<String> {
+    let (of, key) = name.split_once('.')?;
+    match (of, key) {
+        ("attr", key) => node.attributes.get(key).map(|v| v.to_string()),
+        ("meta", key) => node.meta.get(key).map(|v| v.to_string()),
+        ("node", "unique.id") => Some(node.id.to_string()),
+        ("node", "unique.name") => Some(node.name.to_string()),
+        ("node", "datacenter") => Some(node.datacenter.clone()),
+        ("node", "class") => Some(node.class.clone()),
+        ("node", "pool") => Some(node.pool.clone()),
+        ("node", "region") => Some(region.to_owned()),
+        _ => None,
+    }
+}
+
 /// Names of the node for `${…}`.
 #[must_use]
 pub fn node_names(node: &Node, region: &str) -> BTreeMap<String, String> {
@@ -326,6 +343,26 @@ mod tests {
             ("PATH", "/opt"),
         ] {
             assert_eq!(env.env.get(name).map(String::as_str), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_the_node_is_found_by_itself() {
+        let node = Node {
+            datacenter: "dc1".into(),
+            name: "n1".into(),
+            class: "c".into(),
+            attributes: [("kernel.name".into(), "linux".into()), ("unique.hostname".into(), "h".into())].into(),
+            meta: [("rack".into(), "r1".into())].into(),
+            ..Node::default()
+        };
+        let all = node_names(&node, "global");
+        assert_eq!(all.len(), 9);
+        for (name, value) in &all {
+            assert_eq!(node_name(&node, "global", name).as_ref(), Some(value), "{name}");
+        }
+        for other in ["attr", "attr.", "kernel.name", "node.name", "PATH"] {
+            assert_eq!(node_name(&node, "global", other), None, "{other}");
         }
     }
 

@@ -56,8 +56,12 @@ pub mod kind {
     pub const ALLOC_UNHEALTHY: &str = "Alloc Unhealthy";
     /// A service is not registered, or a check of it asks for a restart.
     pub const SERVICE: &str = "Service";
+    /// The stop waits.
+    pub const SHUTDOWN_DELAY: &str = "Waiting for shutdown delay";
     /// The wait before the stop is left out.
-    pub const SKIP_SHUTDOWN_DELAY: &str = "Skipping shutdown_delay";
+    pub const SKIP_SHUTDOWN_DELAY: &str = "Skipping shutdown delay";
+    /// The servers had lost the node, and hear it again.
+    pub const RECONNECTED: &str = "Reconnected";
 }
 
 const KEPT: usize = 10;
@@ -260,11 +264,15 @@ pub fn driver(now: TimestampNs, message: &str, annotations: &BTreeMap<String, St
 
 /// A signal is sent.
 pub fn signaling(now: TimestampNs, signal: &str) -> TaskEvent {
-    with(event(kind::SIGNALING, format!("Task being sent signal {signal}")), [("task_signal", signal.to_owned())]).at(now)
+    with(event(kind::SIGNALING, format!("Task being sent signal {signal}")), [("signal", signal.to_owned())]).at(now)
 }
 
 /// Why a task restarts that somebody has asked to.
 pub const BY_USER: &str = "User requested task to restart";
+/// Why a task restarts with all others that run.
+pub const RUNNING_BY_USER: &str = "User requested running tasks to restart";
+/// Why a task restarts with all others, those included that have ended.
+pub const ALL_BY_USER: &str = "User requested all tasks to restart";
 
 /// A restart was asked for.
 pub fn restart_signaled(now: TimestampNs, why: &str) -> TaskEvent {
@@ -296,9 +304,15 @@ pub fn alloc_unhealthy(now: TimestampNs, why: &str) -> TaskEvent {
     with(event(kind::ALLOC_UNHEALTHY, why), [("message", why.to_owned())]).at(now)
 }
 
-/// The wait before the stop is left out.
-pub fn skip_shutdown_delay(now: TimestampNs) -> TaskEvent {
-    event(kind::SKIP_SHUTDOWN_DELAY, "Skipping shutdown_delay").at(now)
+/// The stop waits, or somebody wants it not to.
+pub fn shutdown_delay(now: TimestampNs, delay: GoDuration, skip: bool) -> TaskEvent {
+    let (kind, what) = if skip { (kind::SKIP_SHUTDOWN_DELAY, "Skipping") } else { (kind::SHUTDOWN_DELAY, "Waiting for") };
+    event(kind, format!("{what} shutdown_delay of {delay} before killing the task.")).at(now)
+}
+
+/// The servers had lost the node, and hear it again.
+pub fn reconnected(now: TimestampNs) -> TaskEvent {
+    event(kind::RECONNECTED, "Client reconnected").at(now)
 }
 
 #[cfg(test)]
@@ -314,6 +328,9 @@ mod tests {
             (restarting(1, GoDuration::from_millis(1500), "x"), "x - Task restarting in 1.5s"),
             (killing(1, GoDuration::from_secs(5), ""), "Sent interrupt. Waiting 5s before force killing"),
             (killed(1, ""), "Task successfully killed"),
+            (reconnected(1), "Client reconnected"),
+            (shutdown_delay(1, GoDuration::from_secs(2), false), "Waiting for shutdown_delay of 2s before killing the task."),
+            (shutdown_delay(1, GoDuration::from_secs(2), true), "Skipping shutdown_delay of 2s before killing the task."),
             (not_restarting(1, ""), "Task exceeded restart policy"),
         ] {
             assert_eq!(event.display_message, expected, "{}", event.kind);

@@ -142,7 +142,7 @@ mod tests {
     const S: i64 = 1_000_000_000;
 
     fn spec(name: &str, phase: Phase) -> TaskSpec {
-        TaskSpec { name: name.into(), phase, leader: false }
+        TaskSpec { name: name.into(), phase, leader: false, let_go: false }
     }
 
     fn state(state: TaskRunState, failed: bool, started_s: i64) -> TaskState {

@@ -2,20 +2,23 @@
 //!
 //! ```text
 //! exit ─┬─ batch and successful ───────────────────────────► Complete
-//!       ├─ attempts = 0 ───────────────────────────────────► Complete (successful) | Fail
+//!       ├─ attempts = 0 ───────────────────────────────────► Fail
 //!       ├─ attempts left in the interval ──────────────────► Restart after delay + jitter
 //!       └─ none left ─┬─ mode "fail" ──────────────────────► Fail
 //!                     └─ mode "delay" ─────────────────────► Restart when the interval is over
 //! ```
 //!
-//! A service task is restarted whatever its exit code: it is supposed to run for ever.
+//! A service task is restarted whatever its exit code: it is supposed to run for ever. Without any restarts its end is a failure, whatever its exit
+//! code, so that the group is rescheduled by its policy.
+//!
+//! The first interval begins when the node receives the task, each further one with the first end after the interval before it.
 
 use model::{GoDuration, Restart, TimestampNs};
 
 /// Counters of one task. Store them with the task: they must survive the agent and, for remote tasks, the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracker {
-    /// Start of the present interval; 0 = none yet.
+    /// Start of the present interval; 0 = it begins with the next end.
     pub window_start: TimestampNs,
     /// Restarts within it.
     pub in_window: u32,
@@ -63,24 +66,23 @@ impl Tracker {
         if batch && successful {
             return Decision::Complete;
         }
+        let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
+        if attempts == 0 {
+            return Decision::Fail { reason: "Policy allows no restarts".to_owned() };
+        }
         if end == End::Unrecoverable {
             return Decision::Fail { reason: "Error was unrecoverable".to_owned() };
         }
-        let attempts = u32::try_from(policy.attempts()).unwrap_or(0);
-        if attempts == 0 {
-            return if successful { Decision::Complete } else { Decision::Fail { reason: "Policy allows no restarts".to_owned() } };
-        }
         let interval = policy.interval().nanos();
         // A clock that was set back begins a new interval: the old one would last as long as the step was wide.
-        let window_over = self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) >= interval;
+        let window_over = self.window_start == 0 || now < self.window_start || now.saturating_sub(self.window_start) > interval;
         if window_over {
             *self = Self { window_start: now, in_window: 0 };
         }
         if self.in_window >= attempts {
             if policy.mode() == "delay" {
+                // The interval is over then: the next one begins with the end of what is started there.
                 let at = self.window_start.saturating_add(interval).max(now);
-                // The next interval begins with that restart.
-                *self = Self { window_start: at, in_window: 1 };
                 return Decision::Restart { at, reason: "Exceeded allowed attempts, applying a delay".to_owned() };
             }
             return Decision::Fail {
@@ -165,7 +167,7 @@ mod tests {
             (true, 0, bad, "fail"),
             (false, 2, ok, "restart"),
             (false, 2, bad, "restart"),
-            (false, 0, ok, "complete"),
+            (false, 0, ok, "fail"),
             (false, 0, bad, "fail"),
             (false, 2, End::StartFailed, "restart"),
             (false, 2, End::Unrecoverable, "fail"),
@@ -177,6 +179,16 @@ mod tests {
     }
 
     #[test]
+    fn the_first_interval_begins_with_the_task() {
+        // Received at 100 s, each run takes 3 s and each pause 1 s: what is counted by the stock's intervals of 8 s.
+        let p = policy(2, 8, 1, "fail");
+        let mut t = Tracker { window_start: 100 * S, in_window: 0 };
+        let decided: Vec<_> =
+            [103, 107, 111, 115, 118].iter().map(|at| ended(&t.on_end(&p, false, End::Exited { successful: false }, at * S, 1))).collect();
+        assert_eq!(decided, ["restart", "restart", "restart", "restart", "fail"], "the second interval begins at 111 s");
+    }
+
+    #[test]
     fn attempts_are_counted_within_the_interval_only() {
         let p = policy(2, 60, 1, "fail");
         let mut t = Tracker::default();
@@ -185,8 +197,9 @@ mod tests {
         assert_eq!(ended(&t.on_end(&p, false, bad, 110 * S, 1)), "restart");
         let third = t.on_end(&p, false, bad, 120 * S, 1);
         assert_eq!(third, Decision::Fail { reason: "Exceeded allowed attempts 2 in interval 1m0s and mode is \"fail\"".to_owned() });
-        // A new interval begins a minute after the first one did.
-        assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "restart");
+        // A new interval begins with the first end after the first one.
+        assert_eq!(ended(&t.on_end(&p, false, bad, 160 * S, 1)), "fail");
+        assert_eq!(ended(&t.on_end(&p, false, bad, 161 * S, 1)), "restart");
         assert_eq!(t.in_window, 1);
     }
 
@@ -200,10 +213,11 @@ mod tests {
             t.on_end(&p, false, bad, 110 * S, 1),
             Decision::Restart { at: 160 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
         );
-        // The restart at 160 s used up the attempt of the interval that began with it.
+        // The next interval begins with the end of what was started at 160 s, and has its own attempts.
+        assert!(matches!(t.on_end(&p, false, bad, 170 * S, 1), Decision::Restart { at, .. } if at < 180 * S));
         assert_eq!(
-            t.on_end(&p, false, bad, 170 * S, 1),
-            Decision::Restart { at: 220 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
+            t.on_end(&p, false, bad, 180 * S, 1),
+            Decision::Restart { at: 230 * S, reason: "Exceeded allowed attempts, applying a delay".to_owned() }
         );
     }
 

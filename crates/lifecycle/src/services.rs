@@ -1,7 +1,7 @@
 //! Which services of an allocation stand, and where each is reached.
 //!
-//! A service of a task stands while the task runs and nothing stops it; one of a group while the tasks that it is made of do. So a service goes
-//! as soon as its stop is decided, before any signal is sent: what `shutdown_delay` waits for.
+//! A service of a task stands while the task runs and nothing stops it; one of a group while the tasks that it is made of do, or are started again.
+//! So a service goes as soon as its stop is decided, before any signal is sent: what `shutdown_delay` waits for.
 //!
 //! ```text
 //! address:  service.address ─ else, by address_mode: host → the node's · driver → the driver's · alloc → that of the allocation's network ·
@@ -29,6 +29,8 @@ pub struct TaskView {
     pub dead: bool,
     /// It runs, and nothing is about to stop it.
     pub up: bool,
+    /// It has run and is being started again, and will be reached where it was.
+    pub restarting: bool,
     /// It lives in a remote runtime.
     pub remote: bool,
     /// Where it is reached, if not at the node's address.
@@ -80,11 +82,12 @@ pub fn members<'t>(service: &Service, task: Option<&str>, tasks: &'t [TaskView])
     }
 }
 
-/// Does it stand? A main task that has done its work does not take the service of its group along.
+/// Does it stand? A main task that has done its work does not take the service of its group along, nor does one that is started again.
 #[must_use]
 pub fn stands(service: &Service, task: Option<&str>, tasks: &[TaskView], stopping: bool) -> bool {
     let members = members(service, task, tasks);
-    !stopping && members.iter().any(|t| t.up) && members.iter().all(|t| t.up || t.dead)
+    let stays = |t: &TaskView| t.up || (task.is_none() && t.restarting);
+    !stopping && members.iter().any(|t| stays(t)) && members.iter().all(|t| stays(t) || t.dead)
 }
 
 /// Every service that stands now.

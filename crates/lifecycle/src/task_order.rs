@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - A failed task stops the others; a dead leader stops the others; both leave poststop tasks to run.
-//! - A stop of the allocation stops the leader first, then the rest, then runs poststop.
+//! - Whatever ends the group: leaders are stopped first, then the other tasks, then, when those have ended, the sidecars; last, poststop tasks run.
 //!
 //! Call [`next`] after every change of a task's state; it looks at states only, so calling it twice changes nothing.
 
@@ -42,6 +42,15 @@ pub struct TaskSpec {
     pub phase: Phase,
     /// When it ends, the others are stopped.
     pub leader: bool,
+    /// Its end is not this node's to bring about (a remote task that is let go): no other task waits for it with its own end.
+    pub let_go: bool,
+}
+
+impl TaskSpec {
+    /// It accompanies the other tasks and ends after them.
+    fn sidecar(&self) -> bool {
+        matches!(self.phase, Phase::PrestartSidecar | Phase::PoststartSidecar)
+    }
 }
 
 /// The specs of a group's tasks. An unknown hook counts as main; validation refuses it at submission.
@@ -61,6 +70,7 @@ pub fn specs(group: &TaskGroup) -> Vec<TaskSpec> {
                 _ => Phase::Main,
             },
             leader: t.leader,
+            let_go: false,
         })
         .collect()
 }
@@ -114,24 +124,42 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     let before_poststop = || specs.iter().filter(|t| t.phase != Phase::Poststop);
     let failed_sibling = before_poststop().find(|t| dead(t) && failed(t));
     let dead_leader = before_poststop().find(|t| t.leader && dead(t));
-    let end = if stopping {
-        Some(StopReason::AllocStopped)
+    // What the end of others is owed to is told of them although the whole allocation is stopped.
+    let end = if let Some(t) = dead_leader.filter(|_| stopping || failed_sibling.is_none()) {
+        Some(StopReason::LeaderDead(t.name.clone()))
     } else if let Some(t) = failed_sibling {
         Some(StopReason::SiblingFailed(t.name.clone()))
+    } else if stopping {
+        Some(StopReason::AllocStopped)
     } else {
-        dead_leader.map(|t| StopReason::LeaderDead(t.name.clone()))
+        None
     };
 
+    // Sidecars go when everything that they accompany has ended: until then it talks through them.
+    let accompanied = before_poststop().any(|t| !t.sidecar() && !dead(t) && !t.let_go);
     if let Some(reason) = end {
         // The leader goes first, so that it can still talk to the others while it ends.
-        let leaders: Vec<_> = before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running).collect();
-        let targets: Vec<_> = if leaders.is_empty() { before_poststop().filter(|t| !dead(t)).collect() } else { leaders };
+        let leaders: Vec<_> = before_poststop().filter(|t| t.leader && state(t) == TaskRunState::Running && !t.let_go).collect();
+        let live = before_poststop().filter(|t| !dead(t));
+        let targets: Vec<_> = match (leaders.is_empty(), accompanied) {
+            (false, _) => leaders,
+            (true, true) => live.filter(|t| !t.sidecar()).collect(),
+            (true, false) => live.collect(),
+        };
+        let reason = if reason == StopReason::AllocStopped && !accompanied && specs.iter().any(|t| !t.sidecar() && dead(t)) {
+            StopReason::MainTasksDead
+        } else {
+            reason
+        };
         orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
     } else if in_phase(Phase::Main).all(dead) && in_phase(Phase::Main).next().is_some() {
-        let rest = before_poststop().filter(|t| !dead(t));
-        // A poststart task that runs once may finish; one that has not begun has nothing left to follow.
-        let rest = rest.filter(|t| t.phase != Phase::Poststart || state(t) == TaskRunState::Pending);
-        orders.stop.extend(rest.map(|t| (t.name.clone(), StopReason::MainTasksDead)));
+        // A poststart task that runs once may finish, accompanied; one that has not begun has nothing left to follow.
+        let goes = |t: &&TaskSpec| match state(t) {
+            TaskRunState::Pending => true,
+            TaskRunState::Running => t.sidecar() && !accompanied,
+            TaskRunState::Dead => false,
+        };
+        orders.stop.extend(before_poststop().filter(goes).map(|t| (t.name.clone(), StopReason::MainTasksDead)));
     } else {
         let pending = |t: &&TaskSpec| state(t) == TaskRunState::Pending;
         let start = |p: Phase, out: &mut Vec<Arc<str>>| out.extend(in_phase(p).filter(pending).map(|t| t.name.clone()));
@@ -181,7 +209,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `name:phase[!]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader.
+    /// `name:phase[!][~]` – phases p, P (sidecar), m, s, S (sidecar), x (poststop); `!` marks the leader, `~` what is let go.
     fn group(text: &str) -> Vec<TaskSpec> {
         text.split_whitespace()
             .map(|t| {
@@ -196,7 +224,8 @@ mod tests {
                         "S" => Phase::PoststartSidecar,
                         _ => Phase::Poststop,
                     },
-                    leader: phase.ends_with('!'),
+                    leader: phase.contains('!'),
+                    let_go: phase.contains('~'),
                 }
             })
             .collect()
@@ -241,24 +270,55 @@ mod tests {
             (all, "init=d proxy=r web=r db=r warm=d tail=r", false, "", "all is well"),
             (all, "init=d proxy=r web=d db=r warm=d tail=r", false, "", "one main task still runs"),
             (all, "init=d proxy=r web=d db=d warm=d tail=r", false, "-proxy -tail", "sidecars end with the main tasks"),
-            (all, "init=d proxy=r web=d db=d warm=r tail=d", false, "-proxy", "a poststart task may finish"),
+            (all, "init=d proxy=r web=d db=d warm=r tail=d", false, "", "a poststart task may finish, accompanied"),
+            (all, "init=d proxy=r web=d db=d warm=d tail=d", false, "-proxy", "then the sidecar goes"),
+            (all, "init=d proxy=r web=d db=d", false, "-warm -tail", "what has not begun has nothing left to follow"),
+            (all, "init=d proxy=r web=r db=r warm=r tail=r", true, "-web -db -warm", "sidecars accompany what is stopped"),
+            (all, "init=d proxy=r web=d db=r warm=d tail=r", true, "-db", "to the last of it"),
+            (all, "init=d proxy=r web=d db=d warm=d tail=r", true, "-proxy -tail", "then they go"),
+            ("a:m! b:m s:S c:x", "a=r b=r s=r", true, "-a", "leader"),
+            ("a:m! b:m s:S c:x", "a=d b=r s=r", true, "-b", "followers"),
+            ("a:m! b:m s:S c:x", "a=d b=d s=r", true, "-s", "sidecars"),
+            ("a:m! b:m s:S c:x", "a=d b=d s=d", true, "+c", "poststop"),
+            ("a:m! b:m s:S", "a=d b=r s=r", false, "-b", "a dead leader leaves the sidecar to the followers"),
+            ("s:P!", "s=r", true, "-s", "a sidecar may lead"),
             (all, "init=d proxy=d web=d db=d warm=d tail=d", false, "+clean", "poststop last"),
             (all, "init=d proxy=d web=d db=d warm=d tail=d clean=r", false, "", "poststop runs"),
             (all, "init=d proxy=d web=d db=d warm=d tail=d clean=d", false, ".", "done"),
-            (all, "init=f proxy=r", false, "-proxy -web -db -warm -tail", "a failed prestart task ends the rest unstarted"),
+            (all, "init=f proxy=r", false, "-web -db -warm", "a failed prestart task ends the rest unstarted"),
+            (all, "init=f proxy=r web=d db=d warm=d", false, "-proxy -tail", "and its sidecar"),
             (all, "init=f proxy=d web=d db=d warm=d tail=d", false, "+clean", "and poststop still runs"),
-            (all, "init=d proxy=r web=f db=r warm=d tail=r", false, "-proxy -db -tail", "a failed task ends its siblings"),
+            (all, "init=d proxy=r web=f db=r warm=d tail=r", false, "-db", "a failed task ends its siblings"),
             ("a:m! b:m", "a=d b=r", false, "-b", "a dead leader ends the others"),
             ("a:m! b:m", "a=r b=d", false, "", "a dead follower does not"),
             ("a:m! b:m c:x", "a=r b=r", true, "-a", "on a stop the leader goes first"),
             ("a:m! b:m c:x", "a=d b=r", true, "-b", "then the others"),
             ("a:m! b:m c:x", "a=d b=d", true, "+c", "then poststop runs"),
+            ("a:m!~ b:m s:S", "a=r b=r s=r", true, "-a -b", "nothing waits for what is let go"),
+            ("a:m!~ b:m s:S", "a=r b=d s=r", true, "-a -s", "sidecars neither"),
             ("a:m b:m", "", true, "-a -b", "what has not started is ended unstarted"),
             ("a:m", "a=d", true, ".", "done"),
             ("init:p a:m", "init=d a=d", false, ".", "a batch group is done when its tasks are"),
         ] {
             let orders = next(&group(specs), &states(at), stopping);
             assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_stop() {
+        let all = "lead:m! web:m side:S";
+        for (specs, at, stopping, expected) in [
+            (all, "lead=r web=r side=r", true, StopReason::AllocStopped),
+            (all, "lead=d web=r side=r", true, StopReason::LeaderDead("lead".into())),
+            (all, "lead=d web=d side=r", true, StopReason::LeaderDead("lead".into())),
+            ("web:m side:S", "web=r side=r", true, StopReason::AllocStopped),
+            ("web:m side:S", "web=d side=r", true, StopReason::MainTasksDead),
+            ("web:m db:m side:S", "web=f db=r side=r", false, StopReason::SiblingFailed("web".into())),
+            ("web:m db:m side:S", "web=f db=d side=r", false, StopReason::SiblingFailed("web".into())),
+        ] {
+            let orders = next(&group(specs), &states(at), stopping);
+            assert!(!orders.stop.is_empty() && orders.stop.iter().all(|(_, why)| *why == expected), "{specs} at {at:?}: {:?}", orders.stop);
         }
     }
 

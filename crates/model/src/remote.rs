@@ -345,7 +345,7 @@ pub struct RemoteTask {
     pub started_at: TimestampNs,
     /// Restarts so far: they belong to the task, not to a node.
     pub restarts: u64,
-    /// Start of the present restart interval; 0 = none yet.
+    /// Start of the present restart interval; 0 = it begins with the next end.
     pub restart_window_start: TimestampNs,
     /// Restarts within it.
     pub restarts_in_window: u32,

@@ -130,6 +130,7 @@ pub(crate) enum Event {
     RestartAsked {
         tasks: Vec<Arc<str>>,
         also_dead: bool,
+        why: &'static str,
     },
     /// Somebody sends a signal.
     SignalAsked {
@@ -209,6 +210,8 @@ pub(crate) enum Timer {
         run: String,
     },
     Health,
+    /// The group's `shutdown_delay` is over.
+    GroupDelay,
     /// The job wants its tasks stopped when the node is cut off this long.
     CutOff {
         since: TimestampNs,
@@ -353,6 +356,8 @@ pub(crate) struct Machine {
     stop_local: bool,
     /// Since when no server has been heard; 0 = one is heard.
     cut_off_since: TimestampNs,
+    /// Since when the group's `shutdown_delay` is waited for; 0 = it is not.
+    stopping_since: TimestampNs,
     destroyed: bool,
     health_timer: TimestampNs,
     /// The last run of each check.
@@ -394,6 +399,7 @@ impl Machine {
             contacted: !restored,
             stop_local: false,
             cut_off_since: 0,
+            stopping_since: 0,
             destroyed: false,
             health_timer: 0,
             check_runs: BTreeMap::new(),
@@ -538,9 +544,9 @@ impl Machine {
                 }
             }
             Event::Due(timer) => self.due(timer, &mut out),
-            Event::RestartAsked { tasks, also_dead } => {
+            Event::RestartAsked { tasks, also_dead, why } => {
                 for task in tasks {
-                    self.restart_asked(&task, also_dead, now, &mut out);
+                    self.restart_asked(&task, also_dead, why, now, &mut out);
                 }
             }
             Event::SignalAsked { task, signal } => self.note(&task, events::signaling(now.time, &signal)),
@@ -585,6 +591,7 @@ impl Machine {
         for (name, slot) in self.slots.iter_mut() {
             if slot.record.state.events.is_empty() && slot.record.run.is_none() && slot.record.state.state == TaskRunState::Pending {
                 events::push(&mut slot.record.state, events::received(now.time));
+                slot.record.window_start = now.time;
             }
             if slot.remote {
                 continue;
@@ -621,6 +628,14 @@ impl Machine {
 
     fn changed(&mut self, alloc: &Arc<Allocation>, job: Arc<Job>, now: Now) {
         self.contacted = true;
+        // The servers have waited for this node in vain: it is heard again, and its tasks are what they were.
+        let reconnected = alloc.client_status == ClientStatus::Unknown && !alloc.server_terminal();
+        let news = alloc.alloc_modify_index > self.record.alloc.alloc_modify_index;
+        if reconnected && news {
+            for slot in self.slots.values_mut() {
+                events::push(&mut slot.record.state, events::reconnected(now.time));
+            }
+        }
         if alloc.deployment_id != self.record.alloc.deployment_id {
             self.record.watched_since = now.time;
             self.record.health = None;
@@ -639,6 +654,18 @@ impl Machine {
         }
     }
 
+    /// What the order of the tasks depends on now. Remote tasks live on where this node only lets go of them: nothing waits for their end then.
+    fn specs(&self) -> std::borrow::Cow<'_, [TaskSpec]> {
+        if !self.stop_local && !self.record.removed {
+            return (&self.specs).into();
+        }
+        let mut specs = self.specs.clone();
+        for spec in &mut specs {
+            spec.let_go = self.is_remote_task(&spec.name);
+        }
+        specs.into()
+    }
+
     /// Brings the tasks in line with what the order of tasks says now. Idempotent.
     fn drive(&mut self, now: Now, out: &mut Vec<Effect>) {
         if self.destroyed {
@@ -646,7 +673,11 @@ impl Machine {
         }
         // An order may make the next one possible (a pending task that is to stop is dead at once), so it is asked until nothing changes.
         for _ in 0..=self.specs.len() {
-            let orders = task_order::next(&self.specs, &self.states(), self.stopping());
+            let stopping = self.stopping();
+            if stopping && self.group_delays(now, out) {
+                break;
+            }
+            let orders = task_order::next(&self.specs(), &self.states(), stopping);
             let mut changed = false;
             for (task, reason) in &orders.stop {
                 changed |= self.stop(task, reason, now, out);

@@ -17,6 +17,7 @@ use super::{
     record::{AllocRecord, Run, TaskRecord},
 };
 
+mod order;
 mod services;
 
 const S: i64 = 1_000_000_000;
@@ -78,6 +79,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
             Effect::Wake { at, timer } => match timer {
                 Timer::Restart { task } => format!("restart {task} at {}", at / S),
                 Timer::ShutdownDelay { task, .. } => format!("delay {task} until {}", at / S),
+                Timer::GroupDelay => format!("group delay until {}", at / S),
                 Timer::Health => format!("health at {}", at / S),
                 Timer::CutOff { .. } => format!("cut off until {}", at / S),
             },
@@ -472,7 +474,7 @@ fn no_stop_restart_or_removal_touches_a_remote_instance() {
     p.apply(view(Observed::Running, RemoteVerdict::Active), 2 * S);
     assert_eq!(p.stop(3 * S), Vec::<String>::new());
     assert_eq!(p.apply(Event::StopLocal, 3 * S), Vec::<String>::new());
-    let asked = Event::RestartAsked { tasks: vec!["t".into()], also_dead: true };
+    let asked = Event::RestartAsked { tasks: vec!["t".into()], also_dead: true, why: crate::events::ALL_BY_USER };
     assert_eq!(p.apply(asked, 3 * S), Vec::<String>::new());
     assert_eq!(p.state("t"), TaskRunState::Running, "it runs until the servers say otherwise");
     p.apply(Event::RemoteReleased { task: "t".into() }, 4 * S);

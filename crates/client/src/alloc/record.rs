@@ -73,6 +73,8 @@ pub(crate) struct TaskRecord {
     pub(crate) run: Option<Run>,
     /// When the next start is due; 0 = not waiting.
     pub(crate) restart_at: TimestampNs,
+    /// Its last run had an address of its own: what is reached there is not there while it is started again.
+    pub(crate) own_address: bool,
     /// Runs that have ended and that their driver could not free yet.
     pub(crate) owed: Vec<Run>,
 }

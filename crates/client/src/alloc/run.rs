@@ -29,6 +29,7 @@ use crate::{
     context::{NodeContext, now_ns},
     cpuset::Reserving,
     error::RequestError,
+    events,
     network::{self, AllocNetwork, SharedNetwork},
     session::Placed,
     store::{StoredJob, Write},
@@ -629,7 +630,12 @@ impl AllocLoop {
             }
             None => self.machine.tasks().map(|(n, _)| n.clone()).collect(),
         };
-        self.apply(Event::RestartAsked { tasks, also_dead: all }).await;
+        let why = match (task, all) {
+            (Some(_), _) => events::BY_USER,
+            (None, false) => events::RUNNING_BY_USER,
+            (None, true) => events::ALL_BY_USER,
+        };
+        self.apply(Event::RestartAsked { tasks, also_dead: all, why }).await;
         Ok(())
     }
 

@@ -477,7 +477,8 @@ pub(crate) async fn prepare(
     }
     // After what takes long: tokens end.
     let tokens = identities::bundle(&ctx, alloc.id, spec).await.map_err(unbundled)?;
-    let data = templates::TaskData { tokens: identities::TokenVariables::Given(tokens.variables.clone()), services };
+    let given = identities::TokenVariables::Given(tokens.variables.clone());
+    let data = templates::TaskData { node: node.clone(), region: ctx.config.region.clone(), tokens: given, services };
     let bundled = templates::bundle(spec, &ctx.config.templates, &dirs, view, &vars, data).await;
     let (mut files, mut template_env) = bundled.map_err(unbundled)?;
     files.extend(tokens.files);

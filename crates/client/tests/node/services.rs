@@ -174,6 +174,25 @@ async fn a_restart_of_the_agent_changes_neither_services_nor_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_of_a_group_stays_while_its_task_is_started_again() {
+    let rig = Rig::new().await;
+    let node = rig.node().await;
+    rig.driver_ready("raw_exec").await;
+    let mut t = sh("t", "if [ -e $NOMAD_ALLOC_DIR/data/once ]; then exec sleep 600; fi; touch $NOMAD_ALLOC_DIR/data/once; exit 1");
+    t.restart = Some(restarts(1));
+    t.services = vec![service("own", "9000")];
+    let (a, job) = serving(vec![t], vec![service("whole", "http")]);
+    rig.server.place(&a, &job);
+    let again = |u: &AllocClientUpdate| u.task_states["t"].restarts == 1 && stands("own")(u);
+    rig.server.alloc(a.id, "a second run", again).await;
+    let told: Vec<AllocClientUpdate> = rig.server.now().updates;
+    let since = told.iter().position(|u| stands("whole")(u)).expect("registered");
+    assert!(told[since..].iter().all(|u| stands("whole")(u)), "it never went: {:?}", told.iter().map(names).collect::<Vec<_>>());
+    assert!(told[since..].iter().any(|u| !stands("own")(u)), "that of the task did");
+    end(&rig, node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failing_check_restarts_its_task_within_the_policy() {
     let rig = Rig::new().await;
     let node = rig.node().await;
@@ -193,7 +212,7 @@ async fn a_failing_check_restarts_its_task_within_the_policy() {
     let state = &update.task_states["t"];
     let why = state.events.iter().find(|e| e.kind == "Restart Signaled").expect("the reason").display_message.clone();
     assert!(why.contains("check \"script\" of service \"web\" was unhealthy 3 times in a row"), "{why}");
-    assert!(kinds(state).windows(2).any(|w| w[0] == "Restart Signaled" && w[1] == "Killing"), "{:?}", kinds(state));
+    assert!(kinds(state).windows(2).any(|w| w[0] == "Restart Signaled" && w[1] == "Terminated"), "{:?}", kinds(state));
     // The policy has one restart; the check goes on failing.
     let update = rig.server.status(a.id, ClientStatus::Failed).await;
     assert_eq!(update.task_states["t"].restarts, 1);

@@ -41,7 +41,9 @@ fn text(rig: &Rig, id: AllocId, path: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_and_variables_are_there_before_the_task() {
     let rig = Rig::new().await;
-    let node = rig.node().await;
+    let mut config = rig.config();
+    config.meta = [("rack".to_owned(), "r1".to_owned())].into();
+    let node = rig.node_with(config).await;
     rig.driver_ready("raw_exec").await;
     let mut t = sh("t", "cat local/conf/app.conf > $NOMAD_ALLOC_DIR/data/seen; echo $COLOUR-$1 >> $NOMAD_ALLOC_DIR/data/seen");
     t.config.insert("args".into(), json!(["-c", t.config["args"][1], "sh", "${COLOUR}"]));
@@ -52,6 +54,7 @@ async fn files_and_variables_are_there_before_the_task() {
             "task {{ env \"WHO\" }}{{ range $i, $x := split \",\" \"a,b\" }} {{ $i }}{{ $x }}{{ end }}\n",
             "noop",
         ),
+        template("local/node", "{{ env \"node.unique.name\" }} {{ env \"attr.kernel.name\" }} {{ env \"meta.rack\" }}", "noop"),
         Template { env: Some(true), ..template("${NOMAD_SECRETS_DIR}/vars.env", "COLOUR={{ \"green\" | toUpper }}\n", "restart") },
         Template {
             source: Some("local/conf/app.conf".into()),
@@ -65,6 +68,7 @@ async fn files_and_variables_are_there_before_the_task() {
     rig.server.status(a.id, ClientStatus::Complete).await;
     assert_eq!(text(&rig, a.id, "alloc/data/seen"), "task t 0a 1b\nGREEN-GREEN\n");
     assert_eq!(text(&rig, a.id, "t/local/copy"), "task t 0a 1b\n");
+    assert_eq!(text(&rig, a.id, "t/local/node"), "n1 linux r1");
     let mode = |path| fs::metadata(file(&rig, a.id, path)).expect("there").permissions().mode() & 0o7777;
     assert_eq!((mode("t/local/conf/app.conf"), mode("t/secrets/vars.env")), (0o640, 0o640));
     end(&rig, node).await;

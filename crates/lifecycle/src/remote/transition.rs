@@ -231,7 +231,7 @@ pub(super) fn install(r: &mut RemoteTask, wanted: &RemoteWanted, manager: Manage
     r.started_at = 0;
     if !keep_counters {
         r.restarts = 0;
-        r.restart_window_start = 0;
+        r.restart_window_start = cx.now;
         r.restarts_in_window = 0;
         r.result = None;
     }

@@ -109,6 +109,7 @@ fn addresses_and_ports_by_mode() {
 #[test]
 fn a_service_stands_with_its_tasks() {
     let dead = |name: &str| TaskView { dead: true, ..task(name, false) };
+    let again = |name: &str| TaskView { restarting: true, ..task(name, false) };
     let helper = TaskView { main: false, ..task("helper", false) };
     let named = |t: &str| Service { task: t.into(), ..service("s", "", "auto", "") };
     for (own, of, tasks, stopping, expected) in [
@@ -118,6 +119,12 @@ fn a_service_stands_with_its_tasks() {
         (None, "", vec![dead("a"), dead("b")], false, false),
         (None, "", vec![task("a", true)], true, false),
         (None, "a", vec![task("a", true), task("b", false)], false, true),
+        (None, "", vec![again("a")], false, true),
+        (None, "a", vec![again("a"), task("b", false)], false, true),
+        (None, "", vec![task("a", true), again("b")], false, true),
+        (None, "", vec![again("a")], true, false),
+        (None, "", vec![again("a"), task("b", false)], false, false),
+        (Some("a"), "", vec![again("a")], false, false),
         (Some("b"), "", vec![task("a", true), task("b", false)], false, false),
         (Some("a"), "", vec![task("a", true), task("b", false)], false, true),
         (Some("helper"), "", vec![task("a", true), helper], false, false),

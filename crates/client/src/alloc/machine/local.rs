@@ -42,6 +42,7 @@ impl Machine {
         };
         match result {
             Ok(Launched { handle, network }) => {
+                slot.record.own_address = network.as_ref().is_some_and(|n| !n.address.is_empty());
                 if let Some(run) = &mut slot.record.run {
                     run.handle = Some(handle.clone());
                     run.network = network;
@@ -209,6 +210,8 @@ impl Machine {
                 }
             }
             Timer::Health => self.health_timer = 0,
+            // What it was waited for with is ordered next.
+            Timer::GroupDelay => {}
             // Heard and lost again since then: another timer counts.
             Timer::CutOff { since } => self.stop_local |= since == self.cut_off_since,
         }
@@ -216,6 +219,7 @@ impl Machine {
 
     /// True when the task's state has changed by it.
     pub(super) fn stop(&mut self, task: &Arc<str>, reason: &StopReason, now: Now, out: &mut Vec<Effect>) -> bool {
+        let timeout = self.kill_timeout(task);
         let Some(slot) = self.slots.get_mut(task) else {
             return false;
         };
@@ -258,15 +262,19 @@ impl Machine {
                 true
             }
             Phase::Starting | Phase::Recovering | Phase::Running => {
+                let begun = slot.kill.is_some();
                 match &mut slot.kill {
-                    Some(kill) => {
-                        kill.after = After::Die;
-                        return false;
-                    }
+                    Some(kill) if kill.after == After::Die => return false,
+                    // It was to be started again after this stop: now it is not.
+                    Some(kill) => kill.after = After::Die,
                     None => slot.kill = Some(Kill { after: After::Die, sent: false, error: String::new() }),
                 }
                 if let Some(why) = why {
                     events::push(&mut slot.record.state, why);
+                }
+                if begun {
+                    events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
+                    return false;
                 }
                 match (slot.phase, &slot.record.run) {
                     (Phase::Running, _) => self.begin_stop(task, now, out),
@@ -284,22 +292,20 @@ impl Machine {
     /// Announces the stop of a running task, waits for its shutdown_delay if it has one, then stops it.
     pub(super) fn begin_stop(&mut self, task: &Arc<str>, now: Now, out: &mut Vec<Effect>) {
         let timeout = self.kill_timeout(task);
-        let task_delay = self.task(task).map_or(GoDuration::ZERO, |t| t.shutdown_delay);
-        let group_delay = self.group().and_then(|g| g.shutdown_delay).unwrap_or(GoDuration::ZERO);
-        let skip = self.alloc().desired_transition.no_shutdown_delay == Some(true);
-        let stopping = self.stopping();
+        let delay = self.task(task).map_or(GoDuration::ZERO, |t| t.shutdown_delay);
+        let skip = self.skips_delays();
         let Some(slot) = self.slots.get_mut(task) else {
             return;
         };
         let Some(kill) = &slot.kill else { return };
-        // The group's delay is for stops of the whole allocation.
-        let delay = if stopping && kill.after == After::Die { task_delay.max(group_delay) } else { task_delay };
         let Some(run) = slot.record.run.as_ref().map(|r| r.id.clone()) else {
             return;
         };
-        events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
-        if delay.nanos() > 0 && skip {
-            events::push(&mut slot.record.state, events::skip_shutdown_delay(now.time));
+        if kill.after == After::Die {
+            events::push(&mut slot.record.state, events::killing(now.time, timeout, ""));
+        }
+        if delay.nanos() > 0 {
+            events::push(&mut slot.record.state, events::shutdown_delay(now.time, delay, skip));
         }
         if delay.nanos() > 0 && !skip {
             let at = now.time.saturating_add(delay.nanos());
@@ -324,25 +330,47 @@ impl Machine {
         }
     }
 
-    pub(super) fn restart_asked(&mut self, task: &Arc<str>, also_dead: bool, now: Now, out: &mut Vec<Effect>) {
+    /// The wait between the end of the registration and the signal is left out.
+    fn skips_delays(&self) -> bool {
+        self.alloc().desired_transition.no_shutdown_delay == Some(true)
+    }
+
+    /// The group's `shutdown_delay` is not over: its services are gone, and nothing is stopped yet. It is waited for once, before all stops of a stopped
+    /// allocation.
+    pub(super) fn group_delays(&mut self, now: Now, out: &mut Vec<Effect>) -> bool {
+        let delay = self.group().and_then(|g| g.shutdown_delay).unwrap_or(GoDuration::ZERO).nanos();
+        let runs = self.slots.values().any(|s| !s.remote && s.phase == Phase::Running);
+        if delay <= 0 || self.skips_delays() || !runs {
+            return false;
+        }
+        if self.stopping_since == 0 {
+            self.stopping_since = now.time;
+            out.push(Effect::Wake { at: now.time.saturating_add(delay), timer: Timer::GroupDelay });
+        }
+        // A clock that was set back does not make it longer.
+        (0..delay).contains(&now.time.saturating_sub(self.stopping_since))
+    }
+
+    pub(super) fn restart_asked(&mut self, task: &Arc<str>, also_dead: bool, why: &str, now: Now, out: &mut Vec<Effect>) {
         let stopping = self.stopping();
         let Some(slot) = self.slots.get_mut(task).filter(|s| !s.remote && !stopping) else {
             return;
         };
         match slot.phase {
             Phase::Running if slot.kill.is_none() => {
-                events::push(&mut slot.record.state, events::restart_signaled(now.time, events::BY_USER));
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, why));
                 slot.kill = Some(Kill { after: After::Restart, sent: false, error: String::new() });
                 self.begin_stop(task, now, out);
             }
             Phase::Backoff => {
-                events::push(&mut slot.record.state, events::restart_signaled(now.time, events::BY_USER));
+                events::push(&mut slot.record.state, events::restart_signaled(now.time, why));
                 slot.phase = Phase::Idle;
                 slot.record.restart_at = 0;
             }
             Phase::Idle if also_dead && slot.record.state.state == TaskRunState::Dead => {
                 let state = &mut slot.record.state;
-                events::push(state, events::restart_signaled(now.time, events::BY_USER));
+                events::push(state, events::restart_signaled(now.time, why));
+                events::push(state, events::restarting(now.time, GoDuration::ZERO, ""));
                 state.state = TaskRunState::Pending;
                 state.failed = false;
                 state.restarts += 1;

@@ -3,7 +3,7 @@
 use lifecycle::{services::TaskView, task_order};
 use model::{Observed, TaskRunState, remote::RemoteVerdict};
 
-use super::{Machine, Now, Phase, Slot};
+use super::{After, Machine, Now, Phase, Slot};
 use crate::events;
 
 impl Machine {
@@ -16,6 +16,7 @@ impl Machine {
                 main: spec.phase == task_order::Phase::Main,
                 dead: slot.record.state.state == TaskRunState::Dead,
                 up: slot.up(),
+                restarting: slot.restarting(),
                 remote: slot.remote,
                 network: if slot.remote {
                     slot.seen.as_ref().map(|s| s.network.clone())
@@ -55,6 +56,15 @@ impl Machine {
 }
 
 impl Slot {
+    /// It is on its way to its next run on this node, at the same place.
+    fn restarting(&self) -> bool {
+        let next_run = match &self.kill {
+            Some(kill) => kill.after != After::Die,
+            None => self.record.state.state == TaskRunState::Pending && self.record.state.restarts > 0,
+        };
+        next_run && !self.remote && !self.record.own_address
+    }
+
     /// It runs, for all that is known, and nothing is about to stop it.
     fn up(&self) -> bool {
         if self.record.state.state == TaskRunState::Dead {

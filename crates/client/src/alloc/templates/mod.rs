@@ -62,7 +62,9 @@ fn plan_of(subject: &Subject, group: &TaskGroup, task: &Task, capabilities: &Cap
     };
     let services = TaskServices::new(ctx.services.clone(), subject.alloc.namespace.clone(), ctx.config.region.clone());
     let tokens = TokenVariables::of_record(task, &dirs.root);
-    Plan::new(task, &ctx.config.templates, &dirs, view, &vars(view), &vars(PathView::Host), TaskData { tokens, services })
+    let (of_task, of_node) = (vars(view), vars(PathView::Host));
+    let data = TaskData { node, region: ctx.config.region.clone(), tokens, services };
+    Plan::new(task, &ctx.config.templates, &dirs, view, &of_task, &of_node, data)
 }
 
 /// Tells people something of a task.
@@ -236,7 +238,9 @@ mod tests {
         let discovery = crate::Discovery::new("global".into(), Arc::default());
         let services = TaskServices::new(ServiceWatches::new(discovery), "default".into(), "global".into());
         let tokens = TokenVariables::Given([("NOMAD_TOKEN".to_owned(), "e30".to_owned())].into());
-        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, TaskData { tokens, services }).await
+        let node = model::Node { name: "n1".into(), attributes: [("kernel.name".into(), "linux".into())].into(), ..model::Node::default() };
+        let data = TaskData { node: Arc::new(node), region: "global".into(), tokens, services };
+        bundle(&task, &TemplateConfig::default(), &dirs, PathView::Host, &vars, data).await
     }
 
     fn template(destination: &str, data: &str) -> Template {
@@ -245,13 +249,16 @@ mod tests {
 
     #[tokio::test]
     async fn templates_of_remote_tasks_travel_with_them() {
-        let with_env = Template { env: Some(true), ..template("secrets/x", "A={{ env \"WHO\" }}{{ env \"NOMAD_TOKEN\" }}") };
+        let with_env = Template {
+            env: Some(true),
+            ..template("secrets/x", "A={{ env \"WHO\" }}{{ env \"NOMAD_TOKEN\" }}-{{ env \"attr.kernel.name\" }}")
+        };
         let (files, variables) = bundled(with_env).await.expect("bundled");
         assert_eq!(
             files.iter().map(|f| (f.path.as_str(), f.mode, f.data.as_slice())).collect::<Vec<_>>(),
-            [("secrets/x", 0o600, &b"A=mee30"[..])]
+            [("secrets/x", 0o600, &b"A=mee30-linux"[..])]
         );
-        assert_eq!(variables, [("A".to_owned(), "mee30".to_owned())].into());
+        assert_eq!(variables, [("A".to_owned(), "mee30-linux".to_owned())].into());
         for (one, part) in [
             (template("local/x", "{{ file \"local/y\" }}"), "no directory for it"),
             (Template { source: Some("local/y".into()), data: None, ..template("local/x", "") }, "its source is a file"),

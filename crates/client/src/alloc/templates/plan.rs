@@ -9,7 +9,7 @@ use std::{
 };
 
 use hcl_lang::{Vars, interpolate};
-use model::{Task, template_rules::change_mode};
+use model::{Node, Task, template_rules::change_mode};
 use sha2::{Digest, Sha256};
 use template::{Lookup, Outcome, ServiceName, ServicePlace, ServiceQuery, Settings, Source, Syntax};
 
@@ -21,7 +21,7 @@ use crate::{
     alloc::identities::TokenVariables,
     config::TemplateConfig,
     dirs::TaskDirs,
-    env::PathView,
+    env::{PathView, node_name},
     service_watch::{ServiceData, ServiceKey},
 };
 
@@ -117,6 +117,8 @@ pub(super) struct Planned {
 /// What templates are made from, besides files and the variables that every task has.
 #[derive(Debug)]
 pub(crate) struct TaskData {
+    pub(crate) node: Arc<Node>,
+    pub(crate) region: String,
     pub(crate) tokens: TokenVariables,
     pub(crate) services: TaskServices,
 }
@@ -125,8 +127,10 @@ pub(crate) struct TaskData {
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) templates: Vec<Planned>,
-    /// What the function `env` tells, besides tokens.
+    /// What the function `env` tells, besides tokens and names of the node.
     pub(super) env: BTreeMap<String, String>,
+    pub(super) node: Arc<Node>,
+    pub(super) region: String,
     pub(super) tokens: TokenVariables,
     pub(super) dirs: TaskDirs,
     pub(super) view: PathView,
@@ -150,6 +154,8 @@ impl Plan {
         Ok(Self {
             templates,
             env: vars.env.clone(),
+            node: data.node,
+            region: data.region,
             tokens: data.tokens,
             dirs: dirs.clone(),
             view,
@@ -259,7 +265,12 @@ impl TaskSource<'_> {
 
 impl Source for TaskSource<'_> {
     fn env(&mut self, name: &str) -> Lookup<Option<String>> {
-        let Some(token) = self.plan.tokens.find(name) else { return Lookup::Known(self.plan.env.get(name).cloned()) };
+        let plan = self.plan;
+        let Some(token) = plan.tokens.find(name) else {
+            // Those of the node (`node.…`, `attr.…`, `meta.…`) are as they were when the template was planned: their changes are not followed.
+            let of_node = || node_name(&plan.node, &plan.region, name);
+            return Lookup::Known(plan.env.get(name).cloned().or_else(of_node));
+        };
         if token.renewed {
             self.inputs.tokens.insert(name.to_owned(), token.text.clone());
         }
