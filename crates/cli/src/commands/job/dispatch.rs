@@ -49,6 +49,7 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         payload: payload(args.payload.as_deref())?,
         meta: meta(&args.meta)?,
         id_prefix_template: args.id_prefix_template,
+        ..JobDispatchRequest::default()
     };
     let token = args.idempotency_token.map(|token| format!("?idempotency_token={}", encode(&token))).unwrap_or_default();
     let made: JobDispatchResponse = conn.put(&format!("/v1/job/{}/dispatch{token}", encode(&args.job)), &request).await?;
