@@ -60,6 +60,18 @@ fn module_dir(dir: &Path, module: &str) -> Result<PathBuf> {
     }
 }
 
+/// The published module of a release, as it is.
+pub(crate) fn nomad_module(release: &Release) -> Result<PathBuf> {
+    module(release.name, &format!("github.com/hashicorp/nomad@{}", release.module))
+}
+
+/// A downloaded module by its name and version.
+fn module(what: &str, name: &str) -> Result<PathBuf> {
+    let scratch = Scratch::new(&format!("module-{what}"))?;
+    fs::write(scratch.0.join("go.mod"), "module peer\n\ngo 1.23\n")?;
+    module_dir(&scratch.0, name)
+}
+
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Run::new("cp", [Path::new("-r"), from, to]).run()?;
     Run::new("chmod", [Path::new("-R"), Path::new("u+w"), to]).run()
@@ -143,6 +155,8 @@ pub(crate) struct GoProgram {
 pub(crate) const GO_RAW_EXEC: GoProgram = GoProgram { name: "go-raw-exec", from: "xtask/interop/go-raw-exec", main: "main.go" };
 /// A host made of Nomad's own plugin client: it drives a plugin of ours as a stock agent does.
 pub(crate) const GO_HOST: GoProgram = GoProgram { name: "go-host", from: "xtask/interop/go-host", main: "main.go" };
+/// The reference parser: what `POST /v1/jobs/parse` of a stock agent answers for job files.
+pub(crate) const GO_JOBS_PARSE: GoProgram = GoProgram { name: "go-jobs-parse", from: "xtask/interop/go-jobs-parse", main: "main.go" };
 /// Renders the golden cases of the template crate with Go's text/template and consul-template.
 pub(crate) const GO_TEMPLATES: GoProgram = GoProgram { name: "go-templates", from: "crates/template/tests/golden", main: "generate.go" };
 

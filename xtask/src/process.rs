@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io::Write,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -15,12 +16,20 @@ pub(crate) struct Run {
     dir: Option<PathBuf>,
     env: Vec<(OsString, OsString)>,
     quiet: bool,
+    input: Vec<u8>,
 }
 
 impl Run {
     /// A program with its arguments.
     pub(crate) fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
-        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), dir: None, env: Vec::new(), quiet: false }
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            dir: None,
+            env: Vec::new(),
+            quiet: false,
+            input: Vec::new(),
+        }
     }
     /// Working directory.
     pub(crate) fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
@@ -35,6 +44,11 @@ impl Run {
     /// Throws the program's output away.
     pub(crate) fn quiet(mut self) -> Self {
         self.quiet = true;
+        self
+    }
+    /// What [`Run::output`] lets the program read.
+    pub(crate) fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.input = text.into();
         self
     }
     fn text(&self) -> String {
@@ -66,7 +80,15 @@ impl Run {
     }
     /// Runs it and takes its standard output.
     pub(crate) fn output(&self) -> Result<String> {
-        let out = self.command().stderr(Stdio::inherit()).output().with_context(|| format!("could not start `{}`", self.text()))?;
+        let mut command = self.command();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("could not start `{}`", self.text()))?;
+        // Beside reading its output: either side may fill a pipe. A program that does not read its input may have ended already.
+        let stdin = child.stdin.take();
+        let out = std::thread::scope(|scope| {
+            scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(&self.input)));
+            child.wait_with_output()
+        })?;
         if !out.status.success() {
             bail!("`{}` failed: {}", self.text(), out.status);
         }

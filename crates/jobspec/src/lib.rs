@@ -11,7 +11,9 @@
 //! files, `api_json.rs` for the API's JSON, `variables.rs` evaluates what stands before the job.
 
 mod api_json;
+mod canonical;
 mod decode;
+mod document;
 mod schema;
 mod variables;
 
@@ -81,6 +83,20 @@ pub struct Parsed {
     pub warnings: Vec<Diagnostic>,
     /// The final value of every input variable.
     pub variables: BTreeMap<String, Json>,
+    /// What was read, under the API's names; nothing else.
+    written: Map<String, Json>,
+}
+
+impl Parsed {
+    /// The job as `POST /v1/jobs/parse` answers it: what is unset is null, or the zero of its kind where the API cannot tell the two apart.
+    /// With `canonicalize` the defaults of the API's client are filled in; those of the server are not.
+    pub fn document(&self, canonicalize: bool) -> Json {
+        let mut document = document::complete(self.written.clone());
+        if canonicalize {
+            canonical::canonicalize(&mut document);
+        }
+        document
+    }
 }
 
 /// Reads a job file. All errors are collected, not only the first.
@@ -115,8 +131,8 @@ pub fn parse(input: &ParseInput<'_>) -> Result<Parsed, Vec<Diagnostic>> {
         return Err(tidy(errors));
     };
     let warnings = tidy(warnings);
-    let job = to_model(fields, input.path)?;
-    Ok(Parsed { job, warnings, variables: used.iter().map(|(name, value)| (name.clone(), value.to_json())).collect() })
+    let job = to_model(fields.clone(), input.path)?;
+    Ok(Parsed { job, warnings, written: fields, variables: used.iter().map(|(name, value)| (name.clone(), value.to_json())).collect() })
 }
 
 fn job_file(

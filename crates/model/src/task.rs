@@ -310,6 +310,14 @@ pub struct Consul {
     pub partition: String,
 }
 
+impl Consul {
+    /// Whether there is more in it than the name of the default cluster.
+    pub(crate) fn says_something(&self) -> bool {
+        let Self { namespace, cluster, partition } = self;
+        !namespace.is_empty() || !partition.is_empty() || !matches!(cluster.as_str(), "" | "default")
+    }
+}
+
 /// Vault settings: kept, refused at submission until secrets are supported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]

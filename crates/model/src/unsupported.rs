@@ -7,7 +7,7 @@
 use crate::{
     job::{Job, TaskGroup, VolumeRequest},
     service::{Check, PROVIDER, Service},
-    task::Task,
+    task::{Consul, Task},
 };
 
 /// A refused feature of a thing of type `T`.
@@ -73,7 +73,8 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
             g.volumes.values().any(|v| v.kind != "csi" && asks(v))
         },
     },
-    Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.is_some() },
+    // Clients of the API give every group a block with the default cluster in it, which asks for nothing.
+    Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.as_ref().is_some_and(Consul::says_something) },
 ];
 
 pub(crate) const TASK: &[Refused<Task>] = &[
@@ -137,4 +138,22 @@ pub fn table() -> Vec<(&'static str, &'static str, &'static str)> {
     rows.extend(SERVICE.iter().map(|r| ("service", r.feature, r.reason)));
     rows.extend(CHECK.iter().map(|r| ("check", r.feature, r.reason)));
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_may_name_the_default_cluster_of_consul_and_nothing_else() {
+        let refused = |consul: Consul| {
+            let group = TaskGroup { consul: Some(consul), ..TaskGroup::default() };
+            GROUP.iter().filter(|rule| (rule.used)(&group)).map(|rule| rule.feature).collect::<Vec<_>>()
+        };
+        assert!(refused(Consul::default()).is_empty());
+        assert!(refused(Consul { cluster: "default".into(), ..Consul::default() }).is_empty());
+        assert_eq!(refused(Consul { cluster: "other".into(), ..Consul::default() }), ["consul"]);
+        assert_eq!(refused(Consul { namespace: "n".into(), ..Consul::default() }), ["consul"]);
+        assert_eq!(refused(Consul { partition: "p".into(), ..Consul::default() }), ["consul"]);
+    }
 }

@@ -23,6 +23,7 @@ mod remote;
 mod ssh;
 pub(crate) mod sshd;
 mod stock_cli;
+mod stock_jobs_parse;
 mod stock_nomad;
 mod suite;
 mod vm;
@@ -97,6 +98,11 @@ const CHECKS: &[Check] = &[
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("go-templates", "Go's text/template with consul-template renders the golden cases as they are recorded", go_templates::check),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
+    (
+        "stock-jobs-parse",
+        "POST /v1/jobs/parse answers what the reference parser gives, for every job file of the stock tree",
+        stock_jobs_parse::check,
+    ),
     ("stock-nomad-1.9", "our drivers run jobs under a stock Nomad 1.9, through every restart and kill", stock_nomad::nomad_1_9),
     ("stock-nomad-newest", "our drivers run jobs under the newest Nomad that the registry serves", stock_nomad::newest),
 ];

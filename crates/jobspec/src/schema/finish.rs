@@ -127,14 +127,16 @@ pub(super) fn network(fields: &mut Fields, _: &mut Place<'_>) {
     put(fields, "DynamicPorts", dynamic);
 }
 
-/// The identity named `default`, or not named at all, is the task's own.
+/// The identity named `default`, or not named at all, is the task's own. A list that it leaves empty stays, as in the reference.
 pub(super) fn task(fields: &mut Fields, _: &mut Place<'_>) {
     let mut identities = take(fields, "Identities");
     let own = identities.iter().position(|identity| matches!(identity.get("Name").and_then(Value::as_str), None | Some("" | "default")));
     if let Some(own) = own {
         fields.insert("Identity".into(), identities.remove(own));
+        fields.insert("Identities".into(), Value::Array(identities));
+    } else {
+        put(fields, "Identities", identities);
     }
-    put(fields, "Identities", identities);
 }
 
 /// `scaling "cpu"` and `scaling "mem"` of a task.

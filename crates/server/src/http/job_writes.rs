@@ -281,17 +281,15 @@ pub(super) async fn parse(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 /// Reads a job file: no environment, no functions that touch files.
-fn parse_job(request: &JobParseRequest) -> Result<Job, HttpError> {
+fn parse_job(request: &JobParseRequest) -> Result<serde_json::Value, HttpError> {
     let mut input = jobspec::ParseInput::new("input.hcl", &request.job_hcl);
+    // As in Nomad, variables may be given that the job file does not declare.
+    input.strict = false;
     if !request.variables.is_empty() {
         input.var_files.push(jobspec::VarFile { path: "variables.hcl".to_owned(), text: request.variables.clone() });
     }
     let parsed = jobspec::parse(&input).map_err(|problems| {
         HttpError::bad_request(format_args!("Failed to parse job: {}", jobspec::render(&problems, false).trim_end()))
     })?;
-    let mut job = parsed.job;
-    if request.canonicalize {
-        job.canonicalize();
-    }
-    Ok(job)
+    Ok(parsed.document(request.canonicalize))
 }

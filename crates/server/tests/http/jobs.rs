@@ -31,6 +31,9 @@ async fn from_registration_to_purge() {
     assert_eq!(raw.status, StatusCode::OK, "{}", raw.text());
     let parsed = raw.json();
     assert_eq!((&parsed["ID"], &parsed["TaskGroups"][0]["Count"], &parsed["Priority"]), (&json!("from-file"), &json!(2), &json!(50)));
+    assert_eq!(parsed["TaskGroups"][0]["Consul"], json!({"Namespace": "", "Cluster": "default", "Partition": ""}));
+    let plain = c.put("/v1/jobs/parse", &json!({"JobHCL": JOB_FILE, "Variables": "count = 2\nother = 3"})).await.json();
+    assert_eq!((&plain["Priority"], &plain["Datacenters"], &plain["TaskGroups"][0]["Consul"]), (&Value::Null, &Value::Null, &Value::Null));
     let raw = c.put("/v1/validate/job", &json!({"Job": parsed})).await;
     assert_eq!((raw.status, &raw.json()["Error"]), (StatusCode::OK, &json!("")), "{}", raw.text());
     let raw = c.put("/v1/validate/job", &json!({"Job": {"ID": "x", "Type": "nonsense"}})).await;
