@@ -1,8 +1,9 @@
 //! The drainer: empties nodes that are to be emptied.
 //!
-//! Allocations of services leave in steps that keep `migrate.max_parallel` in mind, batch jobs may finish until the deadline, system jobs leave
-//! last; what finds no other room leaves at the deadline all the same. Allocations that only manage remote tasks move at once and all together: nothing of what they manage stops. [`decide`] is a function of
-//! the snapshot; marking an allocation is all that it does, the scheduler moves it.
+//! Allocations of services leave in steps: no more than `migrate.max_parallel` of a group are away, or placed elsewhere without their health being
+//! known. Batch jobs may finish until the deadline, system jobs leave last; what finds no other room leaves at the deadline all the same.
+//! Allocations that only manage remote tasks move at once and all together: nothing of what they manage stops. [`decide`] is a function of the
+//! snapshot; marking an allocation is all that it does, the scheduler moves it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,9 +12,10 @@ use std::{
 };
 
 use model::{
-    AllocId, Allocation, ClientStatus, DesiredTransition, EvalId, EvalStatus, Evaluation, JobKey, Node, NodeId, Plan, TimestampNs, Trigger,
+    AllocId, Allocation, DesiredTransition, EvalId, EvalStatus, Evaluation, JobKey, Node, NodeId, Plan, TimestampNs, Trigger,
     job::job_type, plan::PlannedStop,
 };
+use scheduler::reconcile::why;
 use state::{Batch, Change, Object, State, Table};
 use tokio::sync::Notify;
 
@@ -119,7 +121,7 @@ fn decide(state: &State, nodes: &BTreeSet<NodeId>, stamp: Stamp) -> Batch {
             stops.extend(stuck.map(|alloc| PlannedStop {
                 id: alloc.id,
                 node_id: node.id,
-                description: "the deadline of the node's drain has passed and no other node has room".to_owned(),
+                description: why::MIGRATING.to_owned(),
                 client_status: None,
                 followup_eval_id: EvalId::NIL,
             }));
@@ -188,14 +190,15 @@ fn budget(state: &State, of: &Allocation) -> usize {
     let max_parallel = group.migrate.as_ref().map_or(1, |migrate| migrate.max_parallel());
     let max_parallel = usize::try_from(max_parallel).unwrap_or(1).max(1);
     let in_place =
-        state.allocs_by_job(&of.job_key()).filter(|alloc| alloc.task_group == of.task_group && unmarked(alloc) && serves(alloc)).count();
+        state.allocs_by_job(&of.job_key()).filter(|alloc| alloc.task_group == of.task_group && unmarked(alloc) && decided(alloc)).count();
     let away = (group.count() as usize).saturating_sub(in_place);
     max_parallel.saturating_sub(away)
 }
 
-/// Health is known where a node watches it; elsewhere an allocation that runs counts.
-fn serves(alloc: &Allocation) -> bool {
-    alloc.healthy().unwrap_or(alloc.client_status == ClientStatus::Running)
+/// Its node has watched it for as long as `migrate` says, and has come to a verdict. Running is not enough: the next one would leave before its
+/// replacement serves. An unhealthy one holds up nobody for ever: that is what `healthy_deadline` is for.
+fn decided(alloc: &Allocation) -> bool {
+    alloc.healthy().is_some()
 }
 
 fn eval(state: &State, key: &JobKey, stamp: Stamp) -> Option<Evaluation> {
@@ -238,3 +241,6 @@ pub(crate) fn last_drain(node: &Node, status: &str, now: TimestampNs) -> serde_j
         "Meta": earlier("Meta").unwrap_or_default(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Trigger, job::job_type, node::NodeEvent};
+use model::{Allocation, EvalStatus, Evaluation, Job, JobKey, Node, NodeId, NodeStatus, Trigger, job::job_type, node::NodeEvent};
 use state::{ALL_NODE_POOL, Batch, Change, NodePool, State};
 
 use crate::{
@@ -29,8 +29,19 @@ pub(crate) fn event(message: impl Into<String>, subsystem: &str, stamp: Stamp) -
 
 /// One evaluation for each job that still has something on the node.
 pub(crate) fn evals_for(state: &State, node: NodeId, trigger: Trigger, stamp: Stamp) -> Vec<Evaluation> {
+    evals_where(state, node, trigger, stamp, |_| true)
+}
+
+/// The same for jobs that have such an allocation there.
+pub(crate) fn evals_where(
+    state: &State,
+    node: NodeId,
+    trigger: Trigger,
+    stamp: Stamp,
+    concerns: impl Fn(&Allocation) -> bool,
+) -> Vec<Evaluation> {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
-    for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal()) {
+    for alloc in state.allocs_by_node(node).filter(|alloc| !alloc.client_terminal() && concerns(alloc)) {
         // A purged job is known from its allocations only.
         let Some(job) = state.job(&alloc.job_key()).or(alloc.job.as_ref()) else { continue };
         evals.entry(alloc.job_key()).or_insert_with(|| node_eval(job, node, trigger, stamp));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{DrainStrategy, Eligibility, NodeId, NodeStatus, Trigger};
+use model::{Allocation, DrainStrategy, Eligibility, NodeId, NodeStatus, Trigger};
 use state::{Batch, Change};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     drainer::last_drain,
     error::{Kind, ServerError},
     handle::ServerHandle,
-    nodes::{evals_for, event, system_evals},
+    nodes::{evals_for, evals_where, event, system_evals},
     requests::{DrainNode, NodeChanged},
 };
 
@@ -55,20 +55,25 @@ impl ServerHandle {
                     (true, true) => ("draining", "Node drain strategy updated"),
                     (false, _) => ("canceled", "Node drain strategy unset"),
                 };
-                let mut last = last_drain(node, status, stamp.now);
-                if starts && let Some(fields) = last.as_object_mut() {
-                    fields.insert("Meta".to_owned(), serde_json::json!(meta));
-                }
-                let mut batch = Batch::default();
-                batch.push(Change::NodeDrain {
-                    id,
-                    drain,
-                    mark_eligible,
-                    last_drain: Some(last),
-                    event: Some(event(message, "Drain", stamp)),
+                // Where no drain is under way there is nothing to cancel: what became of the last one stays on record.
+                let last = (starts || node.drain.is_some()).then(|| {
+                    let mut last = last_drain(node, status, stamp.now);
+                    if starts && let Some(fields) = last.as_object_mut() {
+                        fields.insert("Meta".to_owned(), serde_json::json!(meta));
+                    }
+                    last
                 });
-                let mut evals = evals_for(state, id, if starts { Trigger::NodeDrain } else { Trigger::NodeUpdate }, stamp);
-                evals.extend(system_evals(state, id, &evals, stamp));
+                let mut batch = Batch::default();
+                batch.push(Change::NodeDrain { id, drain, mark_eligible, last_drain: last, event: Some(event(message, "Drain", stamp)) });
+                let evals = if starts {
+                    // The drainer says who leaves, and when; managers of remote tasks need not wait for it.
+                    let remote = |alloc: &Allocation| alloc.resources.tasks.values().any(|task| task.remote);
+                    evals_where(state, id, Trigger::NodeDrain, stamp, remote)
+                } else {
+                    let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
+                    evals.extend(system_evals(state, id, &evals, stamp));
+                    evals
+                };
                 if !evals.is_empty() {
                     answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
                     answer.eval_create_index = stamp.index;

@@ -530,12 +530,12 @@ pub(crate) fn update(alloc: &Allocation, status: ClientStatus, healthy: bool) ->
         _ => TaskRunState::Dead,
     };
     let task = TaskState { state, failed: status == ClientStatus::Failed, ..TaskState::default() };
-    let in_deployment = !alloc.deployment_id.is_nil() && status == ClientStatus::Running;
+    let watched = status == ClientStatus::Running;
     AllocClientUpdate {
         id: alloc.id,
         client_status: status,
         task_states: [("t".into(), task)].into(),
-        deployment_status: in_deployment.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
+        deployment_status: watched.then(|| AllocDeploymentStatus { healthy: Some(healthy), ..AllocDeploymentStatus::default() }),
         ..AllocClientUpdate::default()
     }
 }

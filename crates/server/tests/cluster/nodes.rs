@@ -100,7 +100,8 @@ async fn a_drain_moves_services_in_steps() {
             }
         })
     };
-    s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    let started = s.drain_node(drain(&a, GoDuration::from_secs(3600))).await.unwrap();
+    assert!(started.eval_ids.is_empty(), "the drainer says who leaves: {started:?}");
     let (drained, other) = (a.id(), b.id());
     let state = until(s, "the drain is complete", |state| {
         state.node(drained).is_some_and(|node| node.drain.is_none())
@@ -113,6 +114,9 @@ async fn a_drain_moves_services_in_steps() {
     assert_eq!(node.last_drain.as_ref().unwrap()["Meta"]["by"], "a test");
     assert!(watcher.await.unwrap() >= 2);
     assert!(s.set_node_eligibility(drained, Eligibility::Eligible).await.is_ok());
+    // A drain that is over cannot be cancelled any more.
+    s.drain_node(DrainNode { node_id: drained, spec: None, mark_eligible: true, meta: Default::default() }).await.unwrap();
+    assert_eq!(s.snapshot().node(drained).unwrap().last_drain.as_ref().unwrap()["Status"], "complete");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
