@@ -59,8 +59,7 @@ pub(crate) struct HostConfig {
     /// Directory of the runtime on the host, below the login directory unless absolute.
     pub(crate) dir: Option<String>,
     /// What tasks can choose the host by.
-    #[config(attr = "map(string)")]
-    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// What the host offers to tasks.
     pub(crate) capacity: Option<Capacity>,
 }
@@ -88,7 +87,7 @@ impl HostConfig {
 
     /// Whether the host has all of these labels.
     pub(crate) fn has(&self, labels: &BTreeMap<String, String>) -> bool {
-        labels.iter().all(|(name, value)| self.labels.as_ref().is_some_and(|own| own.get(name) == Some(value)))
+        labels.iter().all(|(name, value)| self.labels.get(name) == Some(value))
     }
 }
 
@@ -253,8 +252,7 @@ pub(crate) struct TaskOptions {
     /// The only host that will do.
     pub(crate) host: Option<String>,
     /// Labels that the host must have.
-    #[config(attr = "map(string)")]
-    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 impl TaskOptions {
@@ -269,11 +267,11 @@ impl TaskOptions {
 
     /// The hosts of the inventory that the task may be made on; never none.
     pub(crate) fn candidates(&self, inventory: &Inventory) -> Result<BTreeSet<String>, Error> {
-        let labels = self.labels.clone().unwrap_or_default();
+        let labels = &self.labels;
         let found: BTreeSet<String> = inventory
             .hosts
             .iter()
-            .filter(|(name, host)| self.host.as_ref().is_none_or(|wanted| wanted == *name) && host.has(&labels))
+            .filter(|(name, host)| self.host.as_ref().is_none_or(|wanted| wanted == *name) && host.has(labels))
             .map(|(name, _)| name.clone())
             .collect();
         if !found.is_empty() {
@@ -313,7 +311,7 @@ mod tests {
             ("jump", string()),
             ("ssh_options", list("string")),
             ("dir", string()),
-            ("labels", attr("map(string)")),
+            ("labels", attr("list(map(string))")),
             ("capacity", block(capacity)),
         ]);
         let plugin = object([
@@ -335,7 +333,7 @@ mod tests {
             ("args", list("string")),
             ("work_dir", string()),
             ("host", string()),
-            ("labels", attr("map(string)")),
+            ("labels", attr("list(map(string))")),
         ]);
         assert_eq!(TaskOptions::schema().wire(), task.wire());
     }
@@ -383,7 +381,7 @@ mod tests {
         let Ok(Transport::Ssh(inventory)) = config(text).transport() else { panic!("an inventory") };
         let candidates = |host: Option<&str>, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let options = TaskOptions { host: host.map(str::to_owned), labels: Some(labels), ..TaskOptions::default() };
+            let options = TaskOptions { host: host.map(str::to_owned), labels, ..TaskOptions::default() };
             options.candidates(&inventory).map(|found| found.into_iter().collect::<Vec<_>>().concat())
         };
         assert_eq!(candidates(None, &[]).unwrap(), "abc");

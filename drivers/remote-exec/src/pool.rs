@@ -204,7 +204,7 @@ impl Pool {
     /// The host on which the key is or is to be; on all others it is sealed when this returns.
     async fn place(&self, request: &Ensure, options: &TaskOptions) -> Result<Arc<Host>, RemoteError> {
         let Some(inventory) = &self.inventory else {
-            if options.host.is_some() || options.labels.as_ref().is_some_and(|l| !l.is_empty()) {
+            if options.host.is_some() || !options.labels.is_empty() {
                 return Err(RemoteError::wrong_request(
                     "host and labels choose among the hosts of transport \"ssh\"; this node has transport \"local\"",
                 ));

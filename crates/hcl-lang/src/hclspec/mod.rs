@@ -4,6 +4,7 @@
 //! [`Spec`] mirrors the schema message drivers send, without depending on it. [`decode`] checks a body
 //! against it; [`to_msgpack`] writes the result.
 
+mod maps;
 mod msgpack;
 
 use std::collections::BTreeMap;
@@ -294,13 +295,8 @@ impl Decoder<'_> {
 
     fn attribute(&mut self, attribute: &Attribute, ty: &Type) -> Value {
         let result = attribute.expression.evaluate(self.context).and_then(|value| {
-            convert(&value, ty).map_err(|e| {
-                let mut diagnostic = attribute.expression.diagnostic("Unsuitable value", format!("{}: {e}", attribute.name));
-                if matches!(ty, Type::Map(_)) && matches!(value, Value::Tuple(_)) {
-                    diagnostic = diagnostic.hint("the driver asks for a map where job files can only give a list of maps");
-                }
-                diagnostic
-            })
+            convert(&maps::as_asked(value, ty), ty)
+                .map_err(|e| attribute.expression.diagnostic("Unsuitable value", format!("{}: {e}", attribute.name)))
         });
         match result {
             Ok(value) => value,
