@@ -1,4 +1,15 @@
 # Remote tasks on ECS (examples/agents/client-ecs.hcl): the driver makes the task definition. Nodes may come and go.
+# Your account has other networks: drover job run -var 'subnets=["subnet-…"]' -var 'security_groups=["sg-…"]' examples/remote-ecs.nomad.hcl
+
+variable "subnets" {
+  type    = list(string)
+  default = ["subnet-0cd4b2ec21331a144", "subnet-0da9019dcab8ae2f1"]
+}
+
+variable "security_groups" {
+  type    = list(string)
+  default = ["sg-05f444f6c0dda876d"]
+}
 
 job "greeter" {
   type = "service"
@@ -28,8 +39,8 @@ job "greeter" {
           network_configuration {
             aws_vpc_configuration {
               assign_public_ip = "ENABLED"
-              security_groups  = ["sg-05f444f6c0dda876d"]
-              subnets          = ["subnet-0cd4b2ec21331a144", "subnet-0da9019dcab8ae2f1"]
+              security_groups  = var.security_groups
+              subnets          = var.subnets
             }
           }
         }

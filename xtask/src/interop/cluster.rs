@@ -8,11 +8,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::local::{self, free_ports, processes_of, until};
+use crate::{
+    local::{self, free_ports, processes_of, until},
+    workspace,
+};
 
 /// How long an agent may take to end in an orderly way.
 const ORDERLY_END: Duration = Duration::from_secs(60);
@@ -57,6 +60,19 @@ pub(crate) enum Role<'a> {
 /// The debug build of `drover`.
 pub(crate) fn program() -> PathBuf {
     local::target_dir().join("debug/drover")
+}
+
+/// Runs our command line against the agent at this address and gives what it printed; it must end with 0.
+pub(crate) fn drover(address: &str, args: &[&str]) -> Result<String> {
+    let output = Command::new(program()).args(args).env("DROVER_ADDR", address).stdin(Stdio::null()).output()?;
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    ensure!(output.status.success(), "`drover {}` ended with {}:\n{text}", args.join(" "), output.status);
+    Ok(text)
+}
+
+/// A file of `examples/`, as a person names it.
+pub(crate) fn example(file: &str) -> String {
+    workspace::root().join("examples").join(file).display().to_string()
 }
 
 impl Agent {

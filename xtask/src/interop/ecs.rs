@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Verdict,
-    cluster::{Agent, Role},
+    cluster::{Agent, Role, drover, example},
     go_driver::no_go,
     remote::{self, allocation, drain, healthy, record, running},
     suite,
@@ -483,17 +483,10 @@ fn starts_under_faults(server: &Agent, nodes: &mut Vec<Agent>, plugin: &Path, cl
 
 /// A definition that the driver makes, once for all instances.
 fn made_from_the_job(server: &Agent, cloud: &Cloud) -> Result<()> {
-    let text = fs::read_to_string(workspace::root().join("examples/remote-ecs.nomad.hcl"))?;
-    // What a person would write in its place.
-    let real = [
-        ("/drover/greeter", GROUP),
-        ("subnet-0cd4b2ec21331a144", &cloud.subnet),
-        ("subnet-0da9019dcab8ae2f1", &cloud.subnet),
-        ("sg-05f444f6c0dda876d", &cloud.group),
-    ];
-    let text = real.iter().fold(text, |text, (example, real)| text.replace(example, real));
-    let job = server.put("/v1/jobs/parse", &json!({"JobHCL": text, "Canonicalize": true})).context("parsing the example")?;
-    register(server, &json!({"Job": job}))?;
+    // The example as it stands, through the command line, with the networks that there are here.
+    cloud.call("logs", "Logs_20140328.CreateLogGroup", &json!({"logGroupName": "/drover/greeter"}))?;
+    let (subnets, groups) = (format!("subnets=[{:?}]", cloud.subnet), format!("security_groups=[{:?}]", cloud.group));
+    drover(&server.address(), &["job", "run", "-var", &subnets, "-var", &groups, &example("remote-ecs.nomad.hcl")])?;
     let arns = until("two tasks", BOUND, || Ok(Some(cloud.tasks("RUNNING")?).filter(|t| t.len() == 2)))?;
     let described = cloud.ecs("DescribeTasks", &json!({"cluster": CLUSTER, "tasks": arns}))?;
     let definitions = described["tasks"].as_array().into_iter().flatten().filter_map(|t| t["taskDefinitionArn"].as_str());

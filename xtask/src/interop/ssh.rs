@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     Verdict,
-    cluster::program,
+    cluster::{drover, example, program},
     sshd::{self, ip},
 };
 use crate::{
@@ -201,7 +201,7 @@ impl World {
                 World::address(host),
                 self.dir.display(),
                 self.home(host).join("runtime"),
-                if host == "d" { "far" } else { "near" },
+                if host == "d" { "far" } else { "east" },
             ));
         }
         format!(
@@ -395,12 +395,24 @@ fn story(world: &mut World) -> Result<()> {
         Ok((healthy == 2).then_some(()))
     })?;
 
+    step("the example as it stands, through the command line");
+    let address = world.url("");
+    drover(&address, &["job", "run", &example("remote-ssh.nomad.hcl")])?;
+    let listed = world.get("/v1/remote/tasks")?;
+    let hosts: Vec<String> = listed.as_array().into_iter().flatten().map(|r| text(&r["Attributes"]["host"])).collect();
+    ensure!(
+        hosts.len() == 2 && !hosts.iter().any(|host| host == "d"),
+        "the example wants two instances in the zone \"east\", they are on {hosts:?}"
+    );
+    drover(&address, &["job", "stop", "-purge", "crunch"])?;
+    until("the end of the example", BOUND, || Ok(world.left().is_empty().then_some(())))?;
+
     step("run on a named host, behind a jump host, and anywhere in a zone");
     for (id, place) in [
         ("on-a", json!({"host": "a"})),
         ("on-b", json!({"host": "b"})),
         ("jump", json!({"labels": {"zone": "far"}})),
-        ("any", json!({"labels": {"zone": "near"}})),
+        ("any", json!({"labels": {"zone": "east"}})),
     ] {
         world.put("/v1/jobs", &job(id, place))?;
     }
