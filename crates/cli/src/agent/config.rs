@@ -1,12 +1,14 @@
 //! Agent configuration as people write it: Nomad's names, HCL or JSON, several files merged, flags on top.
 //!
-//! Text → tree (`file.rs`) → merged tree → typed [`AgentFile`] here → checked [`crate::agent::settings`]. Unknown names are errors; known names that this release
-//! cannot honour are refused by name with the reason (`REFUSED`), so that nothing accepted is ignored.
+//! Text → tree (`file.rs`) → merged tree → what the table of names says (`table.rs`, `rules.rs`) → typed [`AgentFile`] here → checked
+//! [`crate::agent::settings`]. Unknown names are errors; what has no meaning here is said at start; what cannot be honoured is refused with the reason.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+use super::rules::{Notes, judge};
 
 /// An agent's configuration, all files merged. Every field is optional: defaults are applied by `settings`.
 #[derive(Debug, Default, Deserialize)]
@@ -50,10 +52,15 @@ pub(crate) struct AgentFile {
     pub(crate) leave_on_interrupt: Option<bool>,
     /// SIGTERM means `client.drain_on_shutdown`.
     pub(crate) leave_on_terminate: Option<bool>,
-    /// Accepted and without effect: Drover never looks for updates.
+    /// Drover never looks for updates, whatever this says.
     pub(crate) disable_update_check: Option<bool>,
-    /// Accepted and without effect: Drover sends no signature anywhere.
+    /// Drover sends no signature anywhere, whatever this says.
     pub(crate) disable_anonymous_signature: Option<bool>,
+    /// Say where in the program a line of the log comes from.
+    pub(crate) log_include_location: Option<bool>,
+    /// Names that were taken and have no effect.
+    #[serde(skip)]
+    pub(crate) notes: Notes,
 }
 
 /// Ports of the listeners; 0 takes a free one.
@@ -82,8 +89,6 @@ pub(crate) struct Addresses {
 pub(crate) struct Server {
     /// This agent is a server.
     pub(crate) enabled: Option<bool>,
-    /// Must be 1: several servers come with the etcd store.
-    pub(crate) bootstrap_expect: Option<u32>,
     /// Where the server keeps its state; `data_dir/server`.
     pub(crate) data_dir: Option<String>,
     /// Parallel schedulers.
@@ -96,6 +101,8 @@ pub(crate) struct Server {
     pub(crate) heartbeat_grace: Option<String>,
     /// Age at which ended evaluations are collected.
     pub(crate) eval_gc_threshold: Option<String>,
+    /// The same of batch jobs.
+    pub(crate) batch_eval_gc_threshold: Option<String>,
     /// Age at which dead jobs are collected.
     pub(crate) job_gc_threshold: Option<String>,
     /// How often jobs are looked at for collection.
@@ -108,6 +115,16 @@ pub(crate) struct Server {
     pub(crate) job_tracked_versions: Option<u32>,
     /// Batches kept for the event stream.
     pub(crate) event_buffer_size: Option<u32>,
+    /// Largest priority of a job.
+    pub(crate) job_max_priority: Option<i32>,
+    /// Must be the region of the server.
+    pub(crate) authoritative_region: Option<String>,
+    /// Servers to join: only this one may be named.
+    pub(crate) server_join: ServerJoin,
+    /// The same in its former place.
+    pub(crate) retry_join: Vec<String>,
+    /// The same in its former place.
+    pub(crate) start_join: Vec<String>,
 }
 
 /// Node part.
@@ -119,7 +136,7 @@ pub(crate) struct Client {
     /// `host:port` of servers.
     pub(crate) servers: Vec<String>,
     /// Another way to name servers.
-    pub(crate) server_join: Option<ServerJoin>,
+    pub(crate) server_join: ServerJoin,
     /// Where local state is kept; `data_dir/client`.
     pub(crate) state_dir: Option<String>,
     /// Where allocations live; `data_dir/alloc`.
@@ -162,6 +179,16 @@ pub(crate) struct Client {
     pub(crate) max_kill_timeout: Option<String>,
     /// How many ended allocations are kept.
     pub(crate) gc_max_allocs: Option<u32>,
+    /// How often the node looks for allocations to collect.
+    pub(crate) gc_interval: Option<String>,
+    /// Percent of used disk at which it collects.
+    pub(crate) gc_disk_usage_threshold: Option<f64>,
+    /// Percent of used inodes at which it collects.
+    pub(crate) gc_inode_usage_threshold: Option<f64>,
+    /// Lowest port of plugins that cannot listen on unix sockets.
+    pub(crate) client_min_port: Option<u16>,
+    /// Highest port of these.
+    pub(crate) client_max_port: Option<u16>,
     /// Directories offered to jobs.
     pub(crate) host_volume: BTreeMap<String, HostVolume>,
     /// Networks of the host, by which jobs choose addresses.
@@ -240,10 +267,8 @@ pub(crate) struct HostNetwork {
 pub(crate) struct ServerJoin {
     /// Addresses.
     pub(crate) retry_join: Vec<String>,
-    /// 0 = for ever, and nothing else is supported.
-    pub(crate) retry_max: Option<u32>,
-    /// Pause between two attempts.
-    pub(crate) retry_interval: Option<String>,
+    /// The same for those who knew them as different things.
+    pub(crate) start_join: Vec<String>,
 }
 
 /// Kept from tasks.
@@ -298,53 +323,6 @@ pub(crate) struct Limits {
     pub(crate) http_max_conns_per_client: Option<u32>,
 }
 
-/// Names that Nomad knows and this release refuses, with the reason that the person reads. A trailing `.` means everything below.
-pub(crate) const REFUSED: &[(&str, &str)] = &[
-    ("acl.enabled", "access control is not part of this release; the API listens on loopback unless told otherwise"),
-    ("tls.http", "TLS for the HTTP API is not part of this release; put a TLS proxy in front or stay on loopback"),
-    ("tls.rpc", "TLS for node RPC is not part of this release; stay on loopback or in a private network"),
-    ("audit", "audit logs are an enterprise feature of Nomad"),
-    ("sentinel", "Sentinel is an enterprise feature of Nomad"),
-    ("reporting", "Drover reports nothing to anyone"),
-    ("consul", "Consul is not supported; services are kept in Drover's own registry (provider = \"nomad\" in the job)"),
-    ("vault", "Vault is not supported in this release"),
-    ("keyring", "external key management is not supported in this release"),
-    ("ui", "the web UI is not part of this release"),
-    ("autopilot", "there is one server, or etcd elects; autopilot has nothing to do"),
-    ("log_file", "logs go to standard error; let the service manager keep them"),
-    ("syslog_facility", "logs go to standard error; let the service manager keep them"),
-    ("enable_syslog", "logs go to standard error; let the service manager keep them"),
-    ("enable_debug", "profiling endpoints are not part of this release"),
-    ("ports.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
-    ("addresses.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
-    ("advertise.serf", "there is no gossip: nodes and servers find each other by the addresses in their configuration"),
-    ("server.encrypt", "there is no gossip to encrypt"),
-    ("server.authoritative_region", "one region per cluster in this release"),
-    ("server.server_join", "servers do not join each other; several servers share an etcd in a later release"),
-    ("server.raft_protocol", "there is no Raft: the store is SQLite, or etcd in a later release"),
-    ("server.default_scheduler_config", "set it with `drover operator api` on /v1/operator/scheduler/configuration"),
-    (
-        "telemetry.publish_allocation_metrics",
-        "metrics of single allocations are not part of this release; /v1/client/allocation/ID/stats has them",
-    ),
-    ("telemetry.publish_node_metrics", "metrics of single nodes are not part of this release; /v1/client/stats has them"),
-    ("client.chroot_env", "chroot isolation comes with the exec driver in a later release"),
-    ("client.artifact.gcs_timeout", "artifacts are not fetched by gcs; use the https address of the object"),
-    ("client.artifact.hg_timeout", "artifacts are not fetched by hg; use git"),
-    (
-        "client.artifact.disable_artifact_inspection",
-        "links that leave the destination are never given to a task; leave them out of the artifact",
-    ),
-    ("client.template.wait", "write wait into the template block of the job"),
-    ("client.template.wait_bounds", "waits are taken as jobs write them"),
-    ("client.template.max_stale", "there is no Consul integration"),
-    ("client.template.block_query_wait", "there is no Consul integration"),
-    ("client.template.consul_retry", "there is no Consul integration"),
-    ("client.template.vault_retry", "there is no secrets integration yet"),
-    ("client.template.nomad_retry", "what is missing is waited for without an end"),
-    ("client.reserved.cores", "reserved cores are not part of this release"),
-];
-
 /// A mistake in the configuration: where, and what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mistake(pub(crate) String);
@@ -366,69 +344,15 @@ pub(crate) fn merge(base: &mut Value, over: Value) {
     }
 }
 
-/// What is refused in a tree, each with its reason. A refused switch that is explicitly off (`acl { enabled = false }`) is what we do anyway.
-pub(crate) fn refusals(tree: &Value) -> Vec<Mistake> {
-    REFUSED
-        .iter()
-        .filter_map(|(path, reason)| {
-            let value = path.split('.').try_fold(tree, |v, key| v.get(key))?;
-            let off = matches!(value, Value::Bool(false) | Value::Null) || value.as_object().is_some_and(is_switched_off);
-            (!off).then(|| Mistake(format!("{path} is refused: {reason}")))
-        })
-        .collect()
-}
-
-/// A block that says only `enabled = false`, or nothing.
-fn is_switched_off(block: &Map<String, Value>) -> bool {
-    block.iter().all(|(k, v)| k == "enabled" && *v == Value::Bool(false))
-}
-
-/// Takes the refused-but-off parts out, and types the rest.
-pub(crate) fn typed(mut tree: Value) -> Result<AgentFile, Vec<Mistake>> {
-    let mistakes = refusals(&tree);
-    if !mistakes.is_empty() {
-        return Err(mistakes);
+/// Applies the table of names to a merged configuration and types what has its effect.
+pub(crate) fn typed(tree: Value) -> Result<AgentFile, Vec<Mistake>> {
+    let judged = judge(&tree);
+    if !judged.mistakes.is_empty() {
+        return Err(judged.mistakes);
     }
-    for (path, _) in REFUSED {
-        remove(&mut tree, path);
-    }
-    // `acl {}` and `tls {}` are empty now, or hold names that only matter when they are on.
-    if let Some(top) = tree.as_object_mut() {
-        for block in ["acl", "tls"] {
-            top.remove(block);
-        }
-    }
-    AgentFile::deserialize(&tree).map_err(|e| vec![Mistake(locate(&tree, &e.to_string()))])
-}
-
-fn remove(tree: &mut Value, path: &str) {
-    let Some((head, rest)) = path.split_once('.') else {
-        if let Some(o) = tree.as_object_mut() {
-            o.remove(path);
-        }
-        return;
-    };
-    if let Some(inner) = tree.get_mut(head) {
-        remove(inner, rest);
-    }
-}
-
-/// serde says which field is unknown but not where: find the block that holds it.
-fn locate(tree: &Value, error: &str) -> String {
-    let Some(field) = error.strip_prefix("unknown field `").and_then(|r| r.split('`').next()) else {
-        return error.to_owned();
-    };
-    fn find(value: &Value, field: &str, path: &str) -> Option<String> {
-        let object = value.as_object()?;
-        if object.contains_key(field) {
-            return Some(path.to_owned());
-        }
-        object.iter().find_map(|(k, v)| find(v, field, &if path.is_empty() { k.clone() } else { format!("{path}.{k}") }))
-    }
-    match find(tree, field, "") {
-        Some(path) if !path.is_empty() => format!("{path}: {error}"),
-        _ => error.to_owned(),
-    }
+    let mut file = AgentFile::deserialize(&judged.works).map_err(|e| vec![Mistake(e.to_string())])?;
+    file.notes = judged.notes;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -445,18 +369,18 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_errors_that_say_where() {
-        let error = typed(json!({"client": {"enabeld": true}})).expect_err("a misspelt name");
-        assert!(error[0].0.starts_with("client: unknown field `enabeld`"), "{error:?}");
-    }
-
-    #[test]
     fn what_cannot_be_honoured_is_refused_by_name_unless_it_is_off() {
-        let error = typed(json!({"acl": {"enabled": true}, "ports": {"serf": 4648}})).expect_err("refused");
+        let error = typed(json!({"acl": {"enabled": true}, "tls": {"rpc": true}})).expect_err("refused");
         assert_eq!(error.len(), 2, "{error:?}");
         assert!(error[0].0.starts_with("acl.enabled is refused: "), "{error:?}");
         typed(json!({"acl": {"enabled": false}, "consul": {"enabled": false}, "ui": {}})).expect("off is what we do");
-        assert_eq!(typed(json!({"plugin_dir": 3})).expect_err("type").len(), 1);
-        let _: Mistake = typed(json!({"server": {"encrypt": "x"}})).expect_err("refused").remove(0);
+        assert_eq!(typed(json!({"plugin_dir": []})).expect_err("type").len(), 1);
+        let _: Mistake = typed(json!({"server": {"bootstrap_expect": 3}})).expect_err("refused").remove(0);
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_a_mistake() {
+        assert_eq!(typed(json!({"ports": {"http": 70000}})).expect_err("too large").len(), 1);
+        assert_eq!(typed(json!({"client": {"gc_max_allocs": -1}})).expect_err("negative").len(), 1);
     }
 }

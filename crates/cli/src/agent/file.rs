@@ -8,10 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::config::merge;
-
-/// Blocks that carry a label; the label becomes a key.
-const LABELLED: &[&[&str]] = &[&["plugin"], &["client", "host_volume"], &["client", "host_network"]];
+use super::{config::merge, rules};
 
 /// Blocks below which everything belongs to somebody else: kept as lists of maps, the form that driver schemas read.
 const FOREIGN: &[&str] = &["config"];
@@ -27,7 +24,7 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Value> {
                 .with_context(|| format!("could not read the directory {}", path.display()))?
                 .flatten()
                 .map(|e| e.path())
-                .filter(|p| p.extension().is_some_and(|e| e == "hcl" || e == "json"))
+                .filter(|p| p.extension().is_some_and(|e| e == "hcl" || e == "json") && !left_by_an_editor(p))
                 .collect();
             files.sort();
         }
@@ -38,15 +35,31 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Value> {
     Ok(tree)
 }
 
+/// Editors keep what is being written under such names.
+fn left_by_an_editor(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(['.', '#']))
+}
+
 fn read(file: &Path) -> Result<Value> {
     let text = fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
     let name = file.display().to_string();
-    let tree = match hcl_lang::hcl1::parse(&hcl_lang::Source::new(&name, &text)) {
-        Ok(object) => object.to_json(),
-        Err(finding) => bail!("{}", hcl_lang::render(&[finding], crate::output::colour()).trim_end()),
+    let source = hcl_lang::Source::new(&name, &text);
+    let findings = match hcl_lang::hcl1::parse(&source) {
+        Ok(object) => {
+            let findings = rules::findings(&source, &object);
+            if findings.is_empty() {
+                return flattened(object.to_json()).context(name);
+            }
+            hcl_lang::tidy(findings)
+        }
+        Err(finding) => vec![finding],
     };
-    let Value::Object(map) = tree else { bail!("{name}: the configuration must be an object") };
-    flatten(map, &mut Vec::new()).context(name)
+    bail!("{}", hcl_lang::render(&findings, crate::output::colour()).trim_end())
+}
+
+fn flattened(tree: Value) -> Result<Value> {
+    let Value::Object(map) = tree else { bail!("the configuration must be an object") };
+    flatten(map, &mut Vec::new())
 }
 
 /// HCL repeats blocks as lists of maps. Here every block is one map: repeated ones are merged, labels become keys.
@@ -72,10 +85,6 @@ fn flatten(map: Map<String, Value>, path: &mut Vec<String>) -> Result<Value> {
         };
         path.pop();
         out.insert(key, value);
-    }
-    let here: Vec<&str> = path.iter().map(String::as_str).collect();
-    if LABELLED.contains(&here.as_slice()) && out.values().any(|v| !v.is_object()) {
-        bail!("{} needs a label: {} \"NAME\" {{ … }}", here.join("."), here.last().unwrap_or(&""));
     }
     Ok(Value::Object(out))
 }

@@ -3,10 +3,13 @@
 mod compose;
 mod config;
 mod file;
+mod flags;
 mod forward;
 mod leave;
 mod reload;
+mod rules;
 mod settings;
+mod table;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -69,6 +72,18 @@ pub(crate) struct AgentArgs {
     /// Log as JSON, one object per line
     #[arg(long)]
     pub(crate) log_json: bool,
+    /// What else a stock agent knows.
+    #[command(flatten)]
+    pub(crate) stock: flags::StockFlags,
+}
+
+impl AgentArgs {
+    /// The files merged, and the flags that are settings on top.
+    fn tree(&self) -> Result<serde_json::Value> {
+        let mut tree = file::load(&self.config)?;
+        config::merge(&mut tree, self.stock.tree());
+        Ok(tree)
+    }
 }
 
 /// Threads for file work. A burst of tasks would otherwise start one for each, and the allocator keeps an arena for every thread that there was.
@@ -79,12 +94,13 @@ const BLOCKING_THREADS: usize = 32;
 /// # Errors
 /// When the configuration is wrong or a part cannot start.
 pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
-    let tree = file::load(&args.config)?;
+    let tree = args.tree()?;
     let file = config::typed(tree.clone()).map_err(refuse)?;
     // The directory of a dev agent goes when this value goes.
     let dev_dir = args.dev.then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir()).transpose()?;
     let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
-    init_log(&settings.log_level, settings.log_json);
+    init_log(&settings);
+    print_notes(&settings.notes);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
     let reloader = reload::Reloader::new(args, dev_dir.as_ref().map(tempfile::TempDir::path), tree);
@@ -100,8 +116,17 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
 /// All mistakes that were found.
 pub(crate) fn check(paths: Vec<PathBuf>) -> Result<()> {
     let file = config::typed(file::load(&paths)?).map_err(refuse)?;
-    settings::settings(file, &AgentArgs { config: paths, ..AgentArgs::default() }, None).map_err(refuse)?;
+    let settings = settings::settings(file, &AgentArgs { config: paths, ..AgentArgs::default() }, None).map_err(refuse)?;
+    print_notes(&settings.notes);
     Ok(())
+}
+
+/// Says what was taken and has no effect. Whoever started the agent reads it; a log may be looked at by nobody.
+fn print_notes(notes: &rules::Notes) {
+    let lines = notes.lines();
+    if !lines.is_empty() {
+        crate::output::note(&format!("==> Taken from the configuration without effect:\n    {}", lines.join("\n    ")));
+    }
 }
 
 fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
@@ -109,14 +134,16 @@ fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
     anyhow::anyhow!("the agent's configuration cannot be used:\n{}", list.join("\n"))
 }
 
-fn init_log(level: &str, json: bool) {
+fn init_log(settings: &settings::Settings) {
     use std::io::{IsTerminal, Write};
     use tracing_subscriber::EnvFilter;
+    let (level, json, location) = (&settings.log_level, settings.log_json, settings.log_location);
     // The wire libraries speak at debug of every frame: they are heard from warn on, unless RUST_LOG says otherwise.
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn")));
     // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is written: a panic.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+    let builder = builder.with_file(location).with_line_number(location);
     let ready = if json {
         builder.json().flatten_event(true).try_init()
     } else {

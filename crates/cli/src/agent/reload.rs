@@ -6,7 +6,7 @@ use anyhow::Result;
 use client::{ClientHandle, ConfiguredPlugins};
 use serde_json::Value;
 
-use super::{AgentArgs, config, file, refuse, settings};
+use super::{AgentArgs, config, refuse, settings};
 
 /// Names that are taken over without a restart.
 const RELOADED: &[&str] = &["plugin", "plugin_dir"];
@@ -27,7 +27,7 @@ impl Reloader {
 
     /// Reads and checks the files; a mistake anywhere changes nothing.
     fn read(&mut self) -> Result<(Option<ConfiguredPlugins>, Vec<String>)> {
-        let tree = file::load(&self.args.config)?;
+        let tree = self.args.tree()?;
         let settings =
             settings::settings(config::typed(tree.clone()).map_err(refuse)?, &self.args, self.dev_dir.as_deref()).map_err(refuse)?;
         let others = changed(&self.tree, &tree);

@@ -17,6 +17,7 @@ use super::{
     AgentArgs,
     config::{AgentFile, Mistake},
     leave::Leave,
+    rules::Notes,
 };
 use crate::commands::driver::BUILT_IN;
 
@@ -26,6 +27,9 @@ const ALWAYS: &[&str] = &["exec", "raw_exec", "remote_exec"];
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// Drivers that do nothing without a configuration, not even on a dev agent.
 const CONFIGURED: &[&str] = &["docker_remote", "mock_remote"];
+
+/// Options of a stock node that have no meaning here although they look like one that has.
+const STOCK_OPTIONS: &[&str] = &["fingerprint.allowlist", "fingerprint.whitelist"];
 
 /// Everything an agent is told.
 #[derive(Debug)]
@@ -54,15 +58,22 @@ pub(crate) struct Settings {
     pub(crate) leave: Leave,
     /// A dev agent: its directory is temporary and goes with it.
     pub(crate) dev: bool,
+    /// Say where in the program a line of the log comes from.
+    pub(crate) log_location: bool,
+    /// What was taken and has no effect.
+    pub(crate) notes: Notes,
 }
 
-/// Collects mistakes while values are read.
+/// Collects mistakes while values are read, and what is taken without effect.
 #[derive(Default)]
-struct Reader(Vec<Mistake>);
+struct Reader(Vec<Mistake>, Notes);
 
 impl Reader {
     fn wrong(&mut self, text: String) {
         self.0.push(Mistake(text));
+    }
+    fn idle(&mut self, name: &str, why: &str) {
+        self.1.add(name, why);
     }
     fn duration(&mut self, name: &str, text: Option<&str>, default: Duration) -> Duration {
         let Some(text) = text else { return default };
@@ -112,7 +123,7 @@ impl Reader {
 
 /// Turns a merged configuration and the flags into settings.
 pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>) -> Result<Settings, Vec<Mistake>> {
-    let mut r = Reader::default();
+    let mut r = Reader(Vec::new(), file.notes.clone());
     let dev = dev_dir.is_some();
     let bind = r.ip("bind_addr", args.bind.as_deref().or(file.bind_addr.as_deref()), IpAddr::V4(Ipv4Addr::LOCALHOST));
     let http_ip = r.ip("addresses.http", file.addresses.http.as_deref(), bind);
@@ -154,8 +165,12 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
         is_server.then(|| server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref()));
     let client = is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
     let leave = leave(&mut r, &file);
-    if file.disable_update_check == Some(false) || file.disable_anonymous_signature == Some(false) {
-        r.wrong("disable_update_check and disable_anonymous_signature cannot be false: Drover never calls home".into());
+    for (name, value) in
+        [("disable_update_check", file.disable_update_check), ("disable_anonymous_signature", file.disable_anonymous_signature)]
+    {
+        if value == Some(false) {
+            r.idle(name, "Drover never calls home");
+        }
     }
     if !r.0.is_empty() {
         return Err(r.0);
@@ -167,23 +182,27 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
         http_advertise,
         http_max_conns_per_client: file.limits.http_max_conns_per_client.map_or(100, |n| n as usize),
         http_headers: file.http_api_response_headers,
-        prometheus: file.telemetry.prometheus_metrics.unwrap_or(false),
+        prometheus: file.telemetry.prometheus_metrics.unwrap_or(dev),
         log_level,
         log_json: args.log_json || file.log_json.unwrap_or(false),
         name,
         leave,
         dev,
+        log_location: file.log_include_location.unwrap_or(false),
+        notes: r.1,
     })
 }
 
 fn leave(r: &mut Reader, file: &AgentFile) -> Leave {
     let (on_interrupt, on_terminate) = (file.leave_on_interrupt == Some(true), file.leave_on_terminate == Some(true));
     let Some(drain) = &file.client.drain_on_shutdown else {
-        if on_interrupt || on_terminate {
-            r.wrong(
-                "leave_on_interrupt and leave_on_terminate mean client.drain_on_shutdown here: without that block an agent that ends leaves its tasks running"
-                    .into(),
-            );
+        for (name, on) in [("leave_on_interrupt", on_interrupt), ("leave_on_terminate", on_terminate)] {
+            if on {
+                r.idle(
+                    name,
+                    "there is no cluster to leave, and without client.drain_on_shutdown an agent that ends leaves its tasks running",
+                );
+            }
         }
         return Leave::default();
     };
@@ -211,9 +230,10 @@ fn server_config(
     advertise: Option<&str>,
 ) -> ServerConfig {
     let s = &file.server;
-    if s.bootstrap_expect.is_some_and(|n| n != 1) {
-        r.wrong("server.bootstrap_expect must be 1: several servers come with the etcd store in a later release".into());
+    if s.authoritative_region.as_ref().is_some_and(|named| named != region) {
+        r.wrong(format!("server.authoritative_region must be the server's own region, {region}: one region per cluster in this release"));
     }
+    only_itself(r, file);
     let base = ServerConfig::default();
     let lease = r.duration("server.min_heartbeat_ttl", s.min_heartbeat_ttl.as_deref(), base.lease);
     let mut config = base.with_lease(lease);
@@ -242,6 +262,7 @@ fn server_config(
     }
     let gc = &mut config.gc;
     gc.eval_threshold = r.duration("server.eval_gc_threshold", s.eval_gc_threshold.as_deref(), gc.eval_threshold);
+    gc.batch_eval_threshold = r.duration("server.batch_eval_gc_threshold", s.batch_eval_gc_threshold.as_deref(), gc.batch_eval_threshold);
     gc.job_threshold = r.duration("server.job_gc_threshold", s.job_gc_threshold.as_deref(), gc.job_threshold);
     gc.node_threshold = r.duration("server.node_gc_threshold", s.node_gc_threshold.as_deref(), gc.node_threshold);
     gc.deployment_threshold = r.duration("server.deployment_gc_threshold", s.deployment_gc_threshold.as_deref(), gc.deployment_threshold);
@@ -255,7 +276,46 @@ fn server_config(
     if let Some(n) = s.event_buffer_size {
         config.event_batches = n as usize;
     }
+    if let Some(n) = s.job_max_priority {
+        config.job_max_priority = n;
+        if !(100..=32_766).contains(&n) {
+            r.wrong(format!("server.job_max_priority must be between 100 and 32766, it is {n}"));
+        }
+    }
     config
+}
+
+/// A server that names itself to join has nobody to join; another one it cannot have.
+fn only_itself(r: &mut Reader, file: &AgentFile) {
+    let s = &file.server;
+    let own: Vec<&str> =
+        [&file.bind_addr, &file.addresses.rpc, &file.advertise.rpc, &file.name].into_iter().flatten().map(String::as_str).collect();
+    let host = host_name();
+    for (name, addresses) in [
+        ("server.server_join.retry_join", &s.server_join.retry_join),
+        ("server.server_join.start_join", &s.server_join.start_join),
+        ("server.retry_join", &s.retry_join),
+        ("server.start_join", &s.start_join),
+    ] {
+        let others: Vec<&str> = addresses.iter().map(String::as_str).filter(|a| !is_itself(a, &own, &host)).collect();
+        if !others.is_empty() {
+            r.wrong(format!(
+                "{name} names other servers ({}): several servers come with the etcd store in a later release",
+                others.join(", ")
+            ));
+        } else if !addresses.is_empty() {
+            r.idle(name, "there is one server");
+        }
+    }
+}
+
+fn is_itself(address: &str, own: &[&str], host: &str) -> bool {
+    let alone = address.rsplit_once(':').filter(|(h, p)| !h.ends_with(':') && p.parse::<u16>().is_ok()).map_or(address, |(h, _)| h);
+    let alone = alone.trim_matches(['[', ']']);
+    alone == "localhost"
+        || alone == host
+        || own.iter().any(|own| *own == address || *own == alone || own.rsplit_once(':').is_some_and(|(h, _)| h == alone))
+        || alone.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[allow(clippy::too_many_arguments, reason = "one caller, and every argument is a different thing")]
@@ -291,7 +351,7 @@ fn client_config(
     }
     config.servers = args.servers.clone();
     if config.servers.is_empty() {
-        config.servers = c.servers.iter().chain(c.server_join.iter().flat_map(|j| &j.retry_join)).cloned().collect();
+        config.servers = c.servers.iter().chain(&c.server_join.retry_join).chain(&c.server_join.start_join).cloned().collect();
     }
     for server in &mut config.servers {
         if server.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err()) {
@@ -301,15 +361,9 @@ fn client_config(
     if config.servers.is_empty() && !has_server {
         r.wrong("client.servers is empty: the node needs the address of a server, such as servers = [\"10.0.0.1:4647\"]".into());
     }
-    if let Some(join) = &c.server_join {
-        if join.retry_max.is_some_and(|n| n > 0) {
-            r.wrong("client.server_join.retry_max is refused: a node never gives up looking for its servers".into());
-        }
-        if join.retry_interval.is_some() {
-            r.wrong("client.server_join.retry_interval is refused: the node backs off by itself".into());
-        }
-    }
-    config.network_interface = args.network_interface.clone().or(c.network_interface.clone()).unwrap_or_default();
+    // A dev agent is on loopback altogether, the addresses of its tasks too.
+    let loopback = if dev { "lo" } else { "" };
+    config.network_interface = args.network_interface.clone().or(c.network_interface.clone()).unwrap_or_else(|| loopback.to_owned());
     config.host_networks = c
         .host_network
         .iter()
@@ -341,8 +395,10 @@ fn client_config(
     config.max_kill_timeout = r.duration("client.max_kill_timeout", c.max_kill_timeout.as_deref(), config.max_kill_timeout);
     config.telemetry_interval =
         r.duration("telemetry.collection_interval", file.telemetry.collection_interval.as_deref(), config.telemetry_interval);
-    if let Some(n) = c.gc_max_allocs {
-        config.gc.max_allocs = n as usize;
+    gc_config(r, c, dev, &mut config.gc);
+    config.plugin_ports = (c.client_min_port.unwrap_or(config.plugin_ports.0), c.client_max_port.unwrap_or(config.plugin_ports.1));
+    if config.plugin_ports.0 > config.plugin_ports.1 {
+        r.wrong(format!("client.client_min_port {} must not be above client_max_port {}", config.plugin_ports.0, config.plugin_ports.1));
     }
     for (name, volume) in &c.host_volume {
         let path = Path::new(&volume.path);
@@ -358,13 +414,33 @@ fn client_config(
         .map(|(n, v)| (n.clone(), model::node::HostVolume { name: n.clone(), path: v.path.clone(), read_only: v.read_only }))
         .collect();
     config.options = texts(&c.options);
+    for (former, name) in [
+        ("driver.whitelist", "driver.allowlist"),
+        ("driver.blacklist", "driver.denylist"),
+        ("fingerprint.blacklist", "fingerprint.denylist"),
+    ] {
+        if let Some(value) = config.options.remove(former) {
+            config.options.entry(name.to_owned()).or_insert(value);
+        }
+    }
     let list = |name: &str, options: &BTreeMap<String, String>| -> Vec<String> {
         options.get(name).map(|t| t.split(',').map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()).collect()).unwrap_or_default()
     };
     config.driver_allowlist = list("driver.allowlist", &config.options);
     config.driver_denylist = list("driver.denylist", &config.options);
-    for unknown in config.unknown_options() {
-        r.wrong(format!("client.options: {unknown:?} is not an option; there are {}", client::config::KNOWN_OPTIONS.join(", ")));
+    let unknown: Vec<String> = config.unknown_options().into_iter().map(str::to_owned).collect();
+    for name in unknown {
+        config.options.remove(&name);
+        // These keep somebody out: a misspelt one must not go unnoticed.
+        let near =
+            hcl_lang::nearest(&name, client::config::KNOWN_OPTIONS.iter().copied()).filter(|_| !STOCK_OPTIONS.contains(&name.as_str()));
+        match near {
+            Some(near) => r.wrong(format!("client.options: {name:?} is not an option, did you mean {near:?}?")),
+            None => r.idle(
+                &format!("client.options.{name:?}"),
+                &format!("the options of this release are {}", client::config::KNOWN_OPTIONS.join(", ")),
+            ),
+        }
     }
     config.plugins =
         file.plugin.iter().map(|(n, p)| (n.clone(), PluginSettings { args: p.args.clone(), config: p.config.clone() })).collect();
@@ -393,6 +469,23 @@ fn client_config(
     config.templates = template_config(r, &c.template);
     config.artifacts = artifact_config(r, &c.artifact);
     config
+}
+
+/// When ended allocations are collected. A dev agent shares its disk with everything else of its machine: how full that is says nothing.
+fn gc_config(r: &mut Reader, c: &super::config::Client, dev: bool, gc: &mut client::GcConfig) {
+    if dev {
+        *gc =
+            client::GcConfig { interval: Duration::from_secs(600), disk_usage_threshold: 99.0, inode_usage_threshold: 99.0, ..gc.clone() };
+    }
+    gc.interval = r.duration("client.gc_interval", c.gc_interval.as_deref(), gc.interval);
+    gc.disk_usage_threshold = c.gc_disk_usage_threshold.unwrap_or(gc.disk_usage_threshold);
+    gc.inode_usage_threshold = c.gc_inode_usage_threshold.unwrap_or(gc.inode_usage_threshold);
+    for (name, percent) in [("gc_disk_usage_threshold", gc.disk_usage_threshold), ("gc_inode_usage_threshold", gc.inode_usage_threshold)] {
+        if !(0.0..=100.0).contains(&percent) {
+            r.wrong(format!("client.{name} must be a percentage between 0 and 100, it is {percent}"));
+        }
+    }
+    gc.max_allocs = c.gc_max_allocs.map_or(gc.max_allocs, |n| n as usize);
 }
 
 fn network_config(r: &mut Reader, c: &super::config::Client) -> NetworkConfig {
@@ -538,9 +631,9 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_reported_at_once() {
-        let error = check(json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "bootstrap_expect": 3, "min_heartbeat_ttl": "soon"}}))
+        let error = check(json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "job_max_priority": 7, "min_heartbeat_ttl": "0s"}}))
             .expect_err("mistakes");
-        for part in ["bind_addr", "log_level", "data_dir is missing", "bootstrap_expect", "min_heartbeat_ttl"] {
+        for part in ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "min_heartbeat_ttl"] {
             assert!(error.contains(part), "{part} in {error}");
         }
     }
@@ -599,13 +692,87 @@ mod tests {
         assert_eq!((forced.on_interrupt, forced.deadline), (true, None));
         assert_eq!(with(json!({"leave_on_terminate": false}), json!(null)).expect("off"), super::Leave::default());
         for (top, drain, part) in [
-            (json!({"leave_on_terminate": true}), json!(null), "client.drain_on_shutdown"),
             (json!({}), json!({}), "needs leave_on_interrupt or leave_on_terminate"),
             (json!({"leave_on_terminate": true}), json!({"force": true, "deadline": "1m"}), "takes no deadline"),
             (json!({"leave_on_terminate": true}), json!({"deadline": "soon"}), "drain_on_shutdown.deadline"),
         ] {
             assert!(with(top, drain).expect_err("a mistake").contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn what_has_no_meaning_here_is_taken_and_said() {
+        let node = |more: serde_json::Value| {
+            let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+            crate::agent::config::merge(&mut tree, more);
+            check(tree)
+        };
+        for (more, part) in [
+            (json!({"leave_on_terminate": true}), "leave_on_terminate has no meaning here: there is no cluster to leave"),
+            (json!({"disable_update_check": false}), "disable_update_check has no meaning here: Drover never calls home"),
+            (
+                json!({"client": {"options": {"driver.raw_exec.enable": "1"}}}),
+                "client.options.\"driver.raw_exec.enable\" has no meaning here",
+            ),
+            (
+                json!({"client": {"options": {"fingerprint.allowlist": "cpu"}}}),
+                "client.options.\"fingerprint.allowlist\" has no meaning here",
+            ),
+            (json!({"ports": {"serf": 4648}}), "ports.serf has no meaning here: Drover has no gossip"),
+        ] {
+            let lines = node(more.clone()).unwrap_or_else(|e| panic!("{more}: {e}")).notes.lines();
+            assert!(lines.len() == 1 && lines[0].starts_with(part), "{more}: {lines:?}");
+        }
+        assert!(node(json!({})).expect("plain").notes.lines().is_empty());
+        let error = node(json!({"client": {"options": {"driver.denylst": "docker"}}})).expect_err("a misspelt ban");
+        assert!(error.contains("did you mean \"driver.denylist\"?"), "{error}");
+        let former = node(json!({"client": {"options": {"driver.blacklist": "docker, exec"}}})).expect("its former name");
+        assert_eq!(former.client.expect("client").driver_denylist, ["docker", "exec"]);
+    }
+
+    #[test]
+    fn a_server_may_join_itself_and_nobody_else() {
+        let server = |more: serde_json::Value| {
+            let mut tree = json!({"data_dir": "/x", "bind_addr": "10.0.0.5", "server": {"enabled": true, "bootstrap_expect": 1}});
+            crate::agent::config::merge(&mut tree, json!({"server": more}));
+            check(tree)
+        };
+        for itself in ["127.0.0.1", "10.0.0.5:4648", "localhost:4648", "::1"] {
+            let lines = server(json!({"server_join": {"retry_join": [itself], "retry_max": 3}})).expect(itself).notes.lines();
+            assert!(lines.iter().any(|l| l == "server.server_join.retry_join has no meaning here: there is one server"), "{lines:?}");
+        }
+        for other in ["10.0.0.6", "provider=aws tag_key=x", "nomad.example.com:4648"] {
+            let error = server(json!({"retry_join": [other]})).expect_err(other);
+            assert!(error.contains("server.retry_join names other servers") && error.contains("etcd store"), "{error}");
+        }
+        server(json!({"authoritative_region": "global"})).expect("its own region");
+        assert!(server(json!({"authoritative_region": "eu"})).expect_err("another").contains("one region per cluster"));
+    }
+
+    #[test]
+    fn collection_has_its_settings() {
+        let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200},
+            "client": {"enabled": true, "gc_interval": "5s", "gc_disk_usage_threshold": 90.5, "gc_inode_usage_threshold": 60, "gc_max_allocs": 3,
+                "client_min_port": 15000, "client_max_port": 15010}}))
+        .expect("fine");
+        let (server, client) = (s.server.expect("server"), s.client.expect("client"));
+        assert_eq!((server.gc.batch_eval_threshold.as_secs(), server.job_max_priority), (7200, 200));
+        assert_eq!((client.gc.interval.as_secs(), client.gc.max_allocs, client.plugin_ports), (5, 3, (15_000, 15_010)));
+        assert!((client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01);
+        let node = |more| check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}));
+        assert!(node(json!(120)).expect_err("too much").contains("percentage"));
+    }
+
+    #[test]
+    fn a_dev_agent_is_on_loopback_altogether() {
+        let dir = std::path::Path::new("/x");
+        let s = settings(typed(json!({})).expect("empty"), &AgentArgs::default(), Some(dir)).expect("dev");
+        let client = s.client.expect("a node");
+        assert_eq!((client.network_interface.as_str(), client.gc.interval.as_secs(), s.prometheus), ("lo", 600, true));
+        assert!(s.http.ip().is_loopback());
+        let s = settings(typed(json!({"client": {"network_interface": "eth7"}})).expect("fine"), &AgentArgs::default(), Some(dir))
+            .expect("dev");
+        assert_eq!(s.client.expect("a node").network_interface, "eth7");
     }
 
     #[test]
@@ -644,8 +811,6 @@ mod tests {
             (json!({"http_max_size": "0"}), "above 0"),
             (json!({"git_timeout": "x"}), "git_timeout"),
             (json!({"filesystem_isolation_extra_paths": ["/srv"]}), "KIND:MODE"),
-            (json!({"gcs_timeout": "1m"}), "gcs"),
-            (json!({"hg_timeout": "1m"}), "hg"),
             (json!({"disable_artifact_inspection": true}), "links"),
         ] {
             assert!(with(wrong.clone()).expect_err("a mistake").contains(part), "{wrong}");

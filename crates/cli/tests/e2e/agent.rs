@@ -109,6 +109,24 @@ impl Agent {
         Self::of_roles(&format!("client {{\n  enabled = true\n  servers = [{rpc:?}]\n}}"), more)
     }
 
+    /// An agent with a configuration file of its own and further flags; nothing is waited for but its address.
+    pub(crate) fn of_file(text: impl FnOnce(&Path) -> String, flags: &[&str]) -> Self {
+        let mut agent = Self { child: None, program: drover().to_owned(), address: String::new(), disk: None, dir: directory() };
+        fs::write(agent.dir.path().join("agent.hcl"), text(agent.dir.path())).expect("configuration");
+        if !agent.spawn_with(flags) {
+            panic!("the agent did not say where it listens; its log:\n{}", agent.log());
+        }
+        agent
+    }
+
+    /// Waits until a node is ready and has that driver.
+    pub(crate) fn wait_for_driver(&self, driver: &str) -> Value {
+        until(&format!("a ready node with {driver}"), || {
+            let nodes = self.get("/v1/nodes")?;
+            nodes.as_array()?.iter().find(|n| n["Status"] == "ready" && n["Drivers"][driver]["Healthy"] == true).cloned()
+        })
+    }
+
     /// Where its HTTP API is.
     pub(crate) fn address(&self) -> &str {
         &self.address
@@ -184,12 +202,17 @@ impl Agent {
 
     /// Starts the process on the directory as it is. False when it has ended without saying where it listens.
     pub(crate) fn spawn(&mut self) -> bool {
+        self.spawn_with(&[])
+    }
+
+    fn spawn_with(&mut self, flags: &[&str]) -> bool {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log")).expect("log");
         // As people start agents by hand: SIGHUP is ignored in everything that does not say otherwise.
         let mut child = Command::new("nohup")
             .arg(&self.program)
             .args(["agent", "-config"])
             .arg(self.dir.path().join("agent.hcl"))
+            .args(flags)
             .env("DROVER_E2E_DIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -20,5 +20,6 @@ mod plugins;
 mod remote;
 mod remote_checks;
 mod services;
+mod stock_config;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;

@@ -1,0 +1,152 @@
+//! Configuration files as stock tools and the stock documentation write them start an agent, which says what has no meaning here.
+
+use std::{fs, net::TcpListener, path::Path, process::Command};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, drover};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+fn runs_a_job(agent: &Agent) -> Value {
+    let file = agent.dir().join("job.hcl");
+    let text = "job \"hi\" {\n  type = \"batch\"\n  group \"g\" {\n    network {\n      port \"web\" {}\n    }\n    task \"t\" {\n      driver = \"raw_exec\"\n      \
+                config {\n        command = \"/bin/sh\"\n        args = [\"-c\", \"echo at $NOMAD_IP_web\"]\n      }\n    }\n  }\n}\n";
+    fs::write(&file, text).expect("the job");
+    agent.cli_ok(&["job", "run", "-detach", &file.display().to_string()]);
+    agent.alloc("hi", "complete")
+}
+
+/// What the test server of the stock Go API module writes.
+fn of_go_api(dir: &Path) -> String {
+    let (http, rpc, serf) = (free_port(), free_port(), free_port());
+    json!({
+        "name": "node-1", "data_dir": dir.join("data"), "region": "global", "disable_update_check": true, "log_level": "DEBUG",
+        "consul": {"address": "127.0.0.1:8500"},
+        "advertise": {"http": format!("127.0.0.1:{http}"), "rpc": format!("127.0.0.1:{rpc}"), "serf": format!("127.0.0.1:{serf}")},
+        "ports": {"http": http, "rpc": rpc, "serf": serf},
+        "server": {"enabled": true, "bootstrap_expect": 1, "raft_protocol": 3},
+        "client": {"enabled": true, "options": {"driver.raw_exec.enable": "1"}},
+        "vault": {"enabled": false}, "acl": {"enabled": false}, "telemetry": {"prometheus_metrics": true}
+    })
+    .to_string()
+}
+
+#[test]
+fn the_file_of_the_stock_go_api_tests_starts() {
+    let agent = Agent::of_file(of_go_api, &[]);
+    agent.wait_for_driver("raw_exec");
+    runs_a_job(&agent);
+    let said = agent.log();
+    for line in [
+        "    advertise.serf, ports.serf have no meaning here: Drover has no gossip",
+        "    consul has no meaning here: ",
+        "    server.raft_protocol has no meaning here: ",
+        "client.options.\"driver.raw_exec.enable\" has no meaning here",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let notes = said.lines().take_while(|l| l.starts_with("==> Taken") || l.starts_with("    ")).count();
+    assert_eq!(notes, 5, "one group of one line per reason: {said}");
+}
+
+/// The server and the client of the stock documentation, in which almost every block has something.
+#[test]
+fn the_server_and_the_client_of_the_documentation_start() {
+    let rpc = free_port();
+    let server = Agent::of_file(
+        |dir| {
+            format!(
+                "name = \"server1\"\nregion = \"global\"\ndatacenter = \"dc1\"\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nlog_level = \"DEBUG\"\n\
+                 enable_debug = true\nleave_on_interrupt = false\nleave_on_terminate = true\ndisable_update_check = true\n\
+                 ports {{\n  http = {}\n  rpc = {rpc}\n  serf = {}\n}}\naddresses {{\n  http = \"127.0.0.1\"\n  serf = \"127.0.0.1\"\n}}\n\
+                 server {{\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = \"cg8StVXbQJ0gPvMd9o7yrg==\"\n  raft_multiplier = 5\n  \
+                 num_schedulers = 2\n  node_gc_threshold = \"24h\"\n  batch_eval_gc_threshold = \"12h\"\n  rejoin_after_leave = true\n  \
+                 server_join {{\n    retry_join = [\"127.0.0.1:4648\"]\n    retry_max = 3\n    retry_interval = \"15s\"\n  }}\n  \
+                 plan_rejection_tracker {{\n    enabled = false\n    node_threshold = 100\n    node_window = \"10m\"\n  }}\n}}\n\
+                 limits {{\n  http_max_conns_per_client = 0\n  rpc_max_conns_per_client = 0\n  rpc_handshake_timeout = \"5s\"\n}}\n\
+                 acl {{\n  enabled = false\n  token_ttl = \"30s\"\n  policy_ttl = \"60s\"\n}}\n\
+                 tls {{\n  http = false\n  rpc = false\n  verify_server_hostname = true\n}}\n\
+                 autopilot {{\n  cleanup_dead_servers = true\n  last_contact_threshold = \"200ms\"\n}}\n\
+                 ui {{\n  enabled = true\n  label {{\n    text = \"Staging\"\n    background_color = \"yellow\"\n  }}\n}}\n\
+                 telemetry {{\n  collection_interval = \"1s\"\n  disable_hostname = true\n  prometheus_metrics = true\n  publish_allocation_metrics = true\n  \
+                 publish_node_metrics = true\n}}\nconsul {{\n  address = \"127.0.0.1:8500\"\n  server_service_name = \"nomad\"\n  auto_advertise = true\n}}\n\
+                 http_api_response_headers {{\n  Access-Control-Allow-Origin = \"*\"\n}}\n",
+                dir.join("data"),
+                free_port(),
+                free_port(),
+            )
+        },
+        &[],
+    );
+    let client = Agent::of_file(
+        |dir| {
+            format!(
+                "name = \"client1\"\ndata_dir = {:?}\nbind_addr = \"127.0.0.1\"\nports {{\n  http = {}\n}}\n\
+                 client {{\n  enabled = true\n  server_join {{\n    retry_join = [\"127.0.0.1:{rpc}\"]\n    retry_interval = \"15s\"\n  }}\n  \
+                 node_class = \"linux\"\n  meta {{\n    \"rack\" = \"r1\"\n    count = 3\n  }}\n  options = {{\n    \"user.denylist\" = \"www-data\"\n    \
+                 \"driver.raw_exec.enable\" = \"1\"\n    \"docker.cleanup.image\" = \"false\"\n  }}\n  network_speed = 500\n  gc_interval = \"30s\"\n  \
+                 gc_disk_usage_threshold = 85\n  gc_inode_usage_threshold = 85.5\n  gc_parallel_destroys = 4\n  gc_max_allocs = 100\n  no_host_uuid = false\n  \
+                 reserved {{\n    cpu = 100\n    memory = 64\n    disk = 1024\n    reserved_ports = \"22,80,8500-8600\"\n  }}\n  \
+                 template {{\n    max_stale = \"120s\"\n    nomad_retry {{\n      attempts = 0\n      max_backoff = \"1m\"\n    }}\n  }}\n  \
+                 artifact {{\n    http_read_timeout = \"30m\"\n    hg_timeout = \"30m\"\n  }}\n  network_interface = \"lo\"\n}}\n\
+                 plugin \"raw_exec\" {{\n  config {{\n    enabled = true\n  }}\n}}\n\
+                 plugin \"docker\" {{\n  config {{\n    allow_privileged = true\n    volumes {{\n      enabled = true\n    }}\n    gc {{\n      \
+                 image = false\n      dangling_containers {{\n        enabled = false\n      }}\n    }}\n  }}\n}}\n\
+                 vault {{\n  enabled = false\n  address = \"http://127.0.0.1:8200\"\n}}\n",
+                dir.join("data"),
+                free_port(),
+            )
+        },
+        &[],
+    );
+    let node = server.wait_for_driver("raw_exec");
+    assert_eq!((node["Name"].as_str(), node["NodeClass"].as_str()), (Some("client1"), Some("linux")));
+    runs_a_job(&server);
+    for (agent, part) in
+        [(&server, "server.encrypt"), (&server, "autopilot has"), (&client, "gc_parallel_destroys"), (&client, "no_host_uuid")]
+    {
+        assert!(agent.log().contains(part), "{part}: {}", agent.log());
+    }
+}
+
+#[test]
+fn a_dev_agent_with_stock_flags_is_on_loopback_altogether() {
+    let port = free_port().to_string();
+    let flags = ["-dev", "-http-port", &port, "-rpc-port", "0", "-log-level=DEBUG", "-dc", "dc7", "-acl-enabled=false", "-encrypt", "key"];
+    let flags = [flags.as_slice(), &["-retry-join", "127.0.0.1", "-consul-address=127.0.0.1:8500", "-network-speed", "100"]].concat();
+    let agent = Agent::of_file(|_| "region = \"global\"\n".to_owned(), &flags);
+    assert_eq!(agent.address(), format!("http://127.0.0.1:{port}"));
+    let node = agent.wait_for_driver("raw_exec");
+    let node = agent.get(&format!("/v1/node/{}", node["ID"].as_str().expect("an id"))).expect("the node");
+    assert_eq!(node["Attributes"]["unique.network.ip-address"], "127.0.0.1");
+    assert_eq!(node["HTTPAddr"], format!("127.0.0.1:{port}"));
+    let alloc = runs_a_job(&agent);
+    assert_eq!(agent.logs(&alloc, "t"), "at 127.0.0.1\n");
+    assert!(agent.log().contains("server.encrypt"), "{}", agent.log());
+}
+
+#[test]
+fn mistakes_are_told_with_their_place_and_notes_by_validate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("agent.hcl");
+    let validate = |text: &str| {
+        fs::write(&file, text).expect("the file");
+        let out = Command::new(drover()).args(["config", "validate"]).arg(&file).output().expect("drover config validate");
+        (out.status.success(), format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)))
+    };
+    let (fine, text) = validate("data_dir = \"/x\"\nserver {\n  enabled = true\n}\nacl {\n  enabeld = true\n}\n");
+    assert!(!fine && text.contains("agent.hcl") && text.contains("6") && text.contains("did you mean \"enabled\"?"), "{text}");
+    let (fine, text) = validate("data_dir = \"/x\"\nserver {\n  enabled = true\n  encrypt = \"k\"\n}\n");
+    assert!(fine && text.contains("server.encrypt has no meaning here: Drover has no gossip"), "{text}");
+    let (fine, text) = validate("data_dir = \"/x\"\nserver {\n  enabled = true\n  bootstrap_expect = 3\n}\nacl {\n  enabled = true\n}\n");
+    assert!(
+        !fine && text.contains("acl.enabled is refused: ") && text.contains("server.bootstrap_expect = 3 is refused: several servers"),
+        "{text}"
+    );
+    let out = Command::new(drover()).args(["agent", "-dev-connect"]).output().expect("drover agent");
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("-dev-connect is refused: "), "{out:?}");
+}
