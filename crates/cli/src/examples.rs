@@ -101,7 +101,7 @@ echo hi | drover exec -t=false 4f2a cat    with standard input from a pipe"
 drover fs hello    the directory of a job's newest allocation
 drover fs 4f2a alloc/logs    a directory
 drover fs 4f2a web/local/config.yml    a file
-drover fs -f -tail 4f2a alloc/data/log    its end and what follows"
+drover fs -f -n 5 4f2a alloc/data/log    its last lines and what follows"
         }
         "logs" => {
             "\
@@ -113,12 +113,12 @@ drover logs -task web 4f2a    of one of several tasks"
         "restart" => {
             "\
 drover alloc restart 4f2a    all tasks that run, in place
-drover alloc restart 4f2a web    one task"
+drover alloc restart -task web 4f2a    one task"
         }
         "signal" => {
             "\
-drover alloc signal -s SIGHUP 4f2a    SIGHUP for all tasks
-drover alloc signal -s SIGUSR1 4f2a web    for one"
+drover alloc signal -s HUP 4f2a    SIGHUP for all tasks
+drover alloc signal -s USR1 -task web 4f2a    for one"
         }
         "status" => {
             "\

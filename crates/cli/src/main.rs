@@ -8,6 +8,7 @@ mod commands;
 mod conn;
 mod demo;
 mod examples;
+mod failure;
 mod help;
 mod memory;
 mod output;
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{}", commands::error_text(&error));
+            output::note(&failure::text(&error));
             ExitCode::FAILURE
         }
     }

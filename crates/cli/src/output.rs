@@ -131,6 +131,19 @@ fn pair_lines<S: AsRef<str>>(rows: &[(&str, S)]) -> Vec<String> {
     rows.iter().map(|(key, value)| format!("{key:width$} = {}", shown(value.as_ref()))).collect()
 }
 
+/// A number of bytes for people.
+#[allow(clippy::cast_precision_loss, reason = "one decimal of a size")]
+pub(crate) fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
 /// What a long-running process says about itself at its start: in one piece, and nobody has to listen. A closed pipe must never end an agent.
 pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &str) {
     let text = format!("{before}\n{}\n{after}\n", pair_lines(rows).join("\n"));
@@ -142,7 +155,7 @@ pub(crate) fn announce<S: AsRef<str>>(before: &str, rows: &[(&str, S)], after: &
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Table, size};
 
     #[test]
     fn columns_are_aligned_and_empty_cells_are_named() {
@@ -150,5 +163,12 @@ mod tests {
         t.row(["abcdef", "running"]);
         t.row(["x", ""]);
         assert_eq!(t.render(), ["ID      Status", "abcdef  running", "x       <none>"]);
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(size(12), "12 B");
+        assert_eq!(size(2048), "2.0 KiB");
+        assert_eq!(size(5 * 1024 * 1024), "5.0 MiB");
     }
 }

@@ -9,12 +9,11 @@ use serde_json::{Value, json};
 
 use super::{
     ApiArgs, Shape,
-    alloc_follow::{From, follow},
     eval::lower,
-    find_by_prefix,
+    resolve::{Intent, Operand, allocation},
 };
 use crate::{
-    conn::{Conn, encode},
+    conn::Conn,
     output::{self, Table},
     when,
 };
@@ -27,31 +26,39 @@ pub(crate) enum Command {
     /// Run a command beside a task
     Exec(super::alloc_exec::Args),
     /// Show files of an allocation
-    Fs(Fs),
+    Fs(super::alloc_fs::Args),
     /// Show what a task has written
-    Logs(Logs),
+    Logs(super::alloc_logs::Args),
     /// Restart tasks of an allocation in place
     Restart {
         #[command(flatten)]
         api: ApiArgs,
         /// Also tasks that have ended
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["task_flag", "task"])]
         all_tasks: bool,
-        /// The allocation
-        id: String,
         /// The task; without one, all that run
+        #[arg(long = "task", value_name = "TASK")]
+        task_flag: Option<String>,
+        /// The allocation: the beginning of its id, or a job that has one running allocation
+        #[arg(value_name = "ALLOC|JOB")]
+        id: String,
+        /// The same as -task
         task: Option<String>,
     },
     /// Send a signal to tasks of an allocation
     Signal {
         #[command(flatten)]
         api: ApiArgs,
-        /// Signal
-        #[arg(short, long, default_value = "SIGKILL")]
-        signal: String,
-        /// The allocation
-        id: String,
+        /// Its name with or without SIG, or its number
+        #[arg(short, long, default_value = "SIGKILL", value_parser = super::signals::parse)]
+        signal: &'static str,
         /// The task; without one, all that run
+        #[arg(long = "task", value_name = "TASK")]
+        task_flag: Option<String>,
+        /// The allocation: the beginning of its id, or a job that has one running allocation
+        #[arg(value_name = "ALLOC|JOB")]
+        id: String,
+        /// The same as -task
         task: Option<String>,
     },
     /// Show an allocation
@@ -66,86 +73,27 @@ pub(crate) enum Command {
         /// Also the use of resources
         #[arg(long)]
         stats: bool,
-        /// The allocation; without one, all are listed
+        /// The allocation: the beginning of its id, or a job, whose newest one is shown; without it, all are listed
+        #[arg(value_name = "ALLOC|JOB")]
         id: Option<String>,
     },
     /// Stop an allocation; the scheduler places a new one where the job wants it
     Stop {
         #[command(flatten)]
         api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
         /// Do not follow what comes of it
         #[arg(long)]
         detach: bool,
         /// Without shutdown_delay
         #[arg(long)]
         no_shutdown_delay: bool,
-        /// The allocation
+        /// Print identifiers in full
+        #[arg(long)]
+        verbose: bool,
+        /// The allocation: the beginning of its id, or a job that has one running allocation
+        #[arg(value_name = "ALLOC|JOB")]
         id: String,
     },
-}
-
-/// Arguments of `alloc logs`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Logs {
-    #[command(flatten)]
-    api: ApiArgs,
-    /// Standard error instead of standard output
-    #[arg(long)]
-    stderr: bool,
-    /// Go on as the task writes
-    #[arg(short)]
-    follow: bool,
-    /// Only the end
-    #[arg(long)]
-    tail: bool,
-    /// Lines of the end
-    #[arg(short, value_name = "LINES")]
-    n: Option<u64>,
-    /// Bytes of the end
-    #[arg(short, value_name = "BYTES")]
-    c: Option<u64>,
-    /// The argument is a job; one of its allocations is taken
-    #[arg(long)]
-    job: bool,
-    /// The task
-    #[arg(long = "task")]
-    task_flag: Option<String>,
-    /// The allocation
-    id: String,
-    /// The task; may be left out when there is only one
-    task: Option<String>,
-}
-
-/// Arguments of `alloc fs`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Fs {
-    #[command(flatten)]
-    api: ApiArgs,
-    /// Sizes for machines
-    #[arg(long)]
-    machine: bool,
-    /// About the file instead of its contents
-    #[arg(long)]
-    stat: bool,
-    /// Go on as the file grows
-    #[arg(short)]
-    follow: bool,
-    /// Only the end
-    #[arg(long)]
-    tail: bool,
-    /// Bytes of the end
-    #[arg(short, value_name = "BYTES")]
-    c: Option<u64>,
-    /// The argument is a job; one of its allocations is taken
-    #[arg(long)]
-    job: bool,
-    /// The allocation
-    id: String,
-    /// Path below the allocation's directory
-    #[arg(default_value = "/")]
-    path: String,
 }
 
 /// Runs a verb.
@@ -153,25 +101,34 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Checks(args) => super::alloc_checks::run(args).await,
         Command::Exec(args) => super::alloc_exec::run(args).await,
-        Command::Fs(args) => fs(args).await,
-        Command::Logs(args) => logs(args).await,
-        Command::Restart { api, all_tasks, id, task } => {
+        Command::Fs(args) => super::alloc_fs::run(args).await,
+        Command::Logs(args) => super::alloc_logs::run(args).await,
+        Command::Restart { api, all_tasks, task_flag, id, task } => {
             let conn = api.conn()?;
-            let alloc = find(&conn, &id).await?;
-            let body = json!({"TaskName": task.unwrap_or_default(), "AllTasks": all_tasks});
+            let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
+            let task = task_flag.or(task);
+            let body = json!({"TaskName": task.as_deref().unwrap_or_default(), "AllTasks": all_tasks});
             let _: Value = conn.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
+            output::line(&format!(
+                "Allocation {} ({}): restart of {} asked for",
+                alloc.id.short(),
+                alloc.name,
+                tasks(task.as_deref(), all_tasks)
+            ));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Signal { api, signal, id, task } => {
+        Command::Signal { api, signal, task_flag, id, task } => {
             let conn = api.conn()?;
-            let alloc = find(&conn, &id).await?;
-            let body = json!({"Signal": signal, "Task": task.unwrap_or_default()});
+            let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
+            let task = task_flag.or(task);
+            let body = json!({"Signal": signal, "Task": task.as_deref().unwrap_or_default()});
             let _: Value = conn.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
+            output::line(&format!("Allocation {} ({}): {signal} sent to {}", alloc.id.short(), alloc.name, tasks(task.as_deref(), false)));
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { api, shape, short, stats, id: Some(id) } => {
             let conn = api.conn()?;
-            let alloc = find(&conn, &id).await?;
+            let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
             let code = show(&conn, &shape, &alloc.id.to_string(), short).await?;
             if stats && !shape.json {
                 let stats: Value = conn.get(&format!("/v1/client/allocation/{}/stats", alloc.id)).await?;
@@ -193,9 +150,10 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Stop { api, shape, detach, no_shutdown_delay, id } => {
+        Command::Stop { api, detach, no_shutdown_delay, verbose, id } => {
             let conn = api.conn()?;
-            let alloc = find(&conn, &id).await?;
+            let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
+            let shape = Shape { json: false, verbose };
             let answer: Value =
                 conn.put(&format!("/v1/allocation/{}/stop?no_shutdown_delay={no_shutdown_delay}", alloc.id), &json!({})).await?;
             let eval = answer["EvalID"].as_str().unwrap_or_default();
@@ -208,26 +166,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// The allocation that begins with a prefix.
-pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Allocation> {
-    find_by_prefix(
-        conn,
-        "/v1/allocations",
-        prefix,
-        "allocation",
-        |a: &Allocation| a.id.to_string(),
-        |a| format!("{} {}", a.name, lower(&a.client_status)),
-    )
-    .await
-}
-
-/// Of a job's allocations the one that people most likely mean: running before ended, new before old.
-pub(crate) async fn of_job(conn: &Conn, job: &str) -> Result<Allocation> {
-    let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{}/allocations", encode(job))).await?;
-    allocs
-        .into_iter()
-        .max_by_key(|a| (a.client_status == model::ClientStatus::Running, a.create_index))
-        .with_context(|| format!("job {job:?} has no allocations"))
+/// The tasks that something was asked for, in words.
+fn tasks(task: Option<&str>, all: bool) -> String {
+    match (task, all) {
+        (Some(task), _) => format!("task {task}"),
+        (None, true) => "all tasks".to_owned(),
+        (None, false) => "all tasks that run".to_owned(),
+    }
 }
 
 /// A table of allocations, newest first.
@@ -344,58 +289,6 @@ fn show_task(a: &Allocation, name: &str, state: &TaskState) {
     table.print();
 }
 
-async fn logs(args: Logs) -> Result<ExitCode> {
-    let conn = args.api.conn()?;
-    let alloc = if args.job { of_job(&conn, &args.id).await? } else { find(&conn, &args.id).await? };
-    let task = match args.task.or(args.task_flag) {
-        Some(task) => task,
-        None => only_task(&conn, &alloc).await?,
-    };
-    let kind = if args.stderr { "stderr" } else { "stdout" };
-    // Lines are counted in what comes back: the end is asked for generously, then cut.
-    let lines = if args.tail && args.c.is_none() { Some(args.n.unwrap_or(10)) } else { args.n };
-    let tail = args.tail || args.n.is_some() || args.c.is_some();
-    let bytes = args.c.unwrap_or_else(|| lines.unwrap_or(10).saturating_mul(4096));
-    let (origin, offset) = if tail { ("end", bytes) } else { ("start", 0) };
-    let base = format!("/v1/client/fs/logs/{}?task={}&type={kind}&plain=true", alloc.id, encode(&task));
-    if let (true, Some(lines)) = (tail, lines) {
-        // What is there now, cut to whole lines; then everything after it.
-        let text = conn.text(&format!("{base}&follow=false&origin={origin}&offset={offset}")).await?;
-        output::bytes(last_lines(text.as_bytes(), lines));
-        if !args.follow {
-            return Ok(ExitCode::SUCCESS);
-        }
-        return follow(&conn, &alloc, From { task: &task, kind, origin: "end", offset: 0 }).await;
-    }
-    if args.follow {
-        return follow(&conn, &alloc, From { task: &task, kind, origin, offset }).await;
-    }
-    pump(&conn, &format!("{base}&follow=false&origin={origin}&offset={offset}")).await
-}
-
-/// The last `n` lines; a last line without an end counts.
-fn last_lines(text: &[u8], n: u64) -> &[u8] {
-    let body = text.strip_suffix(b"\n").unwrap_or(text);
-    let mut seen = 0;
-    for (i, byte) in body.iter().enumerate().rev() {
-        if *byte == b'\n' {
-            seen += 1;
-            if seen == n {
-                return &text[i + 1..];
-            }
-        }
-    }
-    if n == 0 { &[] } else { text }
-}
-
-async fn pump(conn: &Conn, path: &str) -> Result<ExitCode> {
-    let mut stream = conn.stream(path).await?;
-    while let Some(chunk) = stream.next().await? {
-        output::bytes(&chunk);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// The task of an allocation that has just one.
 pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String> {
     let full: Value = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
@@ -406,82 +299,5 @@ pub(crate) async fn only_task(conn: &Conn, alloc: &Allocation) -> Result<String>
         [one] => Ok((*one).to_owned()),
         [] => bail!("allocation {} has no tasks", alloc.id),
         many => bail!("allocation {} has several tasks, name one: {}", alloc.id.short(), many.join(", ")),
-    }
-}
-
-async fn fs(args: Fs) -> Result<ExitCode> {
-    let conn = args.api.conn()?;
-    let alloc = if args.job { of_job(&conn, &args.id).await? } else { find(&conn, &args.id).await? };
-    let path = encode(&args.path);
-    let info: Value = conn.get(&format!("/v1/client/fs/stat/{}?path={path}", alloc.id)).await?;
-    let row = |f: &Value| {
-        let size = f["Size"].as_u64().unwrap_or(0);
-        [
-            f["FileMode"].as_str().unwrap_or_default().to_owned(),
-            if args.machine { size.to_string() } else { human(size) },
-            f["ModTime"].as_str().unwrap_or_default().to_owned(),
-            format!("{}{}", f["Name"].as_str().unwrap_or_default(), if f["IsDir"] == true { "/" } else { "" }),
-        ]
-    };
-    if args.stat {
-        let mut table = Table::new(["Mode", "Size", "Modified Time", "Name"]);
-        table.row(row(&info));
-        table.print();
-        return Ok(ExitCode::SUCCESS);
-    }
-    if info["IsDir"] == true {
-        let files: Vec<Value> = conn.get(&format!("/v1/client/fs/ls/{}?path={path}", alloc.id)).await?;
-        let mut table = Table::new(["Mode", "Size", "Modified Time", "Name"]);
-        for f in &files {
-            table.row(row(f));
-        }
-        table.print();
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.follow {
-        let (origin, offset) = if args.tail || args.c.is_some() { ("end", args.c.unwrap_or(1200)) } else { ("start", 0) };
-        let mut frames =
-            conn.frames(&format!("/v1/client/fs/stream/{}?path={path}&origin={origin}&offset={offset}&follow=true", alloc.id)).await?;
-        while let Some(frame) = frames.next().await? {
-            output::bytes(&frame.data);
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.tail || args.c.is_some() {
-        let offset = info["Size"].as_u64().unwrap_or(0).saturating_sub(args.c.unwrap_or(1200));
-        return pump(&conn, &format!("/v1/client/fs/readat/{}?path={path}&offset={offset}&limit=-1", alloc.id)).await;
-    }
-    pump(&conn, &format!("/v1/client/fs/cat/{}?path={path}", alloc.id)).await
-}
-
-/// A size for people.
-#[allow(clippy::cast_precision_loss, reason = "one decimal of a size")]
-fn human(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{human, last_lines};
-
-    #[test]
-    fn the_end_is_cut_at_lines() {
-        for (text, n, wanted) in [("a\nb\nc\n", 2, "b\nc\n"), ("a\nb\nc", 1, "c"), ("a\n", 5, "a\n"), ("", 3, ""), ("a\nb\n", 0, "")] {
-            assert_eq!(String::from_utf8_lossy(last_lines(text.as_bytes(), n)), wanted, "{text:?} {n}");
-        }
-    }
-
-    #[test]
-    fn sizes_read_well() {
-        assert_eq!(human(12), "12 B");
-        assert_eq!(human(2048), "2.0 KiB");
-        assert_eq!(human(5 * 1024 * 1024), "5.0 MiB");
     }
 }

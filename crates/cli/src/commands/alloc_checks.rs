@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Result;
 use model::CheckResult;
 
-use super::{ApiArgs, Shape};
+use super::{
+    ApiArgs, Shape,
+    resolve::{Intent, Operand, allocation},
+};
 use crate::{
     conn::Conn,
     output::{self, Table},
@@ -19,7 +22,8 @@ pub(crate) struct Args {
     api: ApiArgs,
     #[command(flatten)]
     shape: Shape,
-    /// The allocation
+    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    #[arg(value_name = "ALLOC|JOB")]
     id: String,
 }
 
@@ -37,7 +41,7 @@ fn sorted(results: BTreeMap<String, CheckResult>) -> Vec<CheckResult> {
 /// Runs the verb.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let conn = args.api.conn()?;
-    let alloc = super::alloc::find(&conn, &args.id).await?;
+    let alloc = allocation(&conn, Operand::new(&args.id, Intent::Read)).await?;
     let path = path(alloc.id);
     if args.shape.json {
         return conn.print(&path).await;

@@ -19,7 +19,8 @@ use tokio::{
 
 use super::{
     ApiArgs,
-    alloc::{find, of_job, only_task},
+    alloc::only_task,
+    resolve::{Intent, Operand, allocation},
 };
 
 /// Signs of life while nobody types.
@@ -33,9 +34,12 @@ pub(crate) struct Args {
     /// The task; may be left out when there is only one
     #[arg(long)]
     task: Option<String>,
-    /// The argument is a job; one of its allocations is taken
+    /// The operand is a job, whatever it looks like; one of its allocations is taken
     #[arg(long)]
     job: bool,
+    /// Only allocations of this group of the job
+    #[arg(long)]
+    group: Option<String>,
     /// Pass standard input on
     #[arg(short, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     interactive: bool,
@@ -45,7 +49,8 @@ pub(crate) struct Args {
     /// The character that, at the beginning of a line and followed by a dot, ends the session; "none" for no such character
     #[arg(short, default_value = "~", value_name = "CHARACTER")]
     escape: String,
-    /// The allocation
+    /// The allocation: the beginning of its id, or a job, whose newest running allocation is taken
+    #[arg(value_name = "ALLOC|JOB")]
     id: String,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -65,7 +70,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         bail!("-t needs -i: a terminal without input is of no use");
     }
     let conn = args.api.conn()?;
-    let alloc = if args.job { of_job(&conn, &args.id).await? } else { find(&conn, &args.id).await? };
+    let operand = Operand { text: &args.id, job: args.job, group: args.group.as_deref(), intent: Intent::Enter };
+    let alloc = allocation(&conn, operand).await?;
     let task = match args.task {
         Some(task) => task,
         None => only_task(&conn, &alloc).await?,

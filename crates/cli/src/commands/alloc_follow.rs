@@ -1,7 +1,7 @@
 //! Following a task's output. That of a remote task goes on whichever node manages it: positions are absolute, so nothing is missing and nothing
 //! comes twice when management moves.
 
-use std::{process::ExitCode, time::Duration};
+use std::{io::Write, time::Duration};
 
 use anyhow::Result;
 use api::shapes::{AllocDetail, RemoteTaskView};
@@ -22,10 +22,35 @@ pub(crate) struct From<'a> {
     pub(crate) kind: &'a str,
     pub(crate) origin: &'static str,
     pub(crate) offset: u64,
+    /// It is standard error beside standard output, and goes to ours. Then the other one tells who manages the task.
+    pub(crate) to_stderr: bool,
+}
+
+impl From<'_> {
+    /// Prints what has come.
+    pub(crate) fn write(&self, data: &[u8]) {
+        if self.to_stderr {
+            // Nobody may be reading our standard error; the rest is not worth less for it.
+            let _ = std::io::stderr().write_all(data);
+        } else {
+            output::bytes(data);
+        }
+    }
+    fn tell(&self, text: &str) {
+        if !self.to_stderr {
+            output::note(text);
+        }
+    }
+}
+
+/// Where frames of it are read.
+pub(crate) fn path(alloc: AllocId, from: &From<'_>, follow: bool) -> String {
+    let From { task, kind, origin, offset, .. } = from;
+    format!("/v1/client/fs/logs/{alloc}?task={}&type={kind}&follow={follow}&origin={origin}&offset={offset}", encode(task))
 }
 
 /// Prints what comes until the task has ended.
-pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> Result<ExitCode> {
+pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> Result<()> {
     let detail: AllocDetail = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
     let remote = detail.resources.tasks.get(from.task).is_some_and(|t| t.remote);
     let slot = slot_of(alloc, &std::sync::Arc::from(from.task)).to_string();
@@ -36,23 +61,23 @@ pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> R
     loop {
         let read = read(conn, at, &mut from).await;
         let Some(instance) = instance.filter(|_| remote) else {
-            return read.map(|()| ExitCode::SUCCESS);
+            return read;
         };
         match next(conn, &slot, instance, at).await {
             // Whoever can say is away as well: asked again.
             Err(_) => {}
-            Ok(Next::Ended) => return read.map(|()| ExitCode::SUCCESS),
-            Ok(Next::Here { ended: true }) if read.is_ok() => return Ok(ExitCode::SUCCESS),
+            Ok(Next::Ended) => return read,
+            Ok(Next::Here { ended: true }) if read.is_ok() => return Ok(()),
             Ok(Next::Here { .. }) => {}
             Ok(Next::At(alloc, node)) => {
                 at = alloc;
                 told = false;
-                output::note(&format!("[task {} is managed by {node} now]", from.task));
+                from.tell(&format!("[task {} is managed by {node} now]", from.task));
                 continue;
             }
             Ok(Next::Nobody) if !told => {
                 told = true;
-                output::note(&format!("[task {} is managed by no node at present; it runs on]", from.task));
+                from.tell(&format!("[task {} is managed by no node at present; it runs on]", from.task));
             }
             Ok(Next::Nobody) => {}
         }
@@ -62,12 +87,10 @@ pub(crate) async fn follow(conn: &Conn, alloc: &Allocation, from: From<'_>) -> R
 
 /// One stream until it ends; where it has come to is kept.
 async fn read(conn: &Conn, alloc: AllocId, from: &mut From<'_>) -> Result<()> {
-    let From { task, kind, origin, offset } = *from;
-    let path = format!("/v1/client/fs/logs/{alloc}?task={}&type={kind}&follow=true&origin={origin}&offset={offset}", encode(task));
-    let mut frames = conn.frames(&path).await?;
+    let mut frames = conn.frames(&path(alloc, from, true)).await?;
     while let Some(frame) = frames.next().await? {
         if !frame.data.is_empty() {
-            output::bytes(&frame.data);
+            from.write(&frame.data);
             (from.origin, from.offset) = ("start", u64::try_from(frame.offset).unwrap_or(0));
         }
     }

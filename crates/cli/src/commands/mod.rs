@@ -5,6 +5,8 @@ pub(crate) mod alloc;
 pub(crate) mod alloc_checks;
 pub(crate) mod alloc_exec;
 mod alloc_follow;
+pub(crate) mod alloc_fs;
+pub(crate) mod alloc_logs;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deployment;
@@ -16,8 +18,10 @@ pub(crate) mod job_file;
 pub(crate) mod monitor;
 pub(crate) mod node;
 pub(crate) mod remote;
+mod resolve;
 pub(crate) mod server;
 pub(crate) mod service;
+mod signals;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod version;
@@ -77,18 +81,6 @@ impl Shape {
         let text = id.to_string();
         if self.verbose { text } else { text.chars().take(8).collect() }
     }
-}
-
-/// The error with its chain, each cause once.
-pub(crate) fn error_text(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string();
-        if !parts.last().is_some_and(|p| p.contains(&text)) {
-            parts.push(text);
-        }
-    }
-    parts.join(": ")
 }
 
 /// A short identifier as the API's lists take it: UUID prefixes need an even number of digits.

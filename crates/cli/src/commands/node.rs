@@ -7,7 +7,7 @@ use api::shapes::{AuditFinding, AuditKind, AuditStatus, DriverReload, NodeAudit,
 use model::{Allocation, Eligibility, GoDuration, Node, NodeStatus};
 use serde_json::{Value, json};
 
-use super::{ApiArgs, Shape, alloc, eval::lower, find_by_prefix};
+use super::{ApiArgs, Shape, alloc, eval::lower};
 use crate::{
     conn::{Conn, encode},
     output::{self, Table},
@@ -233,7 +233,7 @@ async fn audit(args: Audit) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The node that begins with a prefix, or the agent's own.
+/// The node of that name or whose id begins so, or the agent's own.
 pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<Node> {
     let id = match (id, this) {
         (Some(id), _) => id.to_owned(),
@@ -246,7 +246,7 @@ pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<No
         }
         (None, false) => bail!("name a node, or use -self for the one that this agent is"),
     };
-    let stub: Node = find_by_prefix(conn, "/v1/nodes", &id, "node", |n: &Node| n.id.to_string(), |n| n.name.to_string()).await?;
+    let stub = super::resolve::node(conn, &id).await?;
     conn.get(&format!("/v1/node/{}", stub.id)).await
 }
 

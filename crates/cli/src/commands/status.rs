@@ -34,7 +34,13 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         found.retain(|(_, i)| i == id);
     }
     match found.as_slice() {
-        [] => bail!("nothing begins with {id:?}"),
+        // Nodes are searched for by id; people know them by name.
+        [] => match super::resolve::node(&conn, id).await {
+            Ok(node) => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), node.id.to_string())).await,
+            Err(_) => {
+                bail!("nothing begins with {id:?}, and no node has that name\n`drover ps` lists the jobs, `drover node status` the nodes.")
+            }
+        },
         [(context, id)] => match context.as_str() {
             "jobs" => super::job::show(&conn, &args.shape, id, false).await,
             "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone())).await,

@@ -16,6 +16,7 @@ mod fleet_output;
 mod help;
 mod metrics;
 mod migrate;
+mod names;
 mod plugins;
 mod remote;
 mod remote_checks;
