@@ -1,4 +1,4 @@
-//! Automation of the project, in Rust: `cargo xtask lint | interop | chaos | fuzz | leaks | bench | peer`.
+//! Automation of the project, in Rust: `cargo xtask lint | interop | chaos | differ | fuzz | leaks | bench | peer`.
 //!
 //! Tidiness is a test, not a command: see `edges` (which crate may depend on which) and `docs_paths` (every path that the documents name exists).
 
@@ -6,6 +6,7 @@
 
 mod bench;
 mod chaos;
+mod differ;
 mod docs_paths;
 mod edges;
 mod fuzz;
@@ -33,6 +34,8 @@ usage: cargo xtask COMMAND
                        faults on a real node; a table of what was lost, doubled, leaked or told wrongly
   chaos remote [--minutes N] [--seed S] [--short]
                        remote tasks on hosts and an engine while managers, lines and runtimes fail, from a seed
+  differ [--long] [--random N] [--seed S] [SCENARIO …]
+                       the same jobs and events on a stock Nomad and on Drover; fails on a difference that no list explains
   fuzz [TARGET …] [--seconds N]
                        damaged bytes for what reads those of other people; needs a C++ compiler
   leaks [PACKAGE …]    runs tests and names those that leave processes, cgroups, mounts, sockets or files behind
@@ -51,6 +54,7 @@ fn main() -> Result<()> {
         // Started by a check, inside the virtual machine that it has booted.
         ["in-guest", "cgroup-v2", programs @ ..] => interop::cgroup_v2::inside(programs),
         ["chaos", args @ ..] => chaos::run(args),
+        ["differ", args @ ..] => differ::run(args),
         ["fuzz", args @ ..] => fuzz::run(args),
         ["leaks", packages @ ..] => leaks::run(packages),
         ["bench", names @ ..] => bench::run(names),

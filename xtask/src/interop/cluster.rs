@@ -142,6 +142,15 @@ impl Agent {
         Self::launch(name, program.to_owned(), dir, place, &config)
     }
 
+    /// Starts a program whose configuration the caller writes, for ports of HTTP API, node RPC and gossip.
+    pub(crate) fn start_configured(program: &Path, name: &str, config: impl FnOnce([u16; 3], &Path) -> String) -> Result<Self> {
+        let dir = prepare(name, &[])?;
+        let ports @ [http, rpc, _] = free_ports()?;
+        let config = config(ports, &dir);
+        let place = Place { namespace: None, address: "127.0.0.1".into(), ports: [http, rpc] };
+        Self::launch(name, program.to_owned(), dir, place, &config)
+    }
+
     fn launch(name: &str, program: PathBuf, dir: PathBuf, place: Place, config: &str) -> Result<Self> {
         fs::write(dir.join("agent.hcl"), config)?;
         let child = spawn(&program, &dir, &place)?;

@@ -1,0 +1,86 @@
+//! Differences that are known: those that are meant, and those that are defects which nobody has mended yet.
+
+use super::tree::Difference;
+
+mod exceptions;
+mod open;
+
+/// A known difference. The patterns are of whole texts; `*` is any text.
+pub(super) struct Known {
+    /// Names of scenarios.
+    scenario: &'static str,
+    /// The step, then the place in the tree: `2 stop/allocs/*/DesiredDescription`.
+    path: &'static str,
+    /// What the stock has there; `-` when it has nothing.
+    stock: &'static str,
+    /// What we have there.
+    ours: &'static str,
+    /// Why.
+    pub(super) why: &'static str,
+}
+
+/// Both lists.
+pub(super) fn exceptions() -> &'static [Known] {
+    exceptions::EXCEPTIONS
+}
+
+/// Defects.
+pub(super) fn open() -> &'static [Known] {
+    open::OPEN
+}
+
+impl Known {
+    pub(super) fn explains(&self, scenario: &str, difference: &Difference) -> bool {
+        let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "-".into());
+        matches(self.scenario, scenario)
+            && matches(self.path, &difference.path)
+            && matches(self.stock, &side(&difference.stock))
+            && matches(self.ours, &side(&difference.ours))
+    }
+    /// How the run names it.
+    pub(super) fn label(&self) -> String {
+        format!("{} {} [{} | {}]", self.scenario, self.path, self.stock, self.ours)
+    }
+}
+
+/// Whether a text is of the form of a pattern in which `*` is any text and `|` separates alternatives.
+fn matches(pattern: &str, text: &str) -> bool {
+    pattern.split("||").any(|pattern| matches_one(pattern.trim(), text))
+}
+
+fn matches_one(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((before, after)) => text
+            .strip_prefix(before)
+            .is_some_and(|rest| (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| matches_one(after, &rest[at..]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_texts() {
+        for (pattern, text, expected) in [
+            ("*", "anything", true),
+            ("a/*/c", "a/b/c", true),
+            ("a/*/c", "a/b/x/c", true),
+            ("a/*/c", "a/b/cd", false),
+            ("a || b", "b", true),
+            ("a || b", "c", false),
+            ("-", "-", true),
+            ("*end", "the end", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn each_known_difference_says_why() {
+        for known in exceptions().iter().chain(open()) {
+            assert!(known.why.len() > 20 && known.why.ends_with('.'), "{}", known.label());
+        }
+    }
+}

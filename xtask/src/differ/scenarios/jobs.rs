@@ -1,0 +1,171 @@
+//! Jobs as a whole: kinds, versions, scale, collection, and what is refused.
+
+use serde_json::json;
+
+use super::{
+    super::{
+        job::{Job, TOLD},
+        scenario::{
+            Act::{Plan, Request, Revert, Run, RunWith, Scale, Stop, Tell, TellAll},
+            Look, Place, Scenario, Step,
+        },
+    },
+    run, stop,
+};
+
+/// A good job with something wrong in it.
+fn wrong() -> Vec<Step> {
+    let service = Job::service;
+    let constraint = |operator: &str, value: &str| {
+        service().group(&format!("constraint {{; attribute = \"${{meta.rack}}\"; operator = {operator:?}; value = {value:?}; }}"))
+    };
+    let jobs = [
+        service().group("count = -1"),
+        service().job("priority = 2000"),
+        service().job("node_pool = \"no-such-pool\""),
+        service().job("namespace = \"no-such-namespace\""),
+        service().with_task("t", TOLD, ""),
+        service().with_group("g", "", TOLD),
+        service().restart("attempts = 1; interval = \"1s\"; delay = \"1s\"; mode = \"sometimes\""),
+        service().restart("attempts = 10; interval = \"5s\"; delay = \"15s\"; mode = \"fail\""),
+        service().reschedule("attempts = 1; unlimited = true"),
+        service().reschedule("delay = \"1s\"; delay_function = \"constant\"; unlimited = true"),
+        service().update("canary = -1"),
+        service().update("min_healthy_time = \"10s\"; healthy_deadline = \"5s\""),
+        service().update("healthy_deadline = \"10m\"; progress_deadline = \"5m\""),
+        service().update("auto_promote = true"),
+        constraint("nonsense", "x"),
+        constraint("regexp", "("),
+        constraint("version", "zz"),
+        constraint("semver", "~> 1.2"),
+        Job::system().count(2),
+        Job::system().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; }"),
+        Job::system().group("spread {; attribute = \"${meta.rack}\"; }"),
+        service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 1000; }"),
+        service().group("spread {; attribute = \"${meta.rack}\"; target \"a\" {; percent = 80; }; target \"b\" {; percent = 80; }; }"),
+        service().task("leader = true").with_task("other", TOLD, "leader = true"),
+        service().task("lifecycle {; hook = \"sometime\"; }"),
+        service().task("kill_signal = \"SIGNOTHING\""),
+        service().task("template {; data = \"x\"; }"),
+        service().task("template {; data = \"x\"; destination = \"../../../x\"; }"),
+        service().task("artifact {; source = \"\"; }"),
+        service().task("dispatch_payload {; file = \"x\"; }"),
+        service().job("parameterized {}"),
+        service().job("periodic {; cron = \"* * * * *\"; }"),
+        service().group("scaling {; min = 5; max = 2; }"),
+        service().group("volume \"v\" {; type = \"nonsense\"; source = \"x\"; }"),
+        service().group("ephemeral_disk {; size = -5; }"),
+        service().group("network {; port \"a\" {; static = 99999; }; }"),
+        service().task("resources {; cpu = 0; memory = 1; }"),
+        service().task("logs {; max_files = 0; max_file_size = 1; }"),
+        service().group("service {; name = \"a b\"; provider = \"nomad\"; }"),
+        service().group("service {; name = \"a\"; provider = \"nomad\"; port = \"none\"; }"),
+        service().group("nonsense = 1"),
+        service().task("nonsense {}"),
+    ];
+    // Jobs of their own: what one system takes does not change what follows.
+    jobs.into_iter().enumerate().map(|(n, job)| run(job.named(&format!("wrong-{n}")))).collect()
+}
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let service = Job::service;
+    let scaled = || service().group("scaling {; min = 1; max = 3; enabled = true; }");
+    let mut refused = vec![run(service()).count("running", 1)];
+    refused.extend(wrong());
+    refused.push(stop());
+    vec![
+        Scenario::shared("refusals", refused),
+        Scenario::shared("stop-and-run-again", [run(service()).count("running", 1), stop(), run(service()).count("running", 1), stop()]),
+        Scenario::shared("purge", [run(service()).count("running", 1), Stop { purge: true }.into(), run(service()).count("running", 1)]),
+        Scenario::shared(
+            "scaling",
+            [
+                run(scaled()).count("running", 1),
+                Step::from(Scale("g", 3)).count("running", 3).look(Look::Get("/v1/job/JOB/scale")),
+                Scale("g", 4).into(),
+                Scale("nothing", 1).into(),
+            ],
+        ),
+        Scenario::shared(
+            "versions",
+            [
+                run(service()).count("running", 1),
+                run(service().task("env {; A = \"1\"; }")),
+                run(service().task("env {; A = \"1\"; }")),
+                Revert(0).into(),
+                Revert(9).into(),
+                Request("POST", "/v1/job/JOB/stable", json!({"JobID": "JOB", "JobVersion": 1, "Stable": true})).into(),
+            ],
+        ),
+        Scenario::shared(
+            "indexes-and-counts",
+            [
+                run(service()).count("running", 1),
+                RunWith(service().count(3).hcl(), json!({"EnforceIndex": true, "JobModifyIndex": 1})).into(),
+                Step::from(Scale("g", 2)).count("running", 2),
+                RunWith(service().count(5).hcl(), json!({"PreserveCounts": true})).into(),
+                Plan(service().count(1).hcl()).into(),
+            ],
+        ),
+        Scenario::shared(
+            "several-groups",
+            [
+                run(service().count(2).with_group("h", "count = 1; restart {; attempts = 0; mode = \"fail\"; }; reschedule {; attempts = 0; unlimited = false; }; update {; min_healthy_time = \"300ms\"; }", TOLD))
+                    .count("running", 3),
+                Tell("h[0]", "t", 1).into(),
+                TellAll("g[0]", "t", 1).into(),
+                stop(),
+            ],
+        ),
+        Scenario::shared(
+            "nowhere-and-then-somewhere",
+            [run(service().job("datacenters = [\"nowhere\"]").update("max_parallel = 0")), run(service()).count("running", 1)],
+        ),
+        Scenario::shared(
+            "periodic",
+            [
+                run(Job::batch(TOLD).job("periodic {; cron = \"0 0 1 1 *\"; prohibit_overlap = true; }")),
+                Step::from(Request("POST", "/v1/job/JOB/periodic/force", json!({}))).count("running", 1),
+                Tell("g[0]", "t", 0).into(),
+                stop(),
+            ],
+        ),
+        Scenario::shared(
+            "system",
+            [
+                run(Job::system()).count("running", 3),
+                run(Job::system().task("env {; A = \"1\"; }")).count("running", 3),
+                TellAll("g[0]", "t", 1).into(),
+                stop(),
+            ],
+        ),
+        Scenario::shared(
+            "system-ends-well",
+            [run(Job::system()).count("running", 3), TellAll("g[0]", "t", 0).into(), Request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})).into()],
+        ),
+        Scenario::shared(
+            "sysbatch",
+            [
+                run(Job::sysbatch(TOLD)).count("running", 3),
+                Step::from(TellAll("g[0]", "t", 0)).count("complete", 3),
+                run(Job::sysbatch(TOLD).task("env {; A = \"1\"; }")).count("running", 3),
+                TellAll("g[0]", "t", 1).into(),
+            ],
+        ),
+        Scenario::shared(
+            "batch-is-stopped",
+            [run(Job::batch(TOLD)).count("running", 1), stop(), run(Job::batch(TOLD)).count("running", 1), Step::from(Tell("g[0]", "t", 0))],
+        ),
+        Scenario::shared("batch-changes", [run(Job::batch(TOLD)).count("running", 1), Tell("g[0]", "t", 0).into(), run(Job::batch(TOLD).task("env {; A = \"1\"; }")).count("running", 1)]),
+        Scenario::new(
+            "collection",
+            Place::Alone,
+            [
+                run(service()).count("running", 1),
+                stop(),
+                Request("PUT", "/v1/system/gc", json!(null)).into(),
+                Step::from(Run(service().hcl())).count("running", 1),
+            ],
+        ),
+    ]
+}

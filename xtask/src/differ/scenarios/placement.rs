@@ -1,0 +1,136 @@
+//! Where allocations land, and what happens when they find no room. The nodes of a lane are equal but for their names, racks, numbers and classes.
+
+use super::{
+    super::{
+        job::{Job, TOLD},
+        scenario::{
+            Act::{Plan, Scale, Tell},
+            Look, Scenario, Step,
+        },
+    },
+    run, stop,
+};
+
+/// Groups each with one constraint: those that no node satisfies wait.
+const OPERATORS: &[(&str, &str, &str, &str)] = &[
+    ("eq", "${meta.rack}", "=", "r1"),
+    ("ne", "${meta.rack}", "!=", "r1"),
+    ("lt", "${meta.number}", "<", "1"),
+    ("le", "${meta.number}", "<=", "1"),
+    ("gt", "${meta.number}", ">", "5"),
+    ("lexical", "${meta.rack}", ">=", "r2"),
+    ("regexp", "${node.class}", "regexp", "^class-[1-9]$"),
+    ("regexp-none", "${node.class}", "regexp", "^x"),
+    ("contains", "${meta.rack}", "set_contains", "r0"),
+    ("any", "${meta.rack}", "set_contains_any", "r7,r2"),
+    ("all", "${meta.rack}", "set_contains_all", "r0,r2"),
+    ("version", "${attr.kernel.version}", "version", ">= 2.0"),
+    ("version-none", "${attr.kernel.version}", "version", "< 2.0"),
+    ("semver", "${attr.os.version}", "semver", ">= 1.0.0"),
+    ("is-set", "${meta.rack}", "is_set", ""),
+    ("is-not-set", "${meta.rack}", "is_not_set", ""),
+    ("no-such", "${meta.nothing}", "=", "x"),
+    ("not-no-such", "${meta.nothing}", "!=", "x"),
+    ("datacenter", "${node.datacenter}", "is", "nowhere"),
+    ("cpu", "${attr.cpu.arch}", "!=", "none"),
+];
+
+fn operators() -> Job {
+    OPERATORS.iter().fold(Job::service(), |job, (name, attribute, operator, value)| {
+        let lines = format!("constraint {{; attribute = {attribute:?}; operator = {operator:?}; value = {value:?}; }}; update {{; min_healthy_time = \"300ms\"; }}");
+        job.with_group(name, &lines, TOLD)
+    })
+}
+
+/// A third of a node's memory, and a bit.
+const BIG: &str = "resources {; cpu = 20; memory = 3000; }";
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    let service = Job::service;
+    vec![
+        Scenario::nodes("operators", [run(operators().update("max_parallel = 0")), stop()]),
+        Scenario::nodes(
+            "blocked-and-scaled-down",
+            [run(service().count(4).task(BIG).update("max_parallel = 0")).count("running", 3), Scale("g", 3).into(), Scale("g", 5).into(), stop()],
+        ),
+        Scenario::nodes(
+            "blocked-until-there-is-room",
+            [
+                run(service().count(3).task(BIG).update("max_parallel = 0").with_group("h", "restart {; attempts = 0; }; reschedule {; attempts = 0; unlimited = false; }", TOLD))
+                    .count("running", 4),
+                run(Job::batch(TOLD).named("other").task(BIG)).look(Look::Job("other")),
+                Step::from(Tell("g[1]", "t", 1)).look(Look::Job("other")),
+                stop().look(Look::Job("other")),
+            ],
+        ),
+        Scenario::nodes(
+            "batch-blocked-behind-its-own",
+            [run(Job::batch(TOLD).count(4).task(BIG)).count("running", 3), Step::from(Tell("g[0]", "t", 0)).count("running", 3)],
+        ),
+        Scenario::nodes(
+            "priority-of-waiting-jobs",
+            [
+                run(service().count(3).task(BIG).update("max_parallel = 0")).count("running", 3),
+                run(Job::batch(TOLD).named("low").job("priority = 20").task(BIG)).look(Look::Job("low")),
+                run(Job::batch(TOLD).named("high").job("priority = 70").task(BIG)).look(Look::Job("high")),
+                Step::from(Scale("g", 2)).look(Look::Job("low")).look(Look::Job("high")),
+            ],
+        ),
+        Scenario::nodes(
+            "system-preempts",
+            [
+                run(service().count(3).task(BIG).update("max_parallel = 0").job("priority = 20")).count("running", 3),
+                run(Job::system().named("high").job("priority = 80").task(BIG)).look(Look::Job("high")),
+            ],
+        ),
+        Scenario::nodes("system-fits-nowhere", [run(Job::system().task("resources {; cpu = 20; memory = 9000; }")), Plan(Job::system().task("resources {; cpu = 20; memory = 9001; }").hcl()).into(), stop()]),
+        Scenario::nodes(
+            "exhausted-cpu",
+            [run(service().count(4).task("resources {; cpu = 3000; memory = 20; }").update("max_parallel = 0")).count("running", 3), Plan(service().count(4).task("resources {; cpu = 5000; memory = 20; }").update("max_parallel = 0").hcl()).into(), Scale("g", 3).into()],
+        ),
+        Scenario::nodes(
+            "distinct-hosts",
+            [run(service().count(4).group("constraint {; distinct_hosts = true; }").update("max_parallel = 0")).count("running", 3), Scale("g", 2).into(), Scale("g", 3).into()],
+        ),
+        Scenario::nodes(
+            "distinct-property",
+            [
+                run(service().count(3).group("constraint {; distinct_property = \"${node.class}\"; }").update("max_parallel = 0")).count("running", 2),
+                run(service().count(3).group("constraint {; distinct_property = \"${node.class}\"; value = \"2\"; }").update("max_parallel = 0")).count("running", 3),
+            ],
+        ),
+        Scenario::nodes(
+            "affinity",
+            [
+                run(service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 100; }").update("max_parallel = 0")).count("running", 1),
+                Step::from(Scale("g", 2)).count("running", 2),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "affinity-against",
+            [
+                run(service().count(2).group("affinity {; attribute = \"${meta.number}\"; operator = \"<\"; value = \"2\"; weight = -100; }").update("max_parallel = 0"))
+                    .count("running", 2),
+                Step::from(Tell("g[0]", "t", 1)),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "spread-to-targets",
+            [
+                run(service()
+                    .count(4)
+                    .group("spread {; attribute = \"${meta.rack}\"; weight = 100; target \"r0\" {; percent = 50; }; target \"r2\" {; percent = 50; }; }")
+                    .update("max_parallel = 0"))
+                .count("running", 4),
+                Step::from(Scale("g", 6)).count("running", 6),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "spread-evenly",
+            [run(service().count(3).group("spread {; attribute = \"${meta.rack}\"; }").update("max_parallel = 0")).count("running", 3), Step::from(Scale("g", 6)).count("running", 6)],
+        ),
+    ]
+}
