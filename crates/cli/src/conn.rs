@@ -47,7 +47,11 @@ impl Conn {
     }
     /// GET that waits for a change after `index`; 0 answers at once. Returns the value and its index.
     pub(crate) async fn get_at<T: DeserializeOwned>(&self, path: &str, index: u64) -> Result<(T, u64)> {
-        let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, WAIT) };
+        self.get_within(path, index, WAIT).await
+    }
+    /// The same; it answers after `wait` also when nothing has changed.
+    pub(crate) async fn get_within<T: DeserializeOwned>(&self, path: &str, index: u64, wait: Duration) -> Result<(T, u64)> {
+        let options = if index == 0 { RequestOptions::default() } else { RequestOptions::after(index, wait) };
         let answer = self.0.query(path, &options).await?;
         Ok((answer.value, answer.meta.index))
     }

@@ -125,7 +125,8 @@ pub(crate) fn pairs<S: AsRef<str>>(rows: &[(&str, S)]) {
     }
 }
 
-fn pair_lines<S: AsRef<str>>(rows: &[(&str, S)]) -> Vec<String> {
+/// The same, not printed.
+pub(crate) fn pair_lines<S: AsRef<str>>(rows: &[(&str, S)]) -> Vec<String> {
     let width = rows.iter().map(|(k, _)| k.chars().count()).max().unwrap_or(0);
     let shown = |value: &str| if value.is_empty() { "<none>".to_owned() } else { value.to_owned() };
     rows.iter().map(|(key, value)| format!("{key:width$} = {}", shown(value.as_ref()))).collect()

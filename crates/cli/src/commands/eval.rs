@@ -134,10 +134,8 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: String) -> Result<ExitC
     ]);
     if !eval.failed_groups.is_empty() {
         output::heading("Failed Placements");
-        for (group, metric) in &eval.failed_groups {
-            for text in super::monitor::placement_failure(group, metric) {
-                output::line(&text);
-            }
+        for text in super::placement::explained(conn, &eval.failed_groups).await {
+            output::line(&text);
         }
     }
     let allocs: Vec<Allocation> = conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;

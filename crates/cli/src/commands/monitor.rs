@@ -1,217 +1,290 @@
-//! Follows an evaluation, and the deployment that it belongs to, live: until the work is healthy, or it is clear why not.
+//! Follows an evaluation, and the deployment that it belongs to, live: until the work is healthy, or it is clear why not. Allocations are
+//! followed as well: what ends or fails on the way is told with its cause, and so are checks that fail.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use model::{AllocId, AllocMetric, Allocation, Deployment, DeploymentId, DeploymentStatus, EvalId, EvalStatus, Evaluation, TaskRunState};
+use model::{
+    AllocId, Allocation, CheckResult, ClientStatus, Deployment, DeploymentId, DeploymentStatus, DesiredStatus, EvalId, EvalStatus,
+    Evaluation,
+};
 
-use super::{Shape, eval::lower};
+use super::{Shape, cause, deployment, eval::lower, placement};
 use crate::{conn::Conn, output, when};
 
 /// Exit code when something was submitted but not everything found a place (as Nomad's CLI does).
 const INCOMPLETE: u8 = 2;
+/// Between two looks at allocations and checks, while the deployment itself stays as it is.
+const LOOK: Duration = Duration::from_secs(1);
+/// Allocations whose checks are asked for in one look.
+const CHECKED: usize = 8;
 
-fn say(text: &str) {
-    let now = when::stamp(when::now_ns());
-    output::line(&format!("    {}: {text}", now.get(11..19).unwrap_or(&now)));
+/// Where a follower speaks: beside the output of tasks it is heard on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// Standard output.
+    #[default]
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Voice {
+    /// One line.
+    pub(crate) fn line(self, text: &str) {
+        match self {
+            Self::Out => output::line(text),
+            Self::Err => output::note(text),
+        }
+    }
+    /// What has happened just now.
+    pub(crate) fn say(self, text: &str) {
+        let now = when::stamp(when::now_ns());
+        self.line(&format!("    {}: {text}", now.get(11..19).unwrap_or(&now)));
+    }
+}
+
+/// What came of an evaluation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// The exit code that tells it.
+    pub(crate) code: u8,
+    /// The evaluation has placed, stopped or changed nothing, and nothing waits for room.
+    pub(crate) nothing: bool,
 }
 
 /// Follows an evaluation to its end, then its deployment.
 pub(crate) async fn follow(conn: &Conn, id: EvalId, shape: &Shape) -> Result<ExitCode> {
-    let mut id = id;
-    let mut code = ExitCode::SUCCESS;
-    loop {
-        output::line(&format!("==> Following evaluation {}", shape.id(id)));
-        let eval = follow_eval(conn, id, shape).await?;
-        if !eval.failed_groups.is_empty() {
-            code = ExitCode::from(INCOMPLETE);
-            output::line(&format!(
-                "==> Evaluation {} finished with status \"{}\" but failed to place all allocations:",
-                shape.id(id),
-                lower(&eval.status)
-            ));
-            for (group, metric) in &eval.failed_groups {
-                for text in placement_failure(group, metric) {
-                    output::line(&format!("    {text}"));
-                }
-            }
-            if !eval.blocked_eval.is_nil() {
-                output::line(&format!("    Evaluation {} waits for room to place the rest", shape.id(eval.blocked_eval)));
-            }
-        } else if eval.status == EvalStatus::Canceled && !eval.next_eval.is_nil() {
-            output::line(&format!("==> Evaluation {} was superseded by a newer one of the job", shape.id(id)));
-        } else {
-            output::line(&format!("==> Evaluation {} finished with status \"{}\"", shape.id(id), lower(&eval.status)));
-        }
-        if eval.status == EvalStatus::Failed {
-            output::line(&format!("    {}", eval.status_description));
-            return Ok(ExitCode::FAILURE);
-        }
-        // A rolling update without a deployment goes on in the next evaluation; one that waits for a time is left to itself.
-        if !eval.next_eval.is_nil() && eval.deployment_id.is_nil() {
-            let next: Evaluation = conn.get(&format!("/v1/evaluation/{}", eval.next_eval)).await?;
-            if next.wait_until == 0 {
-                id = next.id;
-                continue;
-            }
-        }
-        if eval.deployment_id.is_nil() {
-            return Ok(code);
-        }
-        let deployed = follow_deployment(conn, eval.deployment_id, shape).await?;
-        return Ok(if deployed == ExitCode::SUCCESS { code } else { deployed });
-    }
-}
-
-async fn follow_eval(conn: &Conn, id: EvalId, shape: &Shape) -> Result<Evaluation> {
-    let path = format!("/v1/evaluation/{id}");
-    let mut index = 0;
-    let mut placed: BTreeMap<AllocId, String> = BTreeMap::new();
-    let mut announced = false;
-    loop {
-        let (eval, next): (Evaluation, u64) = conn.get_at(&path, index).await?;
-        index = next;
-        if !announced {
-            say(&format!("Evaluation triggered by {}, job {:?}", lower(&eval.trigger), eval.job_id));
-            announced = true;
-        }
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
-        report_allocs(&allocs, &mut placed, shape);
-        if eval.status.terminal() || eval.status == EvalStatus::Blocked {
-            if !eval.deployment_id.is_nil() {
-                say(&format!("Evaluation within deployment {}", shape.id(eval.deployment_id)));
-            }
-            return Ok(eval);
-        }
-    }
-}
-
-fn report_allocs(allocs: &[Allocation], known: &mut BTreeMap<AllocId, String>, shape: &Shape) {
-    for a in allocs {
-        let state = format!("{} {}", lower(&a.desired_status), lower(&a.client_status));
-        let new = match known.insert(a.id, state.clone()) {
-            None if a.desired_status == model::DesiredStatus::Run => {
-                say(&format!("Allocation {} ({}) placed on node {} ({})", shape.id(a.id), a.name, shape.id(a.node_id), a.node_name));
-                true
-            }
-            None => true,
-            Some(old) => old != state,
-        };
-        if new && a.client_status != model::ClientStatus::Pending {
-            say(&format!("Allocation {} ({}) is {}{}", shape.id(a.id), a.name, lower(&a.client_status), why_failed(a)));
-        }
-    }
-}
-
-/// The last thing that went wrong in an allocation's tasks.
-fn why_failed(a: &Allocation) -> String {
-    let failing = a.task_states.iter().filter(|(_, t)| t.failed || (t.state == TaskRunState::Pending && t.restarts > 0));
-    let texts: Vec<String> = failing
-        .filter_map(|(name, t)| {
-            let event = t.events.iter().rev().find(|e| e.fails_task || !e.driver_error.is_empty() || e.kind == "Terminated")?;
-            Some(format!("task {name}: {}", if event.display_message.is_empty() { &event.kind } else { &event.display_message }))
-        })
-        .collect();
-    if texts.is_empty() { String::new() } else { format!(" ({})", texts.join("; ")) }
+    Ok(ExitCode::from(Follower::new(conn, shape, Voice::Out).eval(id).await?.code))
 }
 
 /// Follows a deployment to its end.
 pub(crate) async fn follow_deployment(conn: &Conn, id: DeploymentId, shape: &Shape) -> Result<ExitCode> {
-    output::line(&format!("==> Following deployment {}", shape.id(id)));
-    let path = format!("/v1/deployment/{id}");
-    let mut index = 0;
-    let mut shown = String::new();
-    let mut known: BTreeMap<AllocId, String> = BTreeMap::new();
-    loop {
-        let (d, next): (Deployment, u64) = conn.get_at(&path, index).await?;
-        index = next;
-        let groups: Vec<String> = d
-            .groups
+    Ok(ExitCode::from(Follower::new(conn, shape, Voice::Out).deployment(id).await?))
+}
+
+/// What was told already.
+#[derive(Debug, Default)]
+struct Told {
+    states: BTreeMap<AllocId, String>,
+    /// When the last cause of a task was.
+    causes: BTreeMap<(AllocId, String), i64>,
+    checks: BTreeMap<(AllocId, String), Failing>,
+}
+
+/// A check that fails.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Failing {
+    /// Time of the last run that was seen, Unix seconds.
+    at: i64,
+    times: u32,
+    output: String,
+}
+
+impl Failing {
+    /// Takes a result in. Whether it is worth a line: it says something new, or it has said the same twice as often as when it was told last.
+    fn see(&mut self, check: &CheckResult) -> bool {
+        if check.timestamp == self.at && self.times > 0 {
+            return false;
+        }
+        let new = self.times == 0 || self.output != check.output;
+        (self.at, self.times) = (check.timestamp, self.times + 1);
+        self.output.clone_from(&check.output);
+        new || self.times.is_power_of_two()
+    }
+}
+
+/// Tells what happens to work that was submitted.
+pub(crate) struct Follower<'a> {
+    conn: &'a Conn,
+    shape: &'a Shape,
+    voice: Voice,
+    told: Told,
+}
+
+impl<'a> Follower<'a> {
+    /// One that has told nothing yet.
+    pub(crate) fn new(conn: &'a Conn, shape: &'a Shape, voice: Voice) -> Self {
+        Self { conn, shape, voice, told: Told::default() }
+    }
+
+    /// Follows an evaluation to its end, then its deployment.
+    pub(crate) async fn eval(&mut self, id: EvalId) -> Result<Outcome> {
+        let (voice, mut id) = (self.voice, id);
+        let mut outcome = Outcome { code: 0, nothing: true };
+        loop {
+            let shown = self.shape.id(id);
+            voice.line(&format!("==> Following evaluation {shown}"));
+            let eval = self.one_eval(id).await?;
+            outcome.nothing &= self.told.states.is_empty() && eval.status == EvalStatus::Complete && eval.next_eval.is_nil();
+            if !eval.failed_groups.is_empty() {
+                outcome = Outcome { code: INCOMPLETE, nothing: false };
+                voice.line(&format!(
+                    "==> Evaluation {shown} finished with status \"{}\" but failed to place all allocations:",
+                    lower(&eval.status)
+                ));
+                for text in placement::explained(self.conn, &eval.failed_groups).await {
+                    voice.line(&format!("    {text}"));
+                }
+                if !eval.blocked_eval.is_nil() {
+                    voice.line(&format!("    Evaluation {} waits for room to place the rest", self.shape.id(eval.blocked_eval)));
+                }
+            } else if eval.status == EvalStatus::Canceled && !eval.next_eval.is_nil() {
+                voice.line(&format!("==> Evaluation {shown} was superseded by a newer one of the job"));
+            } else {
+                voice.line(&format!("==> Evaluation {shown} finished with status \"{}\"", lower(&eval.status)));
+            }
+            if eval.status == EvalStatus::Failed {
+                voice.line(&format!("    {}", eval.status_description));
+                return Ok(Outcome { code: 1, nothing: false });
+            }
+            // A rolling update without a deployment goes on in the next evaluation; one that waits for a time is left to itself.
+            if !eval.next_eval.is_nil() && eval.deployment_id.is_nil() {
+                let next: Evaluation = self.conn.get(&format!("/v1/evaluation/{}", eval.next_eval)).await?;
+                if next.wait_until == 0 {
+                    id = next.id;
+                    continue;
+                }
+            }
+            if !eval.deployment_id.is_nil() {
+                let code = self.deployment(eval.deployment_id).await?;
+                outcome = Outcome { code: if code == 0 { outcome.code } else { code }, nothing: false };
+            }
+            return Ok(outcome);
+        }
+    }
+
+    async fn one_eval(&mut self, id: EvalId) -> Result<Evaluation> {
+        let path = format!("/v1/evaluation/{id}");
+        let mut index = 0;
+        let mut announced = false;
+        loop {
+            let (eval, next): (Evaluation, u64) = self.conn.get_at(&path, index).await?;
+            index = next;
+            if !announced {
+                self.voice.say(&format!("Evaluation triggered by {}, job {:?}", lower(&eval.trigger), eval.job_id));
+                announced = true;
+            }
+            let allocs: Vec<Allocation> = self.conn.get(&format!("/v1/evaluation/{id}/allocations")).await?;
+            self.allocs(&allocs).await;
+            if eval.status.terminal() || eval.status == EvalStatus::Blocked {
+                if !eval.deployment_id.is_nil() {
+                    self.voice.say(&format!("Evaluation within deployment {}", self.shape.id(eval.deployment_id)));
+                }
+                return Ok(eval);
+            }
+        }
+    }
+
+    /// Tells what is new about allocations, with the causes of what went wrong.
+    pub(crate) async fn allocs(&mut self, allocs: &[Allocation]) {
+        for a in allocs {
+            let (id, name) = (self.shape.id(a.id), &a.name);
+            let state = format!("{} {}", lower(&a.desired_status), lower(&a.client_status));
+            let new = match self.told.states.insert(a.id, state.clone()) {
+                None if a.desired_status == DesiredStatus::Run => {
+                    self.voice.say(&format!("Allocation {id} ({name}) placed on node {} ({})", self.shape.id(a.node_id), a.node_name));
+                    true
+                }
+                None => true,
+                Some(old) => old != state,
+            };
+            if new && a.client_status != ClientStatus::Pending {
+                self.voice.say(&format!("Allocation {id} ({name}) is {}", lower(&a.client_status)));
+            }
+            for cause in cause::causes(a) {
+                let key = (a.id, cause.task.clone());
+                if self.told.causes.insert(key, cause.at) != Some(cause.at) {
+                    for (i, line) in cause::explained(self.conn, a.id, &cause).await.iter().enumerate() {
+                        self.voice.say(&if i == 0 { format!("Allocation {id} ({name}): {line}") } else { line.clone() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells of the failing checks of allocations that are not healthy yet.
+    async fn checks(&mut self, allocs: &[Allocation]) {
+        let waiting = allocs
             .iter()
-            .map(|(n, g)| {
-                format!(
-                    "{n}: {} placed, {} healthy, {} unhealthy of {}",
-                    g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs, g.desired_total
-                )
-            })
-            .collect();
-        let text = groups.join("; ");
-        if text != shown {
-            say(&text);
-            shown = text;
+            .filter(|a| a.client_status == ClientStatus::Running && a.desired_status == DesiredStatus::Run && a.healthy() != Some(true));
+        for a in waiting.take(CHECKED) {
+            for check in cause::failing_checks(self.conn, a.id).await {
+                let seen = self.told.checks.entry((a.id, check.id.clone())).or_default();
+                if seen.see(&check) {
+                    let text = cause::check_text(&check, seen.times);
+                    self.voice.say(&format!("Allocation {} ({}): {text}", self.shape.id(a.id), a.name));
+                }
+            }
         }
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/deployment/allocations/{id}")).await?;
-        report_allocs(&allocs, &mut known, shape);
-        if !d.status.active() {
-            output::line(&format!("==> Deployment {} is {}: {}", shape.id(id), lower(&d.status), d.status_description));
-            return Ok(if d.status == DeploymentStatus::Successful { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
-        if d.status == DeploymentStatus::Paused {
-            output::line(&format!("==> Deployment {} is paused", shape.id(id)));
-            return Ok(ExitCode::SUCCESS);
+    }
+
+    /// Follows a deployment to its end; the exit code that tells it.
+    pub(crate) async fn deployment(&mut self, id: DeploymentId) -> Result<u8> {
+        let (voice, short) = (self.voice, self.shape.id(id));
+        voice.line(&format!("==> Following deployment {short}"));
+        let path = format!("/v1/deployment/{id}");
+        let mut index = 0;
+        let mut shown = String::new();
+        let mut asked = false;
+        loop {
+            let (d, next): (Deployment, u64) = self.conn.get_within(&path, index, LOOK).await?;
+            index = next;
+            let text = progress(&d);
+            if text != shown {
+                voice.say(&text);
+                shown = text;
+            }
+            let allocs: Vec<Allocation> = self.conn.get(&format!("/v1/deployment/allocations/{id}")).await?;
+            self.allocs(&allocs).await;
+            if !d.status.active() {
+                voice.line(&format!("==> Deployment {short} is {}: {}", lower(&d.status), d.status_description));
+                return Ok(u8::from(d.status != DeploymentStatus::Successful));
+            }
+            if d.status == DeploymentStatus::Paused {
+                voice.line(&format!("==> Deployment {short} is paused"));
+                return Ok(0);
+            }
+            let awaits = deployment::promotion(&d) == deployment::Promotion::Awaited;
+            if awaits && !asked {
+                voice.say("The canaries are healthy; the rest waits for their promotion");
+                voice.line(&format!("    next: {}", deployment::promote_command(id, self.shape)));
+            }
+            asked = awaits;
+            self.checks(&allocs).await;
         }
     }
 }
 
-/// Why a group found no room, as lines.
-pub(crate) fn placement_failure(group: &str, m: &AllocMetric) -> Vec<String> {
-    let mut lines = vec![format!(
-        "Task Group {group:?} (failed to place {} allocation{}):",
-        m.coalesced_failures + 1,
-        if m.coalesced_failures == 0 { "" } else { "s" }
-    )];
-    if m.nodes_evaluated == 0 && m.nodes_in_pool == 0 {
-        lines.push("  * No nodes were eligible for evaluation".into());
-    }
-    for (dc, n) in &m.nodes_available {
-        if *n == 0 {
-            lines.push(format!("  * No nodes are available in datacenter {dc:?}"));
-        }
-    }
-    for (class, n) in &m.class_filtered {
-        lines.push(format!("  * Class {class:?}: {n} nodes excluded by filter"));
-    }
-    for (rule, n) in &m.constraint_filtered {
-        lines.push(format!("  * Constraint {rule:?}: {n} nodes excluded by filter"));
-    }
-    if m.nodes_exhausted > 0 {
-        lines.push(format!("  * Resources exhausted on {} nodes", m.nodes_exhausted));
-    }
-    for (class, n) in &m.class_exhausted {
-        lines.push(format!("  * Class {class:?} exhausted on {n} nodes"));
-    }
-    for (what, n) in &m.dimension_exhausted {
-        lines.push(format!("  * Dimension {what:?} exhausted on {n} nodes"));
-    }
-    lines
+/// How far each group is.
+fn progress(d: &Deployment) -> String {
+    let groups: Vec<String> = d
+        .groups
+        .iter()
+        .map(|(n, g)| {
+            format!(
+                "{n}: {} placed, {} healthy, {} unhealthy of {}",
+                g.placed_allocs, g.healthy_allocs, g.unhealthy_allocs, g.desired_total
+            )
+        })
+        .collect();
+    groups.join("; ")
 }
 
 #[cfg(test)]
 mod tests {
-    use model::AllocMetric;
+    use model::CheckResult;
 
-    use super::placement_failure;
+    use super::Failing;
 
     #[test]
-    fn failures_name_rule_and_resource() {
-        let metric = AllocMetric {
-            nodes_evaluated: 3,
-            nodes_in_pool: 3,
-            constraint_filtered: [("${attr.kernel.name} = windows".to_owned(), 2)].into(),
-            nodes_exhausted: 1,
-            dimension_exhausted: [("memory".to_owned(), 1)].into(),
-            coalesced_failures: 4,
-            ..AllocMetric::default()
-        };
-        assert_eq!(
-            placement_failure("web", &metric),
-            [
-                "Task Group \"web\" (failed to place 5 allocations):",
-                "  * Constraint \"${attr.kernel.name} = windows\": 2 nodes excluded by filter",
-                "  * Resources exhausted on 1 nodes",
-                "  * Dimension \"memory\" exhausted on 1 nodes",
-            ]
-        );
-        assert_eq!(placement_failure("web", &AllocMetric::default())[1], "  * No nodes were eligible for evaluation");
+    fn a_failing_check_is_told_now_and_then() {
+        let mut seen = Failing::default();
+        let run = |at: i64, output: &str| CheckResult { timestamp: at, output: output.into(), ..CheckResult::default() };
+        // A look without a new run in between counts nothing.
+        let told: Vec<(i64, u32)> =
+            [1, 1, 2, 3, 4, 5, 6, 7, 8, 9].into_iter().filter_map(|at| seen.see(&run(at, "refused")).then_some((at, seen.times))).collect();
+        assert_eq!(told, [(1, 1), (2, 2), (4, 4), (8, 8)]);
+        assert!(seen.see(&run(10, "timed out")), "something new is told at once");
     }
 }

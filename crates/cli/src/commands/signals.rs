@@ -32,6 +32,11 @@ const SIGNALS: &[(u32, &str)] = &[
     (31, "SIGSYS"),
 ];
 
+/// The name of a signal by its number.
+pub(crate) fn name(number: i32) -> Option<&'static str> {
+    SIGNALS.iter().find(|(n, _)| i32::try_from(*n) == Ok(number)).map(|(_, name)| *name)
+}
+
 /// The name of a signal that was given as `SIGHUP`, `HUP`, `hup` or `1`.
 ///
 /// # Errors

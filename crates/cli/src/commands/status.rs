@@ -42,7 +42,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
             }
         },
         [(context, id)] => match context.as_str() {
-            "jobs" => super::job::show(&conn, &args.shape, id, false).await,
+            "jobs" => super::job::show(&conn, &args.shape, id, super::job::Parts::default()).await,
             "nodes" => super::node::run(super::node::Command::for_status(args.api.clone(), args.shape.clone(), id.clone())).await,
             "allocs" => super::alloc::show(&conn, &args.shape, id, false).await,
             "evals" => super::eval::show(&conn, &args.shape, id.clone()).await,

@@ -10,7 +10,7 @@ use crate::agent::{Agent, example, until};
 fn a_dispatch_runs_with_its_payload_here_and_in_a_runtime() {
     let agent = Agent::start("");
     let text = agent.cli_ok(&["job", "run", &example("parameterized.nomad.hcl").display().to_string()]);
-    assert!(text.contains("No evaluation was created"), "{text}");
+    assert!(text.contains("start it with: drover job dispatch parameterized"), "{text}");
     let dir = tempfile::tempdir().expect("temp dir");
     let words = dir.path().join("words");
     fs::write(&words, "hello").expect("file");

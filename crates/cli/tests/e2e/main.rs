@@ -13,6 +13,7 @@ mod exec;
 mod faults;
 mod fleet;
 mod fleet_output;
+mod follow;
 mod help;
 mod metrics;
 mod migrate;

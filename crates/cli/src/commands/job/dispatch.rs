@@ -9,9 +9,17 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use api::shapes::{JobDispatchRequest, JobDispatchResponse};
+use model::Job;
 
+use super::{
+    run::{Submitted, follow},
+    wait,
+};
 use crate::{
-    commands::{ApiArgs, Shape, monitor},
+    commands::{
+        ApiArgs, Shape,
+        monitor::{Follower, Voice},
+    },
     conn::encode,
     output,
 };
@@ -30,6 +38,12 @@ pub(crate) struct Dispatch {
     /// The same token dispatches once, however often the command is run
     #[arg(long, value_name = "TOKEN")]
     idempotency_token: Option<String>,
+    /// Priority of the dispatched job; 0 = that of the parameterized one
+    #[arg(long, default_value_t = 0)]
+    priority: i32,
+    /// Follow it to its end: its output is written here, its exit code is that of the command
+    #[arg(long, conflicts_with = "detach")]
+    wait: bool,
     /// Do not follow the work
     #[arg(long)]
     detach: bool,
@@ -49,21 +63,32 @@ pub(crate) async fn run(args: Dispatch) -> Result<ExitCode> {
         payload: payload(args.payload.as_deref())?,
         meta: meta(&args.meta)?,
         id_prefix_template: args.id_prefix_template,
+        priority: args.priority,
         ..JobDispatchRequest::default()
     };
     let token = args.idempotency_token.map(|token| format!("?idempotency_token={}", encode(&token))).unwrap_or_default();
     let made: JobDispatchResponse = conn.put(&format!("/v1/job/{}/dispatch{token}", encode(&args.job)), &request).await?;
     let evaluated = !made.eval_id.is_nil();
-    let mut rows = vec![("Dispatched Job ID", made.dispatched_job_id.to_string())];
+    // Standard output is the tasks' when their output is written here.
+    let voice = if args.wait { Voice::Err } else { Voice::Out };
+    let child = made.dispatched_job_id.to_string();
+    let mut rows = vec![("Dispatched Job ID", child.clone())];
     if evaluated {
         rows.push(("Evaluation ID", made.eval_id.to_string()));
     }
-    output::pairs(&rows);
+    output::pair_lines(&rows).iter().for_each(|l| voice.line(l));
+    let shape = Shape { json: false, verbose: args.verbose };
     if args.detach || !evaluated {
-        return Ok(ExitCode::SUCCESS);
+        // The token has dispatched it before: there is no evaluation, and an end to wait for.
+        return match args.wait {
+            true => Ok(ExitCode::from(wait::to_its_end(&conn, &child, &shape, &mut Follower::new(&conn, &shape, voice)).await?)),
+            false => Ok(ExitCode::SUCCESS),
+        };
     }
-    output::line("");
-    monitor::follow(&conn, made.eval_id, &Shape { json: false, verbose: args.verbose }).await
+    voice.line("");
+    let job: Job = conn.get(&format!("/v1/job/{}", encode(&child))).await?;
+    let job = Submitted { id: &child, kind: &job.kind };
+    follow(&conn, &job, &made.eval_id.to_string(), args.wait, None, &shape).await
 }
 
 fn meta(given: &[String]) -> Result<BTreeMap<String, String>> {

@@ -5,20 +5,24 @@ mod dispatch;
 mod history;
 mod plan;
 mod run;
+mod standing;
 mod status;
 mod stop;
+mod wait;
 
-pub(crate) use status::{list, show};
+pub(crate) use status::{Parts, list, show};
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use model::EvalId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
     ApiArgs, Shape,
     job_file::{JobFile, JobFileArgs},
+    monitor::{Follower, Voice},
 };
 use crate::{
     conn::{Conn, encode},
@@ -34,8 +38,9 @@ pub(crate) enum Command {
     Eval {
         #[command(flatten)]
         api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
+        /// Print identifiers in full
+        #[arg(long)]
+        verbose: bool,
         /// Also replace failed allocations that wait for their time
         #[arg(long)]
         force_reschedule: bool,
@@ -86,6 +91,12 @@ pub(crate) enum Command {
         /// Without allocations
         #[arg(long)]
         short: bool,
+        /// Also allocations of earlier jobs of that name
+        #[arg(long)]
+        all_allocs: bool,
+        /// Also evaluations
+        #[arg(long)]
+        evals: bool,
         /// The job
         id: Option<String>,
     },
@@ -104,12 +115,12 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Dispatch(args) => dispatch::run(args).await,
-        Command::Eval { api, shape, force_reschedule, detach, id } => {
+        Command::Eval { api, verbose, force_reschedule, detach, id } => {
             let conn = api.conn()?;
             let id = find(&conn, &id).await?;
             let body = json!({"JobID": id, "EvalOptions": {"ForceReschedule": force_reschedule}});
             let answer: Value = conn.put(&format!("/v1/job/{}/evaluate", encode(&id)), &body).await?;
-            followed(&conn, &answer, detach, &shape).await
+            followed(&conn, &id, &answer, detach, &Shape { json: false, verbose }).await
         }
         Command::History { api, shape, p, version, id } => history::history(&api.conn()?, &shape, p, version, &id).await,
         Command::Inspect { api, json: _, version, id } => {
@@ -128,13 +139,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Plan(args) => plan::run(args).await,
         Command::Run(args) => run::run(args).await,
-        Command::Status { api, shape, short, id } => {
+        Command::Status { api, shape, short, all_allocs, evals, id } => {
             let conn = api.conn()?;
             match id {
                 None => list(&conn, &shape).await,
                 Some(id) => {
                     let id = find(&conn, &id).await?;
-                    show(&conn, &shape, &id, short).await
+                    show(&conn, &shape, &id, Parts { short, all_allocs, evals }).await
                 }
             }
         }
@@ -187,8 +198,8 @@ pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<String> {
     }
 }
 
-/// Follows the evaluation of an answer, unless there is none or nobody wants to.
-async fn followed(conn: &Conn, answer: &Value, detach: bool, shape: &Shape) -> Result<ExitCode> {
+/// Follows the evaluation of an answer, unless there is none or nobody wants to. An evaluation that has done nothing says why.
+pub(crate) async fn followed(conn: &Conn, job: &str, answer: &Value, detach: bool, shape: &Shape) -> Result<ExitCode> {
     let id = answer["EvalID"].as_str().unwrap_or_default();
     if id.is_empty() {
         output::line("No evaluation was created");
@@ -198,5 +209,14 @@ async fn followed(conn: &Conn, answer: &Value, detach: bool, shape: &Shape) -> R
         output::line(&format!("Evaluation ID: {id}"));
         return Ok(ExitCode::SUCCESS);
     }
-    super::monitor::follow(conn, id.parse().context("the server's evaluation id")?, shape).await
+    let outcome = Follower::new(conn, shape, Voice::Out).eval(evaluation(id)?).await?;
+    if outcome.nothing {
+        return Ok(ExitCode::from(standing::told(conn, job, Voice::Out).await?));
+    }
+    Ok(ExitCode::from(outcome.code))
+}
+
+/// An evaluation's id, of an answer.
+fn evaluation(id: &str) -> Result<EvalId> {
+    id.parse().context("the server's evaluation id")
 }

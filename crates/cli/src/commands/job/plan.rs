@@ -10,7 +10,7 @@ use crate::{
     commands::{
         ApiArgs,
         job_file::{JobFile, JobFileArgs},
-        monitor,
+        placement,
     },
     conn::encode,
     output,
@@ -50,10 +50,8 @@ pub(crate) async fn run(args: Plan) -> Result<ExitCode> {
         output::line("- All tasks successfully allocated.");
     } else {
         output::line("- WARNING: Failed to place all allocations.");
-        for (group, metric) in &failed {
-            for text in monitor::placement_failure(group, metric) {
-                output::line(&format!("  {text}"));
-            }
+        for text in placement::explained(&conn, &failed).await {
+            output::line(&format!("  {text}"));
         }
     }
     let warnings = answer["Warnings"].as_str().unwrap_or_default();

@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use model::Allocation;
 use serde_json::{Value, json};
 
-use super::followed;
+use super::{evaluation, standing, wait};
 use crate::{
     commands::{
         ApiArgs, Shape,
         job_file::{JobFile, JobFileArgs},
+        monitor::{Follower, Voice},
     },
+    conn::{Conn, encode},
     output,
 };
 
@@ -24,6 +27,9 @@ pub(crate) struct Run {
     /// Only when the job's modify index is this one; 0 = only when the job does not exist
     #[arg(long, value_name = "INDEX")]
     check_index: Option<u64>,
+    /// Follow a batch or sysbatch job to its end: its output is written here, its exit code is that of the command
+    #[arg(long, conflicts_with = "detach")]
+    wait: bool,
     /// Do not follow the work
     #[arg(long)]
     detach: bool,
@@ -63,9 +69,98 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode> {
         output::line(&format!("Job Warnings:\n{warnings}\n"));
     }
     let shape = Shape { json: false, verbose: args.verbose };
-    if args.detach {
-        output::line(&format!("Job registration successful\nEvaluation ID: {}", answer["EvalID"].as_str().unwrap_or_default()));
+    let job = Submitted { id: file.job["ID"].as_str().unwrap_or_default(), kind: file.job["Type"].as_str().unwrap_or_default() };
+    let eval = answer["EvalID"].as_str().unwrap_or_default();
+    if eval.is_empty() {
+        output::line(&registered(&file.job));
         return Ok(ExitCode::SUCCESS);
     }
-    followed(&conn, &answer, false, &shape).await
+    if args.detach {
+        output::line(&format!("Job registration successful\nEvaluation ID: {eval}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let hint = format!("drover job run -wait {}", args.file.path());
+    follow(&conn, &job, eval, args.wait, Some(&hint), &shape).await
+}
+
+/// A job that was submitted just now.
+pub(super) struct Submitted<'a> {
+    pub(super) id: &'a str,
+    pub(super) kind: &'a str,
+}
+
+/// Follows what was submitted: until it is healthy; with `wait`, work that ends until it has ended. `again` is the command that waits later.
+pub(super) async fn follow(
+    conn: &Conn,
+    job: &Submitted<'_>,
+    eval: &str,
+    wait: bool,
+    again: Option<&str>,
+    shape: &Shape,
+) -> Result<ExitCode> {
+    let ends = wait::ends(job.kind);
+    // Standard output is the tasks' when their output is written here.
+    let voice = if wait && ends { Voice::Err } else { Voice::Out };
+    let mut follower = Follower::new(conn, shape, voice);
+    let outcome = follower.eval(evaluation(eval)?).await?;
+    if outcome.nothing {
+        let code = standing::told(conn, job.id, voice).await?;
+        if code != 0 || !ends {
+            return Ok(ExitCode::from(code));
+        }
+    }
+    if ends && wait && outcome.code != 1 {
+        return Ok(ExitCode::from(wait::to_its_end(conn, job.id, shape, &mut follower).await?));
+    }
+    if ends {
+        let allocs: Vec<Allocation> = conn.get(&format!("/v1/job/{}/allocations", encode(job.id))).await?;
+        if let Some(text) = still_runs(&allocs, job.id, again) {
+            output::line(&text);
+        }
+    }
+    Ok(ExitCode::from(outcome.code))
+}
+
+/// What still runs of work that ends, and how to wait for it.
+fn still_runs(allocs: &[Allocation], id: &str, again: Option<&str>) -> Option<String> {
+    let n = allocs.iter().filter(|a| !a.client_terminal()).count();
+    let runs = if n == 1 { "1 allocation still runs".to_owned() } else { format!("{n} allocations still run") };
+    let wait = again.map(|c| format!("\n    wait for the end and its exit code: {c}")).unwrap_or_default();
+    (n > 0).then(|| format!("==> {runs}{wait}\n    read along: drover alloc logs -f -job {id}"))
+}
+
+/// What is said of a job that nothing was evaluated for: it is a template of others.
+fn registered(job: &Value) -> String {
+    let id = job["ID"].as_str().unwrap_or_default();
+    if job["ParameterizedJob"].is_object() {
+        return format!("Job {id:?} is registered; start it with: drover job dispatch {id}");
+    }
+    if job["Periodic"].is_object() {
+        return format!("Job {id:?} is registered; it is started at its times");
+    }
+    format!("Job {id:?} is registered; no evaluation was created")
+}
+
+#[cfg(test)]
+mod tests {
+    use model::ClientStatus;
+
+    use super::*;
+
+    #[test]
+    fn templates_say_how_they_are_started() {
+        let told = |job: Value| registered(&job);
+        assert_eq!(told(json!({"ID": "x", "ParameterizedJob": {}})), "Job \"x\" is registered; start it with: drover job dispatch x");
+        assert_eq!(told(json!({"ID": "x", "Periodic": {}})), "Job \"x\" is registered; it is started at its times");
+        assert_eq!(told(json!({"ID": "x", "Periodic": null})), "Job \"x\" is registered; no evaluation was created");
+    }
+
+    #[test]
+    fn what_still_runs_is_said() {
+        let alloc = |client_status| Allocation { client_status, ..Allocation::default() };
+        let text = still_runs(&[alloc(ClientStatus::Running), alloc(ClientStatus::Complete)], "b", Some("drover job run -wait b.hcl"))
+            .expect("one");
+        assert!(text.starts_with("==> 1 allocation still runs\n") && text.contains("drover job run -wait b.hcl"), "{text}");
+        assert_eq!(still_runs(&[alloc(ClientStatus::Failed)], "b", None), None);
+    }
 }

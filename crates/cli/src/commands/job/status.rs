@@ -1,15 +1,14 @@
 //! `drover job status`.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use api::shapes::RemoteTaskView;
-use model::{Allocation, Deployment, Evaluation, Job};
-use serde_json::Value;
+use api::shapes::{JobChildren, JobSummary, RemoteTaskView};
+use model::{AllocId, Allocation, ClientStatus, Deployment, Evaluation, Job, Observed};
 
 use super::Stub;
 use crate::{
-    commands::{Shape, alloc, deployment, eval::lower, monitor, remote as remote_tasks},
+    commands::{Shape, alloc, cause, deployment, eval::lower, placement, remote as remote_tasks},
     conn::{Conn, encode},
     output::{self, Table},
     when,
@@ -34,14 +33,31 @@ pub(crate) async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What of a job is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts {
+    /// Only what the job itself is.
+    pub(crate) short: bool,
+    /// Also allocations of earlier jobs of that name.
+    pub(crate) all_allocs: bool,
+    /// Also evaluations.
+    pub(crate) evals: bool,
+}
+
 /// Shows a job; the id is complete.
-pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> Result<ExitCode> {
+pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> Result<ExitCode> {
     let path = format!("/v1/job/{}", encode(id));
     if shape.json {
         return conn.print(&path).await;
     }
     let job: Job = conn.get(&path).await?;
-    let status = if job.stop { format!("{} (stopped)", job.status) } else { job.status.clone() };
+    let remote: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?job={}", encode(job.id.as_str()))).await?;
+    let unmanaged = Unmanaged::of(&remote);
+    let status = match unmanaged.since {
+        _ if job.stop => format!("{} (stopped)", job.status),
+        Some(since) => format!("running (unmanaged, {})", when::span(when::now_ns() - since)),
+        None => job.status.clone(),
+    };
     output::pairs(&[
         ("ID", job.id.to_string()),
         ("Name", job.name.clone()),
@@ -54,28 +70,28 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         ("Status", status),
         ("Version", job.version.to_string()),
     ]);
-    if short {
+    if parts.short {
         return Ok(ExitCode::SUCCESS);
     }
-    let summary: Value = conn.get(&format!("{path}/summary")).await?;
+    let mut summary: JobSummary = conn.get(&format!("{path}/summary")).await?;
     if job.is_template() {
-        return children(conn, &job, &summary["Children"]).await;
+        return children(conn, &job, summary.children.unwrap_or_default()).await;
     }
+    let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations?all={}", parts.all_allocs)).await?;
+    unmanaged.count_as_running(&mut summary, &allocs);
     output::heading("Summary");
     let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
-    for (group, s) in summary["Summary"].as_object().into_iter().flatten() {
-        let n = |k: &str| s[k].as_u64().unwrap_or(0).to_string();
-        table.row([group.clone(), n("Queued"), n("Starting"), n("Running"), n("Failed"), n("Complete"), n("Lost"), n("Unknown")]);
+    for (group, s) in &summary.summary {
+        let counts = [s.queued, s.starting, s.running, s.failed, s.complete, s.lost, s.unknown];
+        table.row(std::iter::once(group.to_string()).chain(counts.iter().map(i64::to_string)));
     }
     table.print();
 
     let evals: Vec<Evaluation> = conn.get(&format!("{path}/evaluations")).await?;
-    if let Some(blocked) = evals.iter().find(|e| e.status == model::EvalStatus::Blocked && !e.failed_groups.is_empty()) {
+    if let Some(failed) = placement::waiting(&evals) {
         output::heading("Placement Failure");
-        for (group, metric) in &blocked.failed_groups {
-            for text in monitor::placement_failure(group, metric) {
-                output::line(&text);
-            }
+        for text in placement::explained(conn, failed).await {
+            output::line(&text);
         }
     }
     let deployment: Option<Deployment> = conn.get(&format!("{path}/deployment")).await?;
@@ -83,7 +99,6 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         output::heading("Latest Deployment");
         deployment::show(&d, shape);
     }
-    let remote: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?job={}", encode(job.id.as_str()))).await?;
     if !remote.is_empty() {
         output::heading("Remote Tasks");
         let mut table = Table::new(["Group", "Index", "Task", "Instance", "Provider ID", "Observed", "Manager", "Epoch", "Guarantee"]);
@@ -102,7 +117,9 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
         }
         table.print();
     }
-    let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations")).await?;
+    if !job.stop {
+        failures(conn, &job, &allocs, shape).await;
+    }
     output::heading("Allocations");
     let table = alloc::table(&allocs, shape);
     if table.is_empty() {
@@ -110,7 +127,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
     } else {
         table.print()
     }
-    if shape.verbose {
+    if shape.verbose || parts.evals {
         output::heading("Evaluations");
         let mut table = Table::new(["ID", "Priority", "Triggered By", "Status", "Placement Failures"]);
         for e in &evals {
@@ -127,8 +144,80 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
     Ok(ExitCode::SUCCESS)
 }
 
+/// Allocations whose troubles are shown; more of the same help nobody.
+const EXPLAINED: usize = 5;
+
+/// Why allocations are not well, those that were replaced left out.
+async fn failures(conn: &Conn, job: &Job, allocs: &[Allocation], shape: &Shape) {
+    let mut last: Vec<&Allocation> = allocs.iter().filter(|a| a.next_allocation.is_nil() && a.job_version == job.version).collect();
+    last.sort_by_key(|a| std::cmp::Reverse(a.create_index));
+    let mut shown = 0;
+    for a in last {
+        let troubled = !cause::causes(a).is_empty();
+        // Its node is asked about checks, so only about those that may have any trouble.
+        let unwell = a.client_status == ClientStatus::Running && a.healthy() != Some(true);
+        if shown == EXPLAINED || !(troubled || unwell) {
+            continue;
+        }
+        let lines = cause::of_alloc(conn, a).await;
+        if lines.is_empty() {
+            continue;
+        }
+        if shown == 0 {
+            output::heading("Failures");
+        }
+        shown += 1;
+        for (i, text) in lines.iter().enumerate() {
+            output::line(&if i == 0 { format!("{} ({}): {text}", shape.id(a.id), a.name) } else { format!("  {text}") });
+        }
+    }
+}
+
+/// Remote tasks that run although no node manages them at present: for the job they run.
+#[derive(Debug, Default)]
+struct Unmanaged {
+    /// Since when the first of them is unmanaged, Unix ns.
+    since: Option<i64>,
+    /// The allocation that each place was managed by last, with its group.
+    places: BTreeMap<AllocId, Arc<str>>,
+}
+
+impl Unmanaged {
+    fn of(tasks: &[RemoteTaskView]) -> Self {
+        let runs = |t: &&RemoteTaskView| t.manager.is_none() && t.unmanaged_since > 0 && matches!(t.observed, Observed::Running);
+        let mut found = Self::default();
+        for t in tasks.iter().filter(runs) {
+            found.since = Some(found.since.map_or(t.unmanaged_since, |s| s.min(t.unmanaged_since)));
+            found.places.insert(t.alloc_id, t.slot.group.clone());
+        }
+        found
+    }
+
+    /// The servers count allocations; these have none that runs, and yet they do.
+    fn count_as_running(&self, summary: &mut JobSummary, allocs: &[Allocation]) {
+        for (id, group) in &self.places {
+            let Some(counts) = summary.summary.get_mut(group) else { continue };
+            let status = allocs.iter().find(|a| a.id == *id).map(|a| a.client_status);
+            let counted = match status {
+                Some(ClientStatus::Running) => continue,
+                Some(ClientStatus::Lost) => Some(&mut counts.lost),
+                Some(ClientStatus::Unknown) => Some(&mut counts.unknown),
+                Some(ClientStatus::Pending) => Some(&mut counts.starting),
+                _ => None,
+            };
+            if let Some(n) = counted {
+                *n = (*n - 1).max(0);
+            }
+            if !matches!(status, Some(ClientStatus::Unknown | ClientStatus::Pending)) {
+                counts.queued = (counts.queued - 1).max(0);
+            }
+            counts.running += 1;
+        }
+    }
+}
+
 /// What was made from a parameterized job.
-async fn children(conn: &Conn, job: &Job, counts: &Value) -> Result<ExitCode> {
+async fn children(conn: &Conn, job: &Job, counts: JobChildren) -> Result<ExitCode> {
     let rules = job.parameterized_job.clone().unwrap_or_default();
     output::heading("Parameterized Job");
     output::pairs(&[
@@ -137,9 +226,8 @@ async fn children(conn: &Conn, job: &Job, counts: &Value) -> Result<ExitCode> {
         ("Optional Metadata", rules.meta_optional.join(", ")),
     ]);
     output::heading("Parameterized Job Summary");
-    let n = |k: &str| counts[k].as_u64().unwrap_or(0).to_string();
     let mut table = Table::new(["Pending", "Running", "Dead"]);
-    table.row([n("Pending"), n("Running"), n("Dead")]);
+    table.row([counts.pending, counts.running, counts.dead].map(|n| n.to_string()));
     table.print();
     output::heading("Dispatched Jobs");
     let found: Vec<Stub> = conn.get(&format!("/v1/jobs?prefix={}", encode(&format!("{}/", job.id)))).await?;
@@ -153,4 +241,28 @@ async fn children(conn: &Conn, job: &Job, counts: &Value) -> Result<ExitCode> {
         table.print()
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::shapes::GroupSummary;
+
+    use super::*;
+
+    #[test]
+    fn what_runs_unmanaged_counts_as_running() {
+        let id = |n: u64| format!("00000000-0000-0000-0000-{n:012}").parse::<AllocId>().expect("an id");
+        let alloc = |n, client_status| Allocation { id: id(n), client_status, ..Allocation::default() };
+        let unmanaged = Unmanaged { since: Some(1), places: (1..=3).map(|n| (id(n), Arc::from("g"))).collect() };
+        let counts = GroupSummary { queued: 2, lost: 2, running: 1, ..GroupSummary::default() };
+        let mut summary = JobSummary { summary: [(Arc::from("g"), counts)].into(), ..JobSummary::default() };
+        let allocs = [alloc(1, ClientStatus::Lost), alloc(2, ClientStatus::Lost), alloc(3, ClientStatus::Running)];
+        unmanaged.count_as_running(&mut summary, &allocs);
+        assert_eq!(summary.summary["g"], GroupSummary { running: 3, ..GroupSummary::default() });
+        let counts = GroupSummary { unknown: 1, ..GroupSummary::default() };
+        let mut summary = JobSummary { summary: [(Arc::from("g"), counts)].into(), ..JobSummary::default() };
+        Unmanaged { since: Some(1), places: [(id(1), Arc::from("g"))].into() }
+            .count_as_running(&mut summary, &[alloc(1, ClientStatus::Unknown)]);
+        assert_eq!(summary.summary["g"], GroupSummary { running: 1, ..GroupSummary::default() });
+    }
 }

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::{find, followed};
+use super::{evaluation, find};
 use crate::{
-    commands::{ApiArgs, Shape},
+    commands::{ApiArgs, Shape, monitor},
     conn::encode,
+    output,
 };
 
 /// Arguments of `job stop`.
@@ -16,8 +17,12 @@ use crate::{
 pub(crate) struct Stop {
     #[command(flatten)]
     api: ApiArgs,
-    #[command(flatten)]
-    shape: Shape,
+    /// Print identifiers in full
+    #[arg(long)]
+    verbose: bool,
+    /// In all regions; there is one, so this is refused
+    #[arg(long, hide = true)]
+    global: bool,
     /// Forget the job as well
     #[arg(long)]
     purge: bool,
@@ -41,6 +46,10 @@ pub(crate) struct Stop {
 /// Stops each of the jobs.
 pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
     let conn = args.api.conn()?;
+    if args.global {
+        bail!("-global stops a job in several regions, and a cluster is one region: leave it out");
+    }
+    let shape = Shape { json: false, verbose: args.verbose };
     let mut code = ExitCode::SUCCESS;
     for id in &args.ids {
         let job = find(&conn, id).await?;
@@ -55,7 +64,12 @@ pub(crate) async fn run(args: Stop) -> Result<ExitCode> {
             args.no_shutdown_delay
         );
         let answer: Value = conn.delete(&path).await?;
-        let one = followed(&conn, &answer, args.detach, &args.shape).await?;
+        let eval = answer["EvalID"].as_str().unwrap_or_default();
+        if eval.is_empty() || args.detach {
+            output::line(&if eval.is_empty() { "No evaluation was created".to_owned() } else { format!("Evaluation ID: {eval}") });
+            continue;
+        }
+        let one = monitor::follow(&conn, evaluation(eval)?, &shape).await?;
         if one != ExitCode::SUCCESS {
             code = one;
         }
