@@ -75,6 +75,11 @@ impl RemoteTask {
     pub fn seen(&self) -> bool {
         self.handle.is_some() || self.started_at != 0
     }
+    /// Seen at the provider, wanted, and not known to have ended: it counts for its job, whether or not a node manages it now.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        self.desired == DesiredRemote::Run && self.seen() && !self.observed.ended()
+    }
     /// Ended, counted, and the provider has let it go: the slot is free for what follows.
     #[must_use]
     pub fn settled(&self) -> bool {

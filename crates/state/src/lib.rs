@@ -23,6 +23,7 @@ mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod unmanaged;
 mod usage;
 
 pub use applied::{AppliedSet, Cause, Changed, Object};
@@ -38,6 +39,7 @@ pub use row::Row;
 pub use runtimes::Runtime;
 pub use table::{Table, TableSet};
 pub use tables::State;
+pub use unmanaged::Unmanaged;
 pub use usage::{NodeUse, PortSet};
 
 /// Versions of a job that are kept, besides tagged ones and the last stable one.

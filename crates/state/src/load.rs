@@ -151,6 +151,12 @@ impl Loader {
             Table::RemoteTasks => {
                 let mut r: RemoteTask = read(value)?;
                 r.slot = self.names.slot(&r.slot);
+                if r.stands() {
+                    let key = r.slot.job();
+                    let mut counts = s.counts.get(&key).copied().unwrap_or_default();
+                    counts.remote += 1;
+                    s.counts.insert(key, counts);
+                }
                 let r = Arc::new(r);
                 for m in r.manager.iter().chain(&r.successor) {
                     s.remote_by_manager.insert((m.node_id, r.slot.clone()));

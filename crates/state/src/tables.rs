@@ -37,6 +37,8 @@ pub(crate) struct JobCounts {
     pub(crate) live_allocs: u32,
     pub(crate) evals: u32,
     pub(crate) open_evals: u32,
+    /// Remote instances that stand, managed or not.
+    pub(crate) remote: u32,
 }
 
 /// An allocation with the shared rows that its own row refers to.

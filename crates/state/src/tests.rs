@@ -138,6 +138,7 @@ fn remote(n: u8, manager: Option<u8>, successor: Option<u8>) -> RemoteTask {
         value[name] = if name == "Address" { "".into() } else { false.into() };
     }
     let mut r: RemoteTask = serde_json::from_value(value).expect("a record");
+    r.started_at = 1;
     r.manager = manager.map(managed);
     r.successor = successor.map(managed);
     r
@@ -381,10 +382,12 @@ fn check_indexes(s: &State) {
             live_allocs: number(of_job.iter().filter(|a| !a.terminal()).count()),
             evals: number(evals.len()),
             open_evals: number(evals.iter().filter(|e| !e.status.terminal()).count()),
+            remote: number(s.remote_tasks_by_job(&k).filter(|r| r.stands()).count()),
         };
         assert_eq!(s.counts.get(&k).copied().unwrap_or_default(), counts, "counts of job {n}");
         if let Some(j) = s.job(&k) {
-            assert_eq!(j.status == job_status::RUNNING, counts.live_allocs > 0, "status {} of job {n} with {counts:?}", j.status);
+            let runs = counts.live_allocs > 0 || counts.remote > 0;
+            assert_eq!(j.status == job_status::RUNNING, runs, "status {} of job {n} with {counts:?}", j.status);
             assert!(s.job_versions(&k).filter(|v| v.version_tag.is_none()).count() <= crate::JOB_VERSIONS_KEPT + 1);
         }
         if let Some(j) = s.job(&k) {

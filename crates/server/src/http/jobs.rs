@@ -86,19 +86,23 @@ fn children(state: &State, s: &state::JobSummary) -> JobChildren {
 }
 
 fn summary_view(state: &State, s: &state::JobSummary) -> JobSummary {
-    let group = |g: &state::GroupSummary| GroupSummary {
-        queued: g.queued,
-        complete: g.complete,
-        failed: g.failed,
-        running: g.running,
-        starting: g.starting,
-        lost: g.lost,
-        unknown: g.unknown,
+    let unmanaged = state.unmanaged(&model::JobKey::new(s.namespace.clone(), s.job_id.clone()));
+    let group = |name: &Arc<str>, g: &state::GroupSummary| {
+        let remote = unmanaged.get(name).copied().unwrap_or_default();
+        GroupSummary {
+            queued: (g.queued - remote.running).max(0),
+            complete: g.complete,
+            failed: g.failed,
+            running: g.running + remote.running,
+            starting: g.starting,
+            lost: (g.lost - remote.kept).max(0),
+            unknown: g.unknown,
+        }
     };
     JobSummary {
         job_id: s.job_id.clone(),
         namespace: s.namespace.clone(),
-        summary: s.summary.iter().map(|(name, g)| (name.clone(), group(g))).collect(),
+        summary: s.summary.iter().map(|(name, g)| (name.clone(), group(name, g))).collect(),
         children: Some(children(state, s)),
         create_index: s.create_index,
         modify_index: s.modify_index,

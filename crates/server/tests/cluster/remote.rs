@@ -80,6 +80,36 @@ async fn a2_the_only_manager_is_lost_and_a_new_node_comes_after_collection_and_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_runs_unmanaged_is_told_of_as_running() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let a = FakeNode::join(s, remote_node(1), Fate::Runs, &p).await;
+    submit(s, remote_job("far", 2)).await;
+    until(s, "both run", |state| state.remote_tasks().filter(|r| r.stands() && r.manager.is_some()).count() == 2).await;
+    drop(a);
+    let key = key("far");
+    until(s, "both are unmanaged, and wait for a node", |state| {
+        let group = state.job_summary(&key).and_then(|s| s.summary.values().next().copied()).unwrap_or_default();
+        state.remote_tasks().all(|r| r.manager.is_none()) && (group.queued, group.lost) == (2, 2)
+    })
+    .await;
+    let state = s.snapshot();
+    assert_eq!(state.job(&key).unwrap().status, "running");
+    let corrected: Vec<_> = state.unmanaged(&key).into_values().collect();
+    assert_eq!(corrected, [state::Unmanaged { running: 2, kept: 2 }]);
+
+    // One that is stopped is nobody's any more, though it runs until a node comes.
+    s.deregister_job(DeregisterJob { key: key.clone(), purge: false, eval_priority: None, no_shutdown_delay: false }).await.unwrap();
+    let state = until(s, "both are to stop, and the job is dead", |state| {
+        state.remote_tasks().all(|r| r.desired == DesiredRemote::Stop) && state.job(&key).is_some_and(|job| job.status == "dead")
+    })
+    .await;
+    assert_eq!(state.remote_tasks().count(), 2, "they are not forgotten");
+    assert!(state.unmanaged(&key).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a3_a_manager_returns_after_its_lease() {
     let server = start().await;
     let s = server.handle();

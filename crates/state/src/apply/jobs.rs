@@ -241,7 +241,7 @@ fn status_of(job: &Job, counts: JobCounts, registered_now: bool) -> &'static str
     if job.is_template() {
         return if job.stop { job_status::DEAD } else { job_status::RUNNING };
     }
-    if counts.live_allocs > 0 {
+    if counts.live_allocs > 0 || counts.remote > 0 {
         return job_status::RUNNING;
     }
     if counts.open_evals > 0 {

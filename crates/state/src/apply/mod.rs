@@ -160,8 +160,8 @@ impl Applier<'_> {
         let before = self.state.remote.get(&record.slot).cloned();
         record.create_index = before.as_ref().map_or(self.index, |b| b.create_index);
         record.modify_index = self.index;
-        if let Some(before) = before {
-            unlink_managers(self.state, &before);
+        if let Some(before) = &before {
+            unlink_managers(self.state, before);
             // The indexes name it by this one.
             record.slot = before.slot.clone();
             if before.incarnation != record.incarnation {
@@ -171,15 +171,30 @@ impl Applier<'_> {
         for m in record.manager.iter().chain(&record.successor) {
             self.state.remote_by_manager.insert((m.node_id, record.slot.clone()));
         }
+        self.count_remote(before.as_deref(), Some(&record));
         let record = Arc::new(record);
         self.state.remote.insert(record.slot.clone(), record.clone());
         self.services_follow_slot(&record);
         self.set.put(Cause::RemoteTaskUpdated, Object::RemoteTask(record));
     }
 
+    /// A remote instance counts for its job also while no node manages it. Who asks for the job's summary hears of both.
+    fn count_remote(&mut self, before: Option<&RemoteTask>, after: Option<&RemoteTask>) {
+        let Some(key) = after.or(before).map(|r| r.slot.job()) else { return };
+        let seen = |r: Option<&RemoteTask>| r.filter(|r| r.stands()).map(|r| r.manager.is_some());
+        let (was, is) = (seen(before), seen(after));
+        if was.is_some() != is.is_some() {
+            self.edit_counts(&key, |c| c.remote = (c.remote + u32::from(is.is_some())).saturating_sub(u32::from(was.is_some())));
+        }
+        if was != is && self.state.jobs.contains_key(&key) {
+            self.summary(&key);
+        }
+    }
+
     fn delete_remote(&mut self, slot: &model::ids::SlotKey) {
         if let Some(before) = self.state.remote.remove(slot) {
             unlink_managers(self.state, &before);
+            self.count_remote(Some(&before), None);
             self.delete_services_of_slot(slot);
             self.set.delete(Cause::RemoteTaskUpdated, Object::RemoteTask(before));
         }
