@@ -1,7 +1,7 @@
 //! Health of an allocation, for deployments and for drains that wait for the replacement.
 //!
 //! Healthy: every task that should run has run without interruption for `min_healthy_time`, and every task that should have ended has
-//! ended well; with `health_check = "checks"`, every check of its services must have passed for that long, too, unless its `on_update` says that it
+//! ended well (a poststart task may do either); with `health_check = "checks"`, every check of its services must have passed for that long, too, unless its `on_update` says that it
 //! does not count. Unhealthy: a task has failed or ended that should run, or `healthy_deadline` has passed. With `manual` only a person decides.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -87,7 +87,8 @@ pub fn decide(
         }
         match (spec.phase, state.state) {
             (Phase::Poststop, _) | (Phase::Prestart | Phase::Poststart, TaskRunState::Dead) => {}
-            (Phase::Prestart | Phase::Poststart, _) | (_, TaskRunState::Pending) => waiting = true,
+            // What begins after the main tasks counts from its start, like them; it need not end.
+            (Phase::Prestart, _) | (_, TaskRunState::Pending) => waiting = true,
             (_, TaskRunState::Dead) => {
                 return Health::Unhealthy { why: format!("Unhealthy because of dead task \"{}\"", spec.name) };
             }
@@ -185,6 +186,22 @@ mod tests {
                 states.insert(Arc::from("web"), state(s, failed, at));
             }
             assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "init {init:?}, web {web:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn a_poststart_task_must_run_or_have_ended_well() {
+        use TaskRunState::{Dead, Pending, Running};
+        let specs = [spec("web", Phase::Main), spec("after", Phase::Poststart)];
+        for (after, failed, at, now, expected) in [
+            (Pending, false, 0, 115, Health::Undecided { again_at: Some(400 * S) }),
+            (Running, false, 103, 112, Health::Undecided { again_at: Some(113 * S) }),
+            (Running, false, 103, 113, Health::Healthy),
+            (Dead, false, 103, 110, Health::Healthy),
+            (Dead, true, 103, 110, Health::Unhealthy { why: "Unhealthy because of failed task \"after\"".into() }),
+        ] {
+            let states = BTreeMap::from([(Arc::from("web"), state(Running, false, 100)), (Arc::from("after"), state(after, failed, at))]);
+            assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "{after:?} {failed} at {now}");
         }
     }
 

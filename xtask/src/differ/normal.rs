@@ -101,6 +101,7 @@ const DROPPED: &[&str] = &[
     "RequireProgressBy",
     "RequireProgressByNs",
     "VersionTag",
+    "ModTime",
 ];
 
 /// An answer of the API: without times and indexes, with null, empty and false the same, its texts normalised.

@@ -108,6 +108,11 @@ impl Scenario {
     pub(super) fn nodes(name: &str, steps: impl IntoIterator<Item = Step>) -> Self {
         Self::new(name, Place::Nodes, steps)
     }
+    /// Whether it comes from a seed.
+    pub(super) fn is_random(&self) -> bool {
+        self.name.starts_with("random-")
+    }
+    /// Which node is compared as well.
     pub(super) fn which_nodes(mut self) -> Self {
         self.nodes_count = true;
         self

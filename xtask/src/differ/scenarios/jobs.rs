@@ -67,6 +67,23 @@ fn wrong() -> Vec<Step> {
     jobs.into_iter().enumerate().map(|(n, job)| run(job.named(&format!("wrong-{n}")))).collect()
 }
 
+/// A job with every block that needs nothing beside it, most of them almost empty: what is left out is filled in.
+fn everything() -> Job {
+    Job::service()
+        .job("meta {; a = \"1\"; }; constraint {; attribute = \"${meta.rack}\"; operator = \"is_set\"; }")
+        .group(
+            "affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; }; spread {; attribute = \"${meta.rack}\"; }; migrate {; max_parallel = 2; }; \
+             ephemeral_disk {; sticky = true; }; meta {; b = \"2\"; }; disconnect {; lost_after = \"1h\"; }; scaling {; max = 5; }; \
+             network {; port \"web\" {}; }; shutdown_delay = \"100ms\"; \
+             service {; name = \"JOB-s\"; provider = \"nomad\"; port = \"web\"; check {; type = \"tcp\"; interval = \"10s\"; timeout = \"2s\"; }; }",
+        )
+        .task(
+            "meta {; c = \"3\"; }; env {; D = \"4\"; }; kill_signal = \"SIGINT\"; shutdown_delay = \"100ms\"; logs {; max_files = 3; }; leader = true; \
+             template {; data = \"x\"; destination = \"local/x\"; }; resources {; cpu = 30; memory = 30; }; identity {; env = true; }",
+        )
+        .update("max_parallel = 2; health_check = \"task_states\"; min_healthy_time = \"300ms\"")
+}
+
 pub(super) fn scenarios() -> Vec<Scenario> {
     let service = Job::service;
     let scaled = || service().group("scaling {; min = 1; max = 3; enabled = true; }");
@@ -76,6 +93,16 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario::shared("refusals", refused),
         Scenario::shared("stop-and-run-again", [run(service()).count("running", 1), stop(), run(service()).count("running", 1), stop()]),
+        Scenario::shared(
+            "as-stored",
+            [
+                run(service()).count("running", 1).look(Look::Get("/v1/job/JOB")),
+                run(everything()).look(Look::Get("/v1/job/JOB")).look(Look::Get("/v1/job/JOB/deployment")),
+                stop().look(Look::Get("/v1/job/JOB")),
+            ],
+        ),
+        Scenario::shared("batch-as-stored", [run(Job::batch(TOLD)).count("running", 1).look(Look::Get("/v1/job/JOB")), stop()]),
+        Scenario::shared("system-as-stored", [run(Job::system()).count("running", 3).look(Look::Get("/v1/job/JOB")), stop()]),
         Scenario::shared("purge", [run(service()).count("running", 1), Stop { purge: true }.into(), run(service()).count("running", 1)]),
         Scenario::shared(
             "scaling",

@@ -238,7 +238,7 @@ fn given() -> Vec<Scenario> {
                     .script(&format!("i=0; while [ $i -lt 260000 ]; do echo \"line $i\"; i=$((i+1)); done; {TOLD}"))
                     .task("logs {; max_files = 2; max_file_size = 1; }"))
                 .count("running", 1),
-                restart_by_hand(),
+                restart_by_hand().look(Look::Get("/v1/client/fs/ls/ALLOC?path=alloc/logs")),
             ],
         ),
         Scenario::shared(
