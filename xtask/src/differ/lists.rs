@@ -5,7 +5,8 @@ use super::tree::Difference;
 mod exceptions;
 mod open;
 
-/// A known difference. The patterns are of whole texts; `*` is any text.
+/// A known difference. The patterns are of whole texts; `*` is any text,
+/// `||` separates alternatives.
 pub(super) struct Known {
     /// Names of scenarios.
     scenario: &'static str,
@@ -17,6 +18,16 @@ pub(super) struct Known {
     ours: &'static str,
     /// Why.
     pub(super) why: &'static str,
+    /// Each full run shows it; what depends on who is first does not.
+    pub(super) always: bool,
+}
+
+const fn known(scenario: &'static str, path: &'static str, stock: &'static str, ours: &'static str, why: &'static str) -> Known {
+    Known { scenario, path, stock, ours, why, always: true }
+}
+
+const fn sometimes(scenario: &'static str, path: &'static str, stock: &'static str, ours: &'static str, why: &'static str) -> Known {
+    Known { scenario, path, stock, ours, why, always: false }
 }
 
 /// Both lists.
@@ -43,7 +54,7 @@ impl Known {
     }
 }
 
-/// Whether a text is of the form of a pattern in which `*` is any text and `|` separates alternatives.
+/// Whether a text is of the form of a pattern in which `*` is any text and `||` separates alternatives.
 fn matches(pattern: &str, text: &str) -> bool {
     pattern.split("||").any(|pattern| matches_one(pattern.trim(), text))
 }

@@ -60,16 +60,24 @@ impl Seen {
         Box::new(self.allocs.iter().chain(self.children.iter().flat_map(Self::everything)))
     }
 
-    /// What is compared. With `nodes` where allocations are, too.
+    /// What is compared. With `nodes` also how many allocations each runs.
     pub(super) fn tree(&self, known: &[(String, &'static str)], nodes: bool) -> Value {
         let mut tree = Map::new();
         tree.insert("job".into(), self.job_tree(known));
         tree.insert("summary".into(), self.summary_tree());
-        tree.insert("allocs".into(), self.alloc_tree(known, nodes));
+        tree.insert("allocs".into(), self.alloc_tree(known));
         tree.insert("evals".into(), self.eval_tree(known));
         // Lists of trees have places as names, so that paths tell them apart.
         let deployments = self.deployments.iter().enumerate().map(|(n, d)| (format!("#{}", n + 1), deployment(d, known)));
         tree.insert("deployments".into(), Value::Object(deployments.collect()));
+        if nodes {
+            // How many there are on each: which of equal ones is where, is chance.
+            let mut placed: BTreeMap<&str, u64> = BTreeMap::new();
+            for alloc in self.allocs.iter().filter(|a| a["ClientStatus"] == "running") {
+                *placed.entry(alloc["NodeName"].as_str().unwrap_or_default()).or_default() += 1;
+            }
+            tree.insert("placed".into(), json!(placed));
+        }
         if !self.children.is_empty() {
             let children = self.children.iter().enumerate().map(|(n, child)| (format!("#{}", n + 1), child.tree(known, nodes)));
             tree.insert("children".into(), Value::Object(children.collect()));
@@ -106,7 +114,7 @@ impl Seen {
         Value::Object(tree)
     }
 
-    fn alloc_tree(&self, known: &[(String, &'static str)], nodes: bool) -> Value {
+    fn alloc_tree(&self, known: &[(String, &'static str)]) -> Value {
         let kind = self.job["Type"].as_str().unwrap_or_default();
         let per_node = matches!(kind, "system" | "sysbatch");
         let mut named: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -115,45 +123,13 @@ impl Seen {
             if per_node {
                 name = format!("{name} on {}", alloc["NodeName"].as_str().unwrap_or_default());
             }
-            named.entry(name).or_default().push(self.alloc(alloc, known, nodes));
+            named.entry(name).or_default().push(allocation(alloc, known));
         }
         // Of one name, one after the other.
         let all = named
             .into_iter()
             .flat_map(|(name, all)| all.into_iter().enumerate().map(move |(n, alloc)| (format!("{name}#{}", n + 1), alloc)));
         Value::Object(all.collect())
-    }
-
-    fn alloc(&self, alloc: &Value, known: &[(String, &'static str)], nodes: bool) -> Value {
-        let of = |name: &str| normal::answer(&alloc[name], known);
-        let is = |name: &str| alloc[name].as_str().is_some_and(|s| !s.is_empty());
-        let mut tree = json!({
-            "DesiredStatus": of("DesiredStatus"),
-            "DesiredDescription": of("DesiredDescription"),
-            "ClientStatus": of("ClientStatus"),
-            "ClientDescription": of("ClientDescription"),
-            "JobVersion": alloc["JobVersion"],
-            "Healthy": alloc["DeploymentStatus"]["Healthy"],
-            "Canary": alloc["DeploymentStatus"]["Canary"] == true,
-            "HasNext": is("NextAllocation"),
-            "HasFollowup": is("FollowupEvalID"),
-            "Migrate": alloc["DesiredTransition"]["Migrate"] == true,
-        });
-        let events = alloc["RescheduleTracker"]["Events"].as_array().cloned().unwrap_or_default();
-        let delays: Vec<Value> = events.iter().map(|e| json!(e["Delay"].as_i64().unwrap_or(0) / 1_000_000_000)).collect();
-        if !delays.is_empty() {
-            tree["RescheduleDelays"] = Value::Array(delays);
-        }
-        if nodes {
-            tree["Node"] = alloc["NodeName"].clone();
-        }
-        let preempted = alloc["PreemptedAllocations"].as_array().map_or(0, Vec::len);
-        if preempted > 0 {
-            tree["Preempts"] = json!(preempted);
-        }
-        let tasks = alloc["TaskStates"].as_object().cloned().unwrap_or_default();
-        tree["tasks"] = Value::Object(tasks.iter().map(|(name, state)| (name.clone(), task(state, known))).collect());
-        tree
     }
 
     /// Kinds of evaluations. How many there are of one kind depends on who was told what when; how many wait does not.
@@ -194,6 +170,35 @@ pub(super) fn short_name(alloc: &Value) -> String {
 /// Whether the node may still do something for it.
 pub(super) fn is_live(alloc: &Value) -> bool {
     matches!(alloc["ClientStatus"].as_str(), Some("pending" | "running" | "unknown"))
+}
+
+fn allocation(alloc: &Value, known: &[(String, &'static str)]) -> Value {
+    let of = |name: &str| normal::answer(&alloc[name], known);
+    let is = |name: &str| alloc[name].as_str().is_some_and(|s| !s.is_empty());
+    let mut tree = json!({
+        "DesiredStatus": of("DesiredStatus"),
+        "DesiredDescription": of("DesiredDescription"),
+        "ClientStatus": of("ClientStatus"),
+        "ClientDescription": of("ClientDescription"),
+        "JobVersion": alloc["JobVersion"],
+        "Healthy": alloc["DeploymentStatus"]["Healthy"],
+        "Canary": alloc["DeploymentStatus"]["Canary"] == true,
+        "HasNext": is("NextAllocation"),
+        "HasFollowup": is("FollowupEvalID"),
+        "Migrate": alloc["DesiredTransition"]["Migrate"] == true,
+    });
+    let events = alloc["RescheduleTracker"]["Events"].as_array().cloned().unwrap_or_default();
+    let delays: Vec<Value> = events.iter().map(|e| json!(e["Delay"].as_i64().unwrap_or(0) / 1_000_000_000)).collect();
+    if !delays.is_empty() {
+        tree["RescheduleDelays"] = Value::Array(delays);
+    }
+    let preempted = alloc["PreemptedAllocations"].as_array().map_or(0, Vec::len);
+    if preempted > 0 {
+        tree["Preempts"] = json!(preempted);
+    }
+    let tasks = alloc["TaskStates"].as_object().cloned().unwrap_or_default();
+    tree["tasks"] = Value::Object(tasks.iter().map(|(name, state)| (name.clone(), task(state, known))).collect());
+    tree
 }
 
 fn task(state: &Value, known: &[(String, &'static str)]) -> Value {

@@ -69,6 +69,7 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Re
         let label = format!("{} {}", n + 1, step.act.label());
         match play_step(scenario, step, lane, &mut sides, health.as_ref()).with_context(|| label.clone()) {
             Ok([stock, ours]) => {
+                let parted = stock.get("job").is_none() && step.until != Until::Quiet;
                 for mut difference in tree::compare(&stock, &ours) {
                     if difference.path.starts_with("answer") {
                         for (answer, side) in [&mut difference.stock, &mut difference.ours].into_iter().zip(&sides) {
@@ -80,6 +81,9 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Re
                     if told.insert((difference.path.clone(), difference.stock.clone(), difference.ours.clone())) {
                         found.push(Difference { path: format!("{label}/{}", difference.path), ..difference });
                     }
+                }
+                if parted {
+                    break;
                 }
             }
             Err(error) => {
@@ -104,6 +108,10 @@ fn play_step(scenario: &Scenario, step: &Step, lane: &str, sides: &mut [Side<'_>
     let mut answers = [Value::Null, Value::Null];
     for (side, answer) in sides.iter_mut().zip(&mut answers) {
         *answer = side.act(&step.act, job, lane, health)?;
+    }
+    // Where one alone refuses, they part: that is the difference, and nothing is waited for.
+    if (answers[0]["refused"] == true) != (answers[1]["refused"] == true) {
+        return Ok(answers.map(|answer| json!({ "answer": answer })));
     }
     let begun = Instant::now();
     let mut last = before.clone();
@@ -448,7 +456,6 @@ fn plan(answer: &Value) -> Value {
         let what = json!({
             "ConstraintFiltered": keys("ConstraintFiltered"),
             "DimensionExhausted": keys("DimensionExhausted"),
-            "NodesEvaluated": metric["NodesEvaluated"],
         });
         failed.insert(group.clone(), what);
     }

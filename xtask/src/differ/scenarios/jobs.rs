@@ -149,15 +149,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             [run(service().job("datacenters = [\"nowhere\"]").update("max_parallel = 0")), run(service()).count("running", 1)],
         ),
         Scenario::shared(
-            "periodic",
-            [
-                run(Job::batch(TOLD).job("periodic {; cron = \"0 0 1 1 *\"; prohibit_overlap = true; }")),
-                Step::from(Request("POST", "/v1/job/JOB/periodic/force", json!({}))).count("running", 1),
-                Tell("g[0]", "t", 0).into(),
-                stop(),
-            ],
-        ),
-        Scenario::shared(
             "system",
             [
                 run(Job::system()).count("running", 3),

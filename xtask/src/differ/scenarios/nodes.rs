@@ -117,16 +117,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 .look(out("g[0]", "t")),
             ],
         ),
-        Scenario::nodes(
-            "migrated-disk",
-            [
-                run(service()
-                    .script(&format!("echo x >> $NOMAD_ALLOC_DIR/data/starts; wc -l < $NOMAD_ALLOC_DIR/data/starts; {TOLD}"))
-                    .group("ephemeral_disk {; sticky = true; migrate = true; size = 120; }"))
-                .count("running", 1),
-                drain("g[0]", 60).count("running", 1).look(out("g[0]", "t")),
-            ],
-        ),
     ]
 }
 

@@ -102,7 +102,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::nodes(
             "affinity",
             [
-                run(service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 100; }").update("max_parallel = 0")).count("running", 1),
+                run(service().group("affinity {; attribute = \"${meta.rack}\"; value = \"r1\"; weight = 100; }; affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; weight = 50; }").update("max_parallel = 0")).count("running", 1),
                 Step::from(Scale("g", 2)).count("running", 2),
             ],
         )

@@ -7,7 +7,7 @@ use super::{
         job::{Job, TOLD},
         scenario::{
             Act::{Alloc, Dispatch, Health, Scale, Tell},
-            Look, Scenario, Step,
+            Look, Scenario, Step, Until,
         },
     },
     out, run, sorted_out, stop,
@@ -207,7 +207,8 @@ fn given() -> Vec<Scenario> {
                     "template {; destination = \"local/file\"; change_mode = \"restart\"; splay = \"0s\"; data = \"{{ range nomadService `JOB-web` }}one {{ end }}\\n\"; }",
                 ))
                 .look(Look::Job("reader")),
-                Step::from(Scale("g", 2)).count("running", 2).look(Look::Job("reader")),
+                // The stock waits five seconds for further changes before it renders.
+                Step::from(Scale("g", 2)).until(Until::Seconds(12.0)).look(Look::Job("reader")),
             ],
         ),
         Scenario::shared(
@@ -227,7 +228,7 @@ fn given() -> Vec<Scenario> {
                 run(service().task("env {; A = \"HEALTH\"; }")).count("running", 1),
                 Health(false).into(),
                 run(service().task("artifact {; source = \"http://127.0.0.1:HEALTH/file\"; destination = \"local/got\"; }"))
-                    .until(super::super::scenario::Until::Seconds(8.0)),
+                    .until(Until::Seconds(8.0)),
                 stop(),
             ],
         ),
