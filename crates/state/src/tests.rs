@@ -597,6 +597,8 @@ fn a_deployment_counts_its_allocations() {
     let update = DeploymentUpdate { id: DeploymentId(uuid(3, 0)), status: DeploymentStatus::Successful, description: String::new() };
     apply(&mut s, vec![Change::DeploymentStatus(update)]);
     assert!(s.job(&key(0)).is_some_and(|j| j.stable), "a version that was rolled out is stable");
+    apply(&mut s, vec![Change::StopJob(key(0))]);
+    assert!(s.job(&key(0)).is_some_and(|j| j.stop && j.stable), "stopping it takes nothing away from that");
 }
 
 #[test]

@@ -73,7 +73,6 @@ impl Applier<'_> {
         job.stop = true;
         job.version += 1;
         job.version_tag = None;
-        job.stable = false;
         job.job_modify_index = self.index;
         job.submit_time = self.now;
         self.put_new_version(key, job, Cause::JobDeregistered);
@@ -157,7 +156,7 @@ impl Applier<'_> {
 
     fn prune_versions(&mut self, key: &JobKey) {
         let versions: Vec<_> = self.state.job_versions(key).cloned().collect();
-        let last_stable = versions.iter().find(|j| j.stable).map(|j| j.version);
+        let last_stable = versions.iter().find(|j| j.stable && !j.stop).map(|j| j.version);
         let plain = versions.iter().filter(|j| j.version_tag.is_none());
         let surplus: Vec<_> = plain.skip(JOB_VERSIONS_KEPT).map(|j| j.version).filter(|v| Some(*v) != last_stable).collect();
         for v in surplus {
