@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use api::shapes::AllocDetail;
-use model::{Allocation, TaskState};
+use model::{Allocation, TaskRunState, TaskState, remote::slot_of};
 use serde_json::{Value, json};
 
 use super::{
@@ -107,15 +107,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let conn = api.conn()?;
             let alloc = allocation(&conn, Operand::new(&id, Intent::Change)).await?;
             let task = task_flag.or(task);
-            let body = json!({"TaskName": task.as_deref().unwrap_or_default(), "AllTasks": all_tasks});
-            let _: Value = conn.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
-            output::line(&format!(
-                "Allocation {} ({}): restart of {} asked for",
-                alloc.id.short(),
-                alloc.name,
-                tasks(task.as_deref(), all_tasks)
-            ));
-            Ok(ExitCode::SUCCESS)
+            restart(&conn, &alloc, task.as_deref(), all_tasks).await
         }
         Command::Signal { api, signal, task_flag, id, task } => {
             let conn = api.conn()?;
@@ -164,6 +156,33 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             super::monitor::follow(&conn, eval.parse().context("the server's evaluation id")?, &shape).await
         }
     }
+}
+
+/// Restarts what lives on the node through the node, and has the servers replace the instances of remote tasks, whichever agent is asked.
+async fn restart(conn: &Conn, alloc: &Allocation, task: Option<&str>, all: bool) -> Result<ExitCode> {
+    let detail: AllocDetail = conn.get(&format!("/v1/allocation/{}", alloc.id)).await?;
+    let wanted = |name: &str| task.is_none_or(|t| t == name);
+    let (remote, local): (Vec<_>, Vec<_>) = detail.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
+    if !remote.is_empty() && alloc.terminal() {
+        bail!("allocation {} has ended: its slots belong to the allocation that came after it", alloc.id.short());
+    }
+    let path = format!("/v1/client/allocation/{}/restart", alloc.id);
+    if remote.is_empty() {
+        let _: Value = conn.put(&path, &json!({"TaskName": task.unwrap_or_default(), "AllTasks": all})).await?;
+        output::line(&format!("Allocation {} ({}): restart of {} asked for", alloc.id.short(), alloc.name, tasks(task, all)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (name, _) in local {
+        // One that has ended by itself is left as it is, unless all are wanted.
+        if all || detail.task_states.get(name).is_some_and(|s| s.state == TaskRunState::Running) {
+            let _: Value = conn.put(&path, &json!({"TaskName": name, "AllTasks": false})).await?;
+            output::line(&format!("Allocation {} ({}): restart of task {name} asked for", alloc.id.short(), alloc.name));
+        }
+    }
+    for (name, _) in remote {
+        super::remote::restart(conn, &slot_of(alloc, name)).await?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The tasks that something was asked for, in words.

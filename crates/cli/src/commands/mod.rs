@@ -18,6 +18,7 @@ pub(crate) mod job;
 pub(crate) mod job_file;
 pub(crate) mod monitor;
 pub(crate) mod node;
+mod node_drain;
 pub(crate) mod placement;
 pub(crate) mod remote;
 mod resolve;

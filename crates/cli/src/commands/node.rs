@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::shapes::{AuditFinding, AuditKind, AuditStatus, DriverReload, NodeAudit, PluginReload, ReloadOutcome};
-use model::{Allocation, Eligibility, GoDuration, Node, NodeStatus};
+use model::{Allocation, Eligibility, Node, NodeStatus};
 use serde_json::{Value, json};
 
 use super::{ApiArgs, Shape, alloc, eval::lower};
@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Compare what exists on a node with what its records claim
     Audit(Audit),
     /// Move everything off a node, or stop doing so
-    Drain(Drain),
+    Drain(super::node_drain::Args),
     /// The driver plugins of a node
     #[command(subcommand)]
     Drivers(Drivers),
@@ -28,48 +28,6 @@ pub(crate) enum Command {
     Eligibility(EligibilityArgs),
     /// List nodes, or show one
     Status(Status),
-}
-
-/// Arguments of `node drain`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Drain {
-    #[command(flatten)]
-    api: ApiArgs,
-    /// Start the drain
-    #[arg(long, conflicts_with = "disable")]
-    enable: bool,
-    /// Stop the drain
-    #[arg(long)]
-    disable: bool,
-    /// Time after which the rest is stopped
-    #[arg(long, default_value = "1h")]
-    deadline: GoDuration,
-    /// Stop everything at once
-    #[arg(long, conflicts_with = "deadline")]
-    force: bool,
-    /// Let the drain take as long as it takes
-    #[arg(long, conflicts_with_all = ["deadline", "force"])]
-    no_deadline: bool,
-    /// Leave system jobs where they are
-    #[arg(long)]
-    ignore_system: bool,
-    /// With -disable: the node stays ineligible
-    #[arg(long)]
-    keep_ineligible: bool,
-    /// Do not follow the drain
-    #[arg(long)]
-    detach: bool,
-    /// Why, kept with the node
-    #[arg(short, long, value_name = "TEXT")]
-    message: Option<String>,
-    /// The node that this agent is
-    #[arg(long = "self")]
-    this: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
-    /// The node
-    id: Option<String>,
 }
 
 /// Arguments of `node audit`.
@@ -86,7 +44,8 @@ pub(crate) struct Audit {
     /// Also list what is claimed
     #[arg(short, long)]
     verbose: bool,
-    /// The node; the one that this agent is without it
+    /// The node, by name or the beginning of its id; the one that this agent is without it
+    #[arg(value_name = "NODE")]
     id: Option<String>,
 }
 
@@ -108,7 +67,8 @@ pub(crate) struct Reload {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// The node; the one that this agent is without it
+    /// The node, by name or the beginning of its id; the one that this agent is without it
+    #[arg(value_name = "NODE")]
     id: Option<String>,
 }
 
@@ -126,7 +86,8 @@ pub(crate) struct EligibilityArgs {
     /// The node that this agent is
     #[arg(long = "self")]
     this: bool,
-    /// The node
+    /// The node, by name or the beginning of its id
+    #[arg(value_name = "NODE")]
     id: Option<String>,
 }
 
@@ -149,7 +110,8 @@ pub(crate) struct Status {
     /// Count the allocations of each listed node
     #[arg(long)]
     allocs: bool,
-    /// The node
+    /// The node, by name or the beginning of its id
+    #[arg(value_name = "NODE")]
     id: Option<String>,
 }
 
@@ -157,7 +119,7 @@ pub(crate) struct Status {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Audit(args) => audit(args).await,
-        Command::Drain(args) => drain(args).await,
+        Command::Drain(args) => super::node_drain::run(args).await,
         Command::Drivers(Drivers::Reload(args)) => reload(args).await,
         Command::Eligibility(args) => eligibility(args).await,
         Command::Status(args) => status(args).await,
@@ -248,70 +210,6 @@ pub(crate) async fn find(conn: &Conn, id: Option<&str>, this: bool) -> Result<No
     };
     let stub = super::resolve::node(conn, &id).await?;
     conn.get(&format!("/v1/node/{}", stub.id)).await
-}
-
-async fn drain(args: Drain) -> Result<ExitCode> {
-    if !args.enable && !args.disable {
-        bail!("say -enable or -disable");
-    }
-    let conn = args.api.conn()?;
-    let node = find(&conn, args.id.as_deref(), args.this).await?;
-    if args.enable && !args.yes && !confirm(&format!("Drain node {} ({})?", node.id.short(), node.name))? {
-        output::line("Not drained");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let deadline = if args.force {
-        GoDuration(-1)
-    } else if args.no_deadline {
-        GoDuration::ZERO
-    } else {
-        args.deadline
-    };
-    let meta = args.message.as_ref().map(|m| json!({"message": m}));
-    let body = if args.enable {
-        json!({"DrainSpec": {"Deadline": deadline.nanos(), "IgnoreSystemJobs": args.ignore_system}, "MarkEligible": false, "Meta": meta})
-    } else {
-        json!({"DrainSpec": null, "MarkEligible": !args.keep_ineligible, "Meta": meta})
-    };
-    let _: Value = conn.put(&format!("/v1/node/{}/drain", node.id), &body).await?;
-    output::line(&format!("Node {} ({}): drain {}", node.id.short(), node.name, if args.enable { "started" } else { "stopped" }));
-    if args.enable && !args.detach {
-        follow_drain(&conn, &node).await?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Asks on a terminal; where there is none, the answer is an instruction.
-fn confirm(question: &str) -> Result<bool> {
-    use std::io::{BufRead, IsTerminal, Write};
-    if !std::io::stdin().is_terminal() {
-        bail!("{question} There is no terminal to ask on: say -yes");
-    }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-async fn follow_drain(conn: &Conn, node: &Node) -> Result<()> {
-    let mut known: std::collections::BTreeMap<model::AllocId, String> = std::collections::BTreeMap::new();
-    let mut index = 0;
-    loop {
-        let (now, next): (Node, u64) = conn.get_at(&format!("/v1/node/{}", node.id), index).await?;
-        index = next;
-        let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", node.id)).await?;
-        for a in allocs {
-            let text = format!("{} ({}): wanted {}, is {}", a.id.short(), a.name, lower(&a.desired_status), lower(&a.client_status));
-            if known.insert(a.id, text.clone()).is_none_or(|old| old != text) {
-                output::line(&format!("Allocation {text}"));
-            }
-        }
-        if now.drain.is_none() {
-            output::line(&format!("Node {} ({}): drain complete", node.id.short(), node.name));
-            return Ok(());
-        }
-    }
 }
 
 async fn eligibility(args: EligibilityArgs) -> Result<ExitCode> {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use api::shapes::{IndexResponse, RemoteSweep, RemoteTaskView};
-use model::{Observed, RemoteInstance, RemoteTask};
+use model::{Observed, RemoteInstance, RemoteTask, SlotKey};
 use serde_json::{Value, json};
 
 use super::{ApiArgs, Shape, eval::lower};
@@ -64,21 +64,21 @@ pub(crate) enum Command {
     Restart {
         #[command(flatten)]
         api: ApiArgs,
-        /// A slot (`namespace/job.group[index]/task`) or the beginning of an incarnation's id
+        /// A slot (`namespace/job.group[index]/task`) or its beginning, the beginning of an incarnation's id, or a job that has only one
         slot: String,
     },
     /// Give up the record of a slot without confirmation, or hear no more of an instance that no record knows; instances are not touched
     Forget {
         #[command(flatten)]
         api: ApiArgs,
-        /// A slot, the beginning of an incarnation's id, or the key of an instance that no record knows
+        /// As for `remote restart`, or the key of an instance that no record knows
         what: String,
     },
     /// Declare that the instance of a slot does not exist: the way out when its provider cannot tell
     Gone {
         #[command(flatten)]
         api: ApiArgs,
-        /// A slot, or the beginning of an incarnation's id
+        /// A slot (`namespace/job.group[index]/task`) or its beginning, the beginning of an incarnation's id, or a job that has only one
         slot: String,
     },
     /// Show one remote task, or all of a job
@@ -124,14 +124,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
         Command::Restart { api, slot } => {
             let conn = api.conn()?;
             let task = one_slot(&conn, &slot).await?;
-            let _: IndexResponse = conn.put(&format!("/v1/remote/restart/{}", in_path(&task)), &json!({})).await?;
-            output::line(&format!("The instance of slot {} is being stopped; another one follows", task.slot));
+            restart(&conn, &task.slot).await?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Gone { api, slot } => {
             let conn = api.conn()?;
             let task = one_slot(&conn, &slot).await?;
-            let _: IndexResponse = conn.put(&format!("/v1/remote/gone/{}", in_path(&task)), &json!({})).await?;
+            let _: IndexResponse = conn.put(&format!("/v1/remote/gone/{}", in_path(&task.slot)), &json!({})).await?;
             output::line(&format!("Slot {} has no instance any more, by your word", task.slot));
             Ok(ExitCode::SUCCESS)
         }
@@ -143,7 +142,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
             let task = one_slot(&conn, &what).await?;
-            let _: Value = conn.delete(&format!("/v1/remote/task/{}", in_path(&task))).await?;
+            let _: Value = conn.delete(&format!("/v1/remote/task/{}", in_path(&task.slot))).await?;
             output::line(&format!(
                 "The record of slot {} is given up; what lives at its provider lives on and is found by the sweep",
                 task.slot
@@ -163,13 +162,12 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { api, shape, what } => {
-            let tasks: Vec<RemoteTaskView> = all(&api.conn()?)
-                .await?
-                .into_iter()
-                .filter(|t| t.slot.job_id == *what || t.slot.to_string() == what || t.incarnation.to_string().starts_with(&what))
-                .collect();
+            let tasks: Vec<RemoteTaskView> = all(&api.conn()?).await?.into_iter().collect();
+            let keys: Vec<[String; 4]> = tasks.iter().map(keys).collect();
+            let meant = pick(&keys, &what);
+            let tasks: Vec<&RemoteTaskView> = meant.iter().map(|i| &tasks[*i]).collect();
             if tasks.is_empty() {
-                bail!("no remote task of a job, slot or incarnation {what:?}");
+                bail!("no remote task of a job, slot or incarnation {what:?}\n`drover remote list` shows them.");
             }
             if shape.json {
                 output::json(&tasks)?;
@@ -184,6 +182,13 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Has the servers replace the instance of a slot.
+pub(crate) async fn restart(conn: &Conn, slot: &SlotKey) -> Result<()> {
+    let _: IndexResponse = conn.put(&format!("/v1/remote/restart/{}", in_path(slot)), &json!({})).await?;
+    output::line(&format!("The instance of slot {slot} is being stopped; another one follows"));
+    Ok(())
 }
 
 async fn sweeps(conn: &Conn, anew: bool) -> Result<Vec<RemoteSweep>> {
@@ -260,23 +265,47 @@ async fn one_unbound(conn: &Conn, prefix: &str) -> Result<RemoteInstance> {
     }
 }
 
-/// The record of a slot by its name, or by the beginning of its incarnation's id.
+/// The record of a slot by its name or the beginning of it, by the beginning of its incarnation's id, or by its job where that has only one.
 async fn one_slot(conn: &Conn, what: &str) -> Result<RemoteTaskView> {
-    let mut found: Vec<RemoteTaskView> = all(conn)
-        .await?
-        .into_iter()
-        .filter(|t| t.slot.to_string() == what || (!what.is_empty() && t.incarnation.to_string().starts_with(what)))
-        .collect();
-    match (found.pop(), found.len()) {
-        (Some(one), 0) => Ok(one),
-        (None, _) => bail!("no remote task of a slot or incarnation {what:?}; `drover remote list` shows them"),
-        (_, more) => bail!("{what:?} is the beginning of {} incarnations: give more of the id", more + 1),
+    let all = all(conn).await?;
+    let keys: Vec<[String; 4]> = all.iter().map(keys).collect();
+    match pick(&keys, what).as_slice() {
+        [one] => Ok(all[*one].clone()),
+        [] => {
+            let near = hcl_lang::nearest(what, all.iter().map(|t| t.slot.job_id.as_str()));
+            let near = near.map(|n| format!("; did you mean {n:?}?")).unwrap_or_default();
+            bail!("{what:?} is no slot or job of a remote task, and no incarnation begins so{near}\n`drover remote list` shows them.")
+        }
+        many => {
+            let tasks: Vec<RemoteTaskView> = many.iter().map(|i| all[*i].clone()).collect();
+            let table = table(&tasks, &Shape::default()).render().join("\n");
+            bail!("{} slots may be meant by {what:?}, give more of the name:\n{table}", many.len())
+        }
     }
 }
 
+/// What a remote task may be called by: its slot, its incarnation's id, its job, its slot without the namespace.
+fn keys(t: &RemoteTaskView) -> [String; 4] {
+    let slot = t.slot.to_string();
+    let bare = slot.split_once('/').map_or_else(String::new, |(_, rest)| rest.to_owned());
+    [slot, t.incarnation.to_string(), t.slot.job_id.to_string(), bare]
+}
+
+/// Those that may be meant: by a whole name, else by the beginning of one.
+fn pick(keys: &[[String; 4]], what: &str) -> Vec<usize> {
+    let by = |fits: &dyn Fn(&String) -> bool| -> Vec<usize> {
+        keys.iter().enumerate().filter(|(_, names)| names.iter().any(fits)).map(|(i, _)| i).collect()
+    };
+    if what.is_empty() {
+        return Vec::new();
+    }
+    let whole = by(&|name| name == what);
+    if whole.is_empty() { by(&|name| name.starts_with(what)) } else { whole }
+}
+
 /// The slot as paths name it.
-fn in_path(task: &RemoteTask) -> String {
-    task.slot.to_string().split('/').map(encode).collect::<Vec<_>>().join("/")
+fn in_path(slot: &SlotKey) -> String {
+    slot.to_string().split('/').map(encode).collect::<Vec<_>>().join("/")
 }
 
 async fn all(conn: &Conn) -> Result<Vec<RemoteTaskView>> {
@@ -377,5 +406,35 @@ fn show(t: &RemoteTaskView, shape: &Shape) {
             table.row([when::stamp(e.time), e.epoch.to_string(), e.message.to_string()]);
         }
         table.print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pick;
+
+    #[test]
+    fn a_remote_task_is_called_by_several_names() {
+        let keys = |slot: &str, id: &str, job: &str| [format!("default/{slot}"), id.to_owned(), job.to_owned(), slot.to_owned()];
+        let all = [
+            keys("crunch.g[0]/t", "abcd", "crunch"),
+            keys("pair.g[0]/t", "0123", "pair"),
+            keys("pair.g[1]/t", "0145", "pair"),
+            keys("pairing.g[0]/t", "ffff", "pairing"),
+        ];
+        for (what, wanted) in [
+            ("crunch", &[0][..]),
+            ("cru", &[0]),
+            ("default/crunch.g[0]/t", &[0]),
+            ("pair", &[1, 2]),
+            ("pair.g[1]", &[2]),
+            ("pairing.g[0]/t", &[3]),
+            ("01", &[1, 2]),
+            ("0123", &[1]),
+            ("nobody", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(pick(&all, what), wanted, "{what:?}");
+        }
     }
 }

@@ -120,3 +120,48 @@ fn an_agent_that_does_not_answer_is_told_from_a_wrong_answer() {
     let error = text(&run("unix:///nonexistent/socket").stderr);
     assert!(error.starts_with("no agent answers at unix:///nonexistent/socket\n"), "{error}");
 }
+
+#[test]
+fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_by_its_jobs_name() {
+    let server = Agent::start("name = \"one\"\n");
+    let node = Agent::start_node(&server, "name = \"two\"\n");
+    let sleep = |id: &str, driver: &str| json!({"Name": id, "Driver": driver, "Config": {"command": "/bin/sleep", "args": ["32100"]}, "Resources": {"CPU": 20, "MemoryMB": 16}});
+    let tasks = [sleep("far", "remote_exec"), sleep("near", "raw_exec")];
+    server.put(
+        "/v1/jobs",
+        &json!({"Job": {"ID": "mixed", "Type": "service",
+            "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": "two", "Operand": "="}],
+            "TaskGroups": [{"Name": "g", "Update": {"MaxParallel": 0}, "Tasks": tasks}]}}),
+    );
+    let alloc = server.alloc("mixed", "running");
+    let id = alloc["ID"].as_str().expect("an id").to_owned();
+    let instance = || {
+        let records = server.get("/v1/remote/tasks").and_then(|v| v.as_array().cloned()).unwrap_or_default();
+        let record = records.into_iter().find(|r| r["Observed"]["State"] == "Running")?;
+        record["IncarnationID"].as_str().map(str::to_owned)
+    };
+    let near = || server.get(&format!("/v1/allocation/{id}")).and_then(|a| a["TaskStates"]["near"]["Restarts"].as_u64());
+    let mut before = until("the remote task", instance);
+    let restarted = |before: &str| until("another instance", || instance().filter(|i| i != before));
+
+    for (n, agent) in [&server, &node].into_iter().enumerate() {
+        let said = agent.cli_ok(&["alloc", "restart", "mixed"]);
+        assert!(said.contains("default/mixed.g[0]/far") && said.contains("task near"), "{said}");
+        before = restarted(&before);
+        until("the restart of the local task", || (near() == Some(n as u64 + 1)).then_some(()));
+    }
+    agent_words(&node.cli_ok(&["alloc", "restart", "-task", "far", "mixed"]));
+    before = restarted(&before);
+    agent_words(&server.cli_ok(&["remote", "restart", "mixed"]));
+    before = restarted(&before);
+    // As other clients ask: a server orders both, a node says that it cannot.
+    server.put(&format!("/v1/client/allocation/{id}/restart"), &json!({}));
+    restarted(&before);
+    until("the restart of the local task", || (near() == Some(3)).then_some(()));
+    let (status, body) = node.http("PUT", &format!("/v1/client/allocation/{id}/restart"), "{}").expect("an answer");
+    assert!(status >= 400 && body.contains("far lives in a remote runtime"), "{status} {body}");
+}
+
+fn agent_words(text: &str) {
+    assert!(text.contains("default/mixed.g[0]/far is being stopped; another one follows"), "{text}");
+}

@@ -80,12 +80,27 @@ struct RestartBody {
     all_tasks: bool,
 }
 
-pub(super) async fn restart(State(handle): State<ClientHandle>, Path(alloc): Path<String>, bytes: Bytes) -> Result<Response, RequestError> {
-    let (id, _) = find(&handle, &alloc)?;
+pub(super) async fn restart(
+    State(handle): State<ClientHandle>,
+    Path(alloc): Path<String>,
+    query: Query,
+    bytes: Bytes,
+) -> Result<Response, RequestError> {
+    let (id, loop_handle) = find(&handle, &alloc)?;
     let asked: RestartBody = if bytes.is_empty() { RestartBody::default() } else { body(&bytes)? };
     let task = Some(asked.task_name.as_str()).filter(|t| !t.is_empty());
     if task.is_some() && asked.all_tasks {
         return Err(RequestError::Invalid("Cannot specify a task name with all tasks set".into()));
+    }
+    let remote = loop_handle.view.borrow().remote.clone();
+    // A server that passes the request on has ordered those already.
+    if task.is_none() && !remote.is_empty() && !query.flag("local")? {
+        let names: Vec<&str> = remote.iter().map(|t| &**t).collect();
+        return Err(RequestError::Invalid(format!(
+            "of this allocation {} lives in a remote runtime, where the servers order the restart: ask a server, or use `remote restart`; other \
+             tasks are restarted by name",
+            names.join(", ")
+        )));
     }
     handle.restart(id, task, asked.all_tasks).await?;
     Ok(answer(&json!({}), false))

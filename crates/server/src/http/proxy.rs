@@ -11,7 +11,7 @@ use http::{
     HeaderValue, Request, StatusCode,
     header::{ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, HOST, ORIGIN, TRANSFER_ENCODING, UPGRADE},
 };
-use model::{Node, NodeId};
+use model::{Node, NodeId, remote::slot_of};
 use tower::ServiceExt as _;
 
 use super::{
@@ -26,6 +26,49 @@ pub(super) async fn by_alloc(ctx: Ctx) -> Result<Reply, HttpError> {
     let alloc = state.alloc(id).ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
     let node_id = alloc.node_id;
     forward(ctx, node_id).await
+}
+
+/// Restarts tasks of an allocation: its node those that live there, the servers those in remote runtimes, whose instances they alone order.
+pub(super) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default, rename_all = "PascalCase")]
+    struct Asked {
+        task_name: String,
+        all_tasks: bool,
+    }
+    let id = ctx.alloc_id("alloc")?;
+    let state = ctx.server().snapshot();
+    let alloc =
+        state.alloc(id).cloned().ok_or_else(|| HttpError::not_found(format_args!("Unknown allocation {:?}", ctx.param("alloc"))))?;
+    if !alloc.resources.tasks.values().any(|t| t.remote) {
+        return forward(ctx, alloc.node_id).await;
+    }
+    let bytes = ctx.bytes().await?;
+    let asked: Asked = if bytes.is_empty() {
+        Asked::default()
+    } else {
+        go_json::from_slice(&bytes).map_err(|e| HttpError::bad_request(format_args!("Failed to decode body: {e}")))?
+    };
+    let ctx = ctx.with_body(Body::from(bytes));
+    let wanted = |name: &str| asked.task_name.is_empty() || asked.task_name == name;
+    let (remote, local): (Vec<_>, Vec<_>) = alloc.resources.tasks.iter().filter(|(name, _)| wanted(name)).partition(|(_, t)| t.remote);
+    // What is wrong with the request is told by the node.
+    if remote.is_empty() || (asked.all_tasks && !asked.task_name.is_empty()) {
+        return forward(ctx, alloc.node_id).await;
+    }
+    if alloc.terminal() {
+        return Err(HttpError::internal("Task not running"));
+    }
+    for (task, _) in remote {
+        ctx.server().restart_remote(slot_of(&alloc, task)).await?;
+    }
+    if local.is_empty() {
+        return ctx.plain(&serde_json::json!({}));
+    }
+    let text = ctx.uri.to_string();
+    let uri = format!("{text}{}local=true", if text.contains('?') { '&' } else { '?' });
+    let ctx = Ctx { uri: uri.parse().map_err(HttpError::internal)?, ..ctx };
+    forward(ctx, alloc.node_id).await
 }
 
 /// Endpoints of a node: `node_id`, else the node of this agent.

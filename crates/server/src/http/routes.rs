@@ -160,7 +160,7 @@ routes! {
     "/v1/client/fs/:operation/:alloc": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/stats": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/signal": Put proxy::by_alloc;
-    "/v1/client/allocation/:alloc/restart": Put proxy::by_alloc;
+    "/v1/client/allocation/:alloc/restart": Put proxy::restart;
     "/v1/client/allocation/:alloc/gc": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/checks": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/exec": Get proxy::by_alloc;
