@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use client::Client;
+use client::{Client, ClientHandle};
 use http::{HeaderName, HeaderValue};
 use serde_json::json;
 use server::{
@@ -52,7 +52,14 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     };
     let router = match (&server, &client) {
         (Some(server), client) => server::http::router(server.handle().clone(), http_options(&settings, client.as_ref())?),
-        (None, Some(client)) => forward::router(client.handle(), settings.prometheus),
+        (None, Some(client)) => {
+            let front = forward::Front {
+                prometheus: settings.prometheus,
+                config: agent_config(&settings, false, Some(&client.handle())),
+                headers: response_headers(&settings)?,
+            };
+            forward::router(client.handle(), front)
+        }
         (None, None) => anyhow::bail!("the agent is neither server nor client"),
     };
     let stop = CancellationToken::new();
@@ -121,12 +128,37 @@ fn reachable(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOptions> {
-    let mut response_headers = Vec::new();
-    for (name, value) in &settings.http_headers {
+fn response_headers(settings: &Settings) -> Result<Vec<(HeaderName, HeaderValue)>> {
+    let header = |(name, value): (&String, &String)| {
         let header = (|| Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?)))();
-        response_headers.push(header.with_context(|| format!("http_api_response_headers: {name}: {value:?} is not a header"))?);
+        header.with_context(|| format!("http_api_response_headers: {name}: {value:?} is not a header"))
+    };
+    settings.http_headers.iter().map(header).collect()
+}
+
+/// The agent's settings as `/v1/agent/self` shows them; a server adds where it is by itself.
+fn agent_config(settings: &Settings, server: bool, node: Option<&ClientHandle>) -> serde_json::Value {
+    let mut config = json!({
+        "Name": settings.name,
+        "DevMode": settings.dev,
+        "LogLevel": settings.log_level.to_uppercase(),
+        "LogJson": settings.log_json,
+        "BindAddr": settings.http.ip().to_string(),
+        "Client": {"Enabled": node.is_some()},
+        "Server": {"Enabled": server},
+        "ACL": {"Enabled": false},
+        "Telemetry": {"PrometheusMetrics": settings.prometheus},
+    });
+    if let Some(node) = node.filter(|_| !server) {
+        config["Region"] = json!(node.config().region);
+        config["Datacenter"] = json!(node.config().datacenter);
+        config["NodeName"] = json!(settings.name);
+        config["Version"] = json!({"Version": env!("CARGO_PKG_VERSION"), "Revision": "", "VersionPrerelease": "", "VersionMetadata": ""});
     }
+    config
+}
+
+fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOptions> {
     let local = client.map(|client| {
         let handle = client.handle();
         let measured = handle.clone();
@@ -140,19 +172,9 @@ fn http_options(settings: &Settings, client: Option<&Client>) -> Result<HttpOpti
     Ok(HttpOptions {
         local,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        agent_config: json!({
-            "Name": settings.name,
-            "DevMode": settings.dev,
-            "LogLevel": settings.log_level.to_uppercase(),
-            "LogJson": settings.log_json,
-            "BindAddr": settings.http.ip().to_string(),
-            "Client": {"Enabled": client.is_some()},
-            "Server": {"Enabled": true},
-            "ACL": {"Enabled": false},
-            "Telemetry": {"PrometheusMetrics": settings.prometheus},
-        }),
+        agent_config: agent_config(settings, true, client.map(Client::handle).as_ref()),
         prometheus: settings.prometheus,
-        response_headers,
+        response_headers: response_headers(settings)?,
         ..HttpOptions::default()
     })
 }

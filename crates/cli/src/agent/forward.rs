@@ -1,9 +1,15 @@
-//! The HTTP API of an agent that is only a node: its own client endpoints, and everything else by the server that it talks to, which knows the
-//! node of every allocation.
+//! The HTTP API of an agent that is only a node: what is about this agent and its node is answered here, everything else by the server that it talks
+//! to, which knows the node of every allocation and the address of every node.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use api::client::tunnel;
+use api::{
+    client::tunnel,
+    shapes::{AgentSelf, Health, HealthPart},
+};
 use axum::{
     Router,
     body::Body,
@@ -14,21 +20,37 @@ use axum::{
 };
 use client::ClientHandle;
 use http::{
-    StatusCode, Uri,
+    HeaderName, HeaderValue, Method, StatusCode, Uri,
     header::{CONTENT_TYPE, HOST, UPGRADE},
 };
 use hyper_util::{client::legacy::Client as HttpClient, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use model::AllocId;
+use serde_json::Value;
+
+/// On requests that a node has passed on: one that comes back was sent to the wrong address, and is not sent round again.
+const PASSED_ON: &str = "x-drover-passed-on";
+/// Largest body that is looked into for the node that it names.
+const BODY_MAX: usize = 1 << 20;
+
+/// What the agent knows besides its node.
+pub(crate) struct Front {
+    /// Metrics are told in Prometheus' format, too.
+    pub(crate) prometheus: bool,
+    /// The agent's settings for `/v1/agent/self`.
+    pub(crate) config: Value,
+    /// Put on every answer.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+}
 
 struct Forward {
     node: ClientHandle,
     http: HttpClient<HttpConnector, Body>,
 }
 
-/// The router; `prometheus` says whether metrics are told in that format, too.
-pub(crate) fn router(node: ClientHandle, prometheus: bool) -> Router {
+/// The router.
+pub(crate) fn router(node: ClientHandle, front: Front) -> Router {
     let state = Arc::new(Forward { node: node.clone(), http: HttpClient::builder(TokioExecutor::new()).build_http() });
-    let measured = node.clone();
+    let (measured, prometheus) = (node.clone(), front.prometheus);
     // An agent's metrics are its own: whoever collects them asks every agent.
     let metrics = move |Query(query): Query<HashMap<String, String>>| async move {
         let format = query.get("format").map(String::as_str).unwrap_or_default();
@@ -37,18 +59,106 @@ pub(crate) fn router(node: ClientHandle, prometheus: bool) -> Router {
             Err((status, why)) => refused(status, why),
         }
     };
-    client::http::router(node)
+    let (described, config) = (node.clone(), Arc::new(front.config));
+    let agent_self = move || {
+        let answer = about_itself(&described, &config);
+        async move { axum::Json(answer) }
+    };
+    let asked = node.clone();
+    let health = move |Query(query): Query<HashMap<String, String>>| async move {
+        let kind = query.get("type").map(String::as_str).unwrap_or_default();
+        health(kind, asked.connected(), asked.lease_held())
+    };
+    let known = node.clone();
+    let servers = move || async move { axum::Json(known.servers()) };
+    let routes = client::http::router(node)
         .route("/v1/metrics", get(metrics))
+        .route("/v1/agent/self", get(agent_self))
+        .route("/v1/agent/health", get(health))
+        .route("/v1/agent/servers", get(servers))
         .layer(middleware::from_fn_with_state(state.clone(), elsewhere))
-        .fallback_service(Router::new().fallback(forward).with_state(state))
+        .fallback_service(Router::new().fallback(forward).with_state(state));
+    server::http::as_every_answer(routes, front.headers)
 }
 
-/// The client endpoints of allocations that are not here.
+/// `GET /v1/agent/self`: this agent, not the server that it talks to. It is no member of anything.
+fn about_itself(node: &ClientHandle, config: &Value) -> AgentSelf {
+    let mut client = node.stats();
+    client.insert("node_id".to_owned(), node.node_id().to_string());
+    AgentSelf { config: config.clone(), stats: BTreeMap::from([("client".to_owned(), client)]), ..AgentSelf::default() }
+}
+
+/// `GET /v1/agent/health`, from whether the node has its servers' lease.
+fn health(kind: &str, connected: bool, lease: bool) -> Response {
+    let part = |ok: bool, message: &str| Some(HealthPart { ok, message: message.to_owned() });
+    let client = match (connected, lease) {
+        (true, true) => part(true, "ok"),
+        (true, false) => part(false, "the node holds no lease"),
+        (false, _) => part(false, "the node has no session with a server"),
+    };
+    let health = match kind {
+        "" | "client" => Health { client, ..Health::default() },
+        "server" => Health { server: part(false, "server not enabled"), ..Health::default() },
+        _ => return refused(StatusCode::BAD_REQUEST, format!("unknown type {kind:?}: use server or client")),
+    };
+    let ok = health.server.iter().chain(&health.client).all(|part| part.ok);
+    let status = if ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    (status, axum::Json(health)).into_response()
+}
+
+/// The client endpoints of allocations that are not here, and those of other nodes.
 async fn elsewhere(State(state): State<Arc<Forward>>, request: Request, next: Next) -> Response {
-    match alloc_of(request.uri().path()) {
-        Some(alloc) if !state.node.has_alloc(alloc) => forward(State(state), request).await,
+    let path = request.uri().path();
+    if let Some(alloc) = alloc_of(path) {
+        return if state.node.has_alloc(alloc) { next.run(request).await } else { forward(State(state), request).await };
+    }
+    if !of_a_node(path) {
+        return next.run(request).await;
+    }
+    let (request, named) = match named_node(request).await {
+        Ok(found) => found,
+        Err(why) => return refused(StatusCode::BAD_REQUEST, why),
+    };
+    let own = state.node.node_id().to_string();
+    match named {
+        Some(named) if !named.eq_ignore_ascii_case(&own) => {
+            if request.headers().contains_key(PASSED_ON) {
+                let why = format!("No path to node: the address that node {named} advertises is that of node {own}");
+                return refused(StatusCode::INTERNAL_SERVER_ERROR, why);
+            }
+            forward(State(state), request).await
+        }
         _ => next.run(request).await,
     }
+}
+
+/// Endpoints that mean a node as a whole.
+fn of_a_node(path: &str) -> bool {
+    ["stats", "gc", "metadata", "audit", "drivers/reload"].iter().any(|name| path.strip_prefix("/v1/client/") == Some(name))
+}
+
+/// The node that a request names: in its query, or as a write of metadata does, in its body.
+async fn named_node(request: Request) -> Result<(Request, Option<String>), String> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Target {
+        #[serde(rename = "NodeID")]
+        node_id: String,
+    }
+    let query = api::query::Query::parse(request.uri().query().unwrap_or_default()).map_err(|e| e.to_string())?;
+    let named = query.text("node_id");
+    if !named.is_empty() {
+        let named = named.to_owned();
+        return Ok((request, Some(named)));
+    }
+    if !request.uri().path().ends_with("/metadata") || request.method() == Method::GET {
+        return Ok((request, None));
+    }
+    let (head, body) = request.into_parts();
+    let bytes = axum::body::to_bytes(body, BODY_MAX).await.map_err(|e| format!("the request's body cannot be read: {e}"))?;
+    // What cannot be read names nobody; the endpoint says what is wrong with it.
+    let named = api::go_json::from_slice::<Target>(&bytes).map(|target| target.node_id).unwrap_or_default();
+    Ok((Request::from_parts(head, Body::from(bytes)), Some(named).filter(|named| !named.is_empty())))
 }
 
 /// The allocation that the path of a client endpoint names.
@@ -79,6 +189,7 @@ async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Res
     };
     *request.uri_mut() = uri;
     request.headers_mut().remove(HOST);
+    request.headers_mut().insert(PASSED_ON, HeaderValue::from_static("1"));
     let upgrade = request.extensions_mut().remove().filter(|_| request.headers().contains_key(UPGRADE));
     match state.http.request(request).await {
         Ok(mut response) => {
@@ -94,7 +205,44 @@ async fn forward(State(state): State<Arc<Forward>>, mut request: Request) -> Res
 
 #[cfg(test)]
 mod tests {
-    use super::alloc_of;
+    use axum::{body::Body, extract::Request};
+    use http::StatusCode;
+
+    use super::{alloc_of, health, named_node, of_a_node};
+
+    #[tokio::test]
+    async fn the_node_that_a_request_names() {
+        for (method, uri, body, named) in [
+            ("GET", "/v1/client/stats", "", None),
+            ("GET", "/v1/client/stats?node_id=abc", "", Some("abc")),
+            ("PUT", "/v1/client/metadata", r#"{"NodeID":"abc","Meta":{"k":"v"}}"#, Some("abc")),
+            ("PUT", "/v1/client/metadata?node_id=q", r#"{"NodeID":"abc"}"#, Some("q")),
+            ("PUT", "/v1/client/metadata", "nonsense", None),
+            ("GET", "/v1/client/metadata", r#"{"NodeID":"abc"}"#, None),
+            ("PUT", "/v1/client/gc", r#"{"NodeID":"abc"}"#, None),
+        ] {
+            let request = Request::builder().method(method).uri(uri).body(Body::from(body)).expect("a request");
+            let (request, found) = named_node(request).await.expect("readable");
+            assert_eq!(found.as_deref(), named, "{method} {uri} {body}");
+            let kept = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+            assert_eq!(kept, body, "the body is passed on as it came");
+        }
+        assert!(of_a_node("/v1/client/drivers/reload") && !of_a_node("/v1/client/fs/ls/x") && !of_a_node("/v1/jobs"));
+    }
+
+    #[test]
+    fn health_is_that_of_this_agent() {
+        for (kind, connected, lease, status) in [
+            ("", true, true, StatusCode::OK),
+            ("client", true, true, StatusCode::OK),
+            ("client", false, true, StatusCode::INTERNAL_SERVER_ERROR),
+            ("", true, false, StatusCode::INTERNAL_SERVER_ERROR),
+            ("server", true, true, StatusCode::INTERNAL_SERVER_ERROR),
+            ("both", true, true, StatusCode::BAD_REQUEST),
+        ] {
+            assert_eq!(health(kind, connected, lease).status(), status, "{kind:?} {connected} {lease}");
+        }
+    }
 
     #[test]
     fn the_allocation_of_a_client_endpoint() {

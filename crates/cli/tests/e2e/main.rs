@@ -18,6 +18,7 @@ mod help;
 mod metrics;
 mod migrate;
 mod names;
+mod node_agents;
 mod plugins;
 mod remote;
 mod remote_checks;

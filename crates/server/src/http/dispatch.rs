@@ -6,10 +6,15 @@ use std::{
 };
 
 use api::query::{Query, percent_decode};
-use axum::{body::Body, extract::State};
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    middleware::{self, Next},
+};
 use futures::FutureExt as _;
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
+    HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ORIGIN},
 };
 
@@ -36,15 +41,48 @@ pub(super) async fn dispatch(State(app): State<Arc<App>>, request: Request<Body>
     compress::apply(response, gzip)
 }
 
+/// Gives the answers of another router what every answer of this API has: redirects to clean paths, CORS, headers of the operator, gzip.
+/// For agents without a server, which answer some requests by themselves and pass the others on.
+pub fn as_every_answer(router: Router, headers: Vec<(HeaderName, HeaderValue)>) -> Router {
+    router.layer(middleware::from_fn_with_state(Arc::new(headers), dressed))
+}
+
+async fn dressed(State(headers): State<Arc<Vec<(HeaderName, HeaderValue)>>>, request: Request<Body>, next: Next) -> Response<Body> {
+    let gzip = compress::wanted(request.headers());
+    let cors = request.headers().contains_key(ORIGIN) && open_to_all(request.uri().path());
+    let mut response = match percent_decode(request.uri().path(), false).as_deref().and_then(cleaned) {
+        Some(clean) => to_clean(&clean, request.uri().query()).into_response(),
+        None if cors && request.method() == Method::OPTIONS => preflight().into_response(),
+        None => next.run(request).await,
+    };
+    if cors {
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    }
+    for (name, value) in headers.iter() {
+        response.headers_mut().insert(name, value.clone());
+    }
+    compress::apply(response, gzip)
+}
+
+fn to_clean(clean: &str, query: Option<&str>) -> Reply {
+    let clean = clean.split('/').map(api::query::percent_encode).collect::<Vec<_>>().join("/");
+    let to = query.map_or(clean.clone(), |q| format!("{clean}?{q}"));
+    Reply::redirect(StatusCode::MOVED_PERMANENTLY, &to)
+}
+
+fn preflight() -> Reply {
+    Reply::empty(StatusCode::OK)
+        .with_header(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, PUT, POST, DELETE"))
+        .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"))
+}
+
 async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Reply, HttpError> {
     let (mut head, body) = request.into_parts();
     let Some(path) = percent_decode(head.uri.path(), false) else {
         return Err(HttpError::bad_request(format_args!("the path {:?} is not valid percent-encoded UTF-8", head.uri.path())));
     };
     if let Some(clean) = cleaned(&path) {
-        let clean = clean.split('/').map(api::query::percent_encode).collect::<Vec<_>>().join("/");
-        let to = head.uri.query().map_or(clean.clone(), |q| format!("{clean}?{q}"));
-        return Ok(Reply::redirect(StatusCode::MOVED_PERMANENTLY, &to));
+        return Ok(to_clean(&clean, head.uri.query()));
     }
     if path == "/" {
         return Ok(Reply::redirect(StatusCode::TEMPORARY_REDIRECT, "/ui/"));
@@ -53,9 +91,7 @@ async fn answer(app: &Arc<App>, request: Request<Body>, cors: bool) -> Result<Re
         return Err(HttpError::new(StatusCode::NOT_FOUND, ""));
     };
     if cors && head.method == Method::OPTIONS {
-        return Ok(Reply::empty(StatusCode::OK)
-            .with_header(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, PUT, POST, DELETE"))
-            .with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*")));
+        return Ok(preflight());
     }
     let Some(run) = Verb::of(&head.method).and_then(|verb| route.handler(verb)) else {
         return Err(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "Invalid method"));

@@ -38,6 +38,7 @@ use model::NodeId;
 
 use crate::handle::ServerHandle;
 
+pub use dispatch::as_every_answer;
 pub use metrics::metrics_of_node;
 pub use serve::{Limits, serve, serve_unix};
 

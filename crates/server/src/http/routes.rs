@@ -169,7 +169,7 @@ routes! {
     "/v1/client/stats": Get proxy::by_node;
     "/v1/client/audit": Get proxy::by_node, Put proxy::by_node;
     "/v1/client/drivers/reload": Put proxy::by_node;
-    "/v1/client/gc": Get proxy::by_node;
+    "/v1/client/gc": Get proxy::by_node, Put proxy::by_node;
     "/v1/client/metadata": Get proxy::by_node, Put proxy::metadata;
 
     // The agent.
