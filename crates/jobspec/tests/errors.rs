@@ -369,6 +369,24 @@ job "x" {
     );
 }
 
+/// Newer fields are read, so that the servers refuse them by name and not as a mistake of writing.
+#[test]
+fn fields_without_an_implementation_are_read() {
+    let text = "job \"x\" {\n group \"g\" {\n max_run_duration = \"1h\"\n volume \"v\" {\n type = \"host\"\n source = \"s\"\n sticky = true\n }\n \
+                service {\n kind = \"k\"\n }\n task \"t\" {\n secret \"s\" {\n provider = \"nomad\"\n path = \"p\"\n config { engine = \"kv\" }\n }\n \
+                identity {\n extra_claims = [\"c\"]\n }\n template {\n change_script {\n command = \"c\"\n run_on_first_render = true\n }\n }\n }\n }\n}";
+    let job = read(text).unwrap_or_else(|e| panic!("{}", render(&e, false)));
+    let group = &job["TaskGroups"][0];
+    assert_eq!((&group["MaxRunDuration"], &group["Volumes"]["v"]["Sticky"]), (&json!(3_600_000_000_000_i64), &json!(true)));
+    assert_eq!(group["Services"][0]["Kind"], "k");
+    let task = &group["Tasks"][0];
+    assert_eq!((&task["Secrets"][0]["Name"], &task["Secrets"][0]["Provider"]), (&json!("s"), &json!("nomad")));
+    assert_eq!(
+        (&task["Identity"]["ExtraClaims"], &task["Templates"][0]["ChangeScript"]["RunOnFirstRender"]),
+        (&json!(["c"]), &json!(true))
+    );
+}
+
 #[test]
 fn the_apis_json_is_checked_field_by_field() {
     for (text, expected) in [

@@ -152,7 +152,7 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
             reason
         };
         orders.stop.extend(targets.into_iter().map(|t| (t.name.clone(), reason.clone())));
-    } else if in_phase(Phase::Main).all(dead) && in_phase(Phase::Main).next().is_some() {
+    } else if in_phase(Phase::Main).all(dead) && (has_main(specs) || (!accompanied && before_poststop().any(|t| !t.sidecar()))) {
         // A poststart task that runs once may finish, accompanied; one that has not begun has nothing left to follow.
         let goes = |t: &&TaskSpec| match state(t) {
             TaskRunState::Pending => true,
@@ -183,6 +183,11 @@ pub fn next(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>, stopping
     orders
 }
 
+/// A group without main tasks does its work in those before and after them.
+fn has_main(specs: &[TaskSpec]) -> bool {
+    specs.iter().any(|t| t.phase == Phase::Main)
+}
+
 /// The client status of an allocation and its description, from its tasks' states.
 ///
 /// An allocation with a failed task stays `running` until the last task has ended: a terminal status frees its resources at the servers,
@@ -192,7 +197,8 @@ pub fn client_status(specs: &[TaskSpec], states: &BTreeMap<Arc<str>, TaskState>)
     let state = |t: &TaskSpec| states.get(&t.name).map_or(TaskRunState::Pending, |s| s.state);
     let any = |wanted: TaskRunState| specs.iter().any(|t| state(t) == wanted);
     let failed = specs.iter().any(|t| states.get(&t.name).is_some_and(|s| s.state == TaskRunState::Dead && s.failed));
-    let main_over = specs.iter().any(|t| t.phase == Phase::Main && state(t) == TaskRunState::Dead);
+    let work = |t: &&TaskSpec| t.phase == Phase::Main || !has_main(specs);
+    let main_over = specs.iter().filter(work).any(|t| state(t) == TaskRunState::Dead);
     if any(TaskRunState::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if any(TaskRunState::Pending) {
@@ -299,6 +305,10 @@ mod tests {
             ("a:m b:m", "", true, "-a -b", "what has not started is ended unstarted"),
             ("a:m", "a=d", true, ".", "done"),
             ("init:p a:m", "init=d a=d", false, ".", "a batch group is done when its tasks are"),
+            ("init:p", "", false, "+init", "without main tasks the work is done in the others"),
+            ("init:p", "init=d", false, ".", "and then the group is done"),
+            ("init:p proxy:P late:s", "init=d proxy=r", false, "+late", "poststart tasks have no main task to wait for"),
+            ("init:p proxy:P late:s", "init=d proxy=r late=d", false, "-proxy", "the sidecar goes when nothing else is left"),
         ] {
             let orders = next(&group(specs), &states(at), stopping);
             assert_eq!(shown(&orders), expected, "{why}: {specs} at {at:?}");

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    constraint::{Affinity, Constraint},
     go_duration::GoDuration,
     ids::{JobId, Namespace},
     job::{EphemeralDisk, Job, Parameterized, Periodic, Scaling, TaskGroup, job_type},
@@ -90,8 +89,6 @@ impl Job {
         if self.datacenters.is_empty() {
             self.datacenters.push("*".to_owned());
         }
-        canonical_constraints(&mut self.constraints);
-        canonical_affinities(&mut self.affinities);
         if self.kind == job_type::SERVICE || self.update.is_some() {
             let update = self.update.get_or_insert_default();
             update.inherit(&Update::defaults());
@@ -127,18 +124,6 @@ fn canonical_parameterized(p: &mut Parameterized) {
     fill_text(payload, "optional");
 }
 
-fn canonical_constraints(list: &mut [Constraint]) {
-    for Constraint { left: _, right: _, operator } in list {
-        fill_text(operator, "=");
-    }
-}
-
-fn canonical_affinities(list: &mut [Affinity]) {
-    for Affinity { left: _, right: _, operator, weight: _ } in list {
-        fill_text(operator, "=");
-    }
-}
-
 impl TaskGroup {
     /// Fills every default; `job` has its own defaults filled but still holds its reschedule and migrate blocks.
     pub(crate) fn canonicalize(&mut self, job: &Job) {
@@ -156,8 +141,6 @@ impl TaskGroup {
             fill(&mut s.min, count.map_or(1, i64::from));
             scaling_target(s, job, &self.name, None);
         }
-        canonical_constraints(&mut self.constraints);
-        canonical_affinities(&mut self.affinities);
 
         let restart = self.restart.get_or_insert_default();
         restart.inherit(&default_restart(&job.kind));
@@ -285,8 +268,6 @@ fn canonical_check(c: &mut Check, service: &str, on_update: &str) {
 impl Task {
     fn canonicalize(&mut self, job: &Job, group: &str, group_restart: &Restart) {
         let name = self.name.clone();
-        canonical_constraints(&mut self.constraints);
-        canonical_affinities(&mut self.affinities);
         canonical_resources(&mut self.resources);
         self.restart.get_or_insert_default().inherit(group_restart);
         fill(&mut self.kill_timeout, GoDuration::from_secs(5));
@@ -352,8 +333,6 @@ fn canonical_resources(r: &mut Resources) {
     }
     for device in devices {
         fill(&mut device.count, 1);
-        canonical_constraints(&mut device.constraints);
-        canonical_affinities(&mut device.affinities);
     }
     if let Some(numa) = numa {
         fill_text(&mut numa.affinity, "none");
@@ -413,7 +392,7 @@ fn canonical_template(t: &mut Template) {
     if let Some(signal) = change_signal {
         *signal = signal.to_uppercase();
     }
-    if let Some(ChangeScript { command, args, timeout, fail_on_error }) = change_script {
+    if let Some(ChangeScript { command, args, timeout, fail_on_error, run_on_first_render: _ }) = change_script {
         fill(command, String::new());
         fill(args, Vec::new());
         fill(timeout, GoDuration::from_secs(5));

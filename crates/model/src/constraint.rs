@@ -62,7 +62,7 @@ pub struct Affinity {
 
 impl Default for Affinity {
     fn default() -> Self {
-        Self { left: String::new(), right: String::new(), operator: "=".into(), weight: 50 }
+        Self { left: String::new(), right: String::new(), operator: String::new(), weight: 50 }
     }
 }
 

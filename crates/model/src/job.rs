@@ -117,8 +117,12 @@ pub struct Job {
     pub meta: Meta,
     /// Deprecated.
     pub consul_token: String,
+    /// Enterprise: refused.
+    pub consul_namespace: String,
     /// Deprecated.
     pub vault_token: String,
+    /// Enterprise: refused.
+    pub vault_namespace: String,
     /// For the web UI.
     #[serde(rename = "UI")]
     pub ui: Option<JobUi>,
@@ -256,6 +260,9 @@ pub struct TaskGroup {
     pub migrate: Option<Migrate>,
     /// Behaviour when the node is cut off.
     pub disconnect: Option<Disconnect>,
+    /// Its allocations are ended after this long: refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run_duration: Option<GoDuration>,
     /// Networks; at most one.
     pub networks: Vec<Network>,
     /// Free metadata.
@@ -349,6 +356,9 @@ pub struct VolumeRequest {
     pub mount_options: Option<serde_json::Value>,
     /// One volume per allocation.
     pub per_alloc: bool,
+    /// The group stays with the volume that it had: refused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sticky: bool,
 }
 
 /// Bounds for the autoscaler.

@@ -51,6 +51,9 @@ pub struct Service {
     pub weights: Option<serde_json::Value>,
     /// Consul cluster.
     pub cluster: String,
+    /// Consul only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
     /// Connect: kept, refused to run.
     pub connect: Option<serde_json::Value>,
 }

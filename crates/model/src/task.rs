@@ -80,6 +80,9 @@ pub struct Task {
     pub scaling_policies: Vec<Scaling>,
     /// Enterprise: refused.
     pub schedule: Option<serde_json::Value>,
+    /// Secrets that providers are asked for: refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<serde_json::Value>,
 }
 
 /// Log rotation of a task.
@@ -202,6 +205,9 @@ pub struct ChangeScript {
     pub timeout: Option<GoDuration>,
     /// The task is failed when the script does.
     pub fail_on_error: Option<bool>,
+    /// Also after the first rendering: refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_on_first_render: Option<bool>,
 }
 
 /// How long changes of a template's data are collected.
@@ -284,6 +290,9 @@ pub struct Identity {
     /// Time to live.
     #[serde(rename = "TTL")]
     pub ttl: GoDuration,
+    /// Claims of the namespace that its tokens carry: refused.
+    #[serde(rename = "ExtraClaims", skip_serializing_if = "Vec::is_empty")]
+    pub extra_claims: Vec<String>,
 }
 
 /// A command offered to people.

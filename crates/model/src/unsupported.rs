@@ -28,7 +28,8 @@ pub(crate) const JOB: &[Refused<Job>] = &[
     Refused {
         feature: "periodic",
         reason: "launches by the clock are not run yet; register the job from a timer of your own",
-        used: |j| j.periodic.is_some(),
+        // Switched off, it is a job that is kept and never launched.
+        used: |j| j.periodic.as_ref().is_some_and(|p| p.enabled != Some(false)),
     },
     Refused {
         feature: "multiregion",
@@ -37,6 +38,8 @@ pub(crate) const JOB: &[Refused<Job>] = &[
     },
     Refused { feature: "consul_token", reason: NO_CONSUL, used: |j| !j.consul_token.is_empty() },
     Refused { feature: "vault_token", reason: NO_VAULT, used: |j| !j.vault_token.is_empty() },
+    Refused { feature: "ConsulNamespace", reason: NO_CONSUL, used: |j| !matches!(j.consul_namespace.as_str(), "" | "default") },
+    Refused { feature: "VaultNamespace", reason: NO_VAULT, used: |j| !j.vault_namespace.is_empty() },
 ];
 
 pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
@@ -75,6 +78,16 @@ pub(crate) const GROUP: &[Refused<TaskGroup>] = &[
     },
     // Clients of the API give every group a block with the default cluster in it, which asks for nothing.
     Refused { feature: "consul", reason: NO_CONSUL, used: |g| g.consul.as_ref().is_some_and(Consul::says_something) },
+    Refused {
+        feature: "volume.sticky",
+        reason: "a host volume is found by its name; constrain the group to its node",
+        used: |g| g.volumes.values().any(|v| v.sticky),
+    },
+    Refused {
+        feature: "max_run_duration",
+        reason: "allocations are not ended by the clock yet; let the command end itself, for example with timeout",
+        used: |g| g.max_run_duration.is_some_and(|d| d != crate::GoDuration::ZERO),
+    },
 ];
 
 pub(crate) const TASK: &[Refused<Task>] = &[
@@ -82,6 +95,17 @@ pub(crate) const TASK: &[Refused<Task>] = &[
         feature: "template.vault_grace",
         reason: "it is deprecated where it comes from and has no effect there; leave it out",
         used: |t| t.templates.iter().any(|t| t.vault_grace.is_some_and(|g| g != crate::GoDuration::ZERO)),
+    },
+    Refused { feature: "secret", reason: "no provider of secrets is asked yet; use a template", used: |t| !t.secrets.is_empty() },
+    Refused {
+        feature: "template.change_script.run_on_first_render",
+        reason: "the script runs after changes; what is to be done first belongs into the task's command or a prestart task",
+        used: |t| t.templates.iter().any(|t| t.change_script.as_ref().is_some_and(|s| s.run_on_first_render == Some(true))),
+    },
+    Refused {
+        feature: "identity.extra_claims",
+        reason: "namespaces have no claims of their own",
+        used: |t| t.identity.iter().chain(&t.identities).any(|i| !i.extra_claims.is_empty()),
     },
     Refused { feature: "vault", reason: NO_VAULT, used: |t| t.vault.is_some() },
     Refused { feature: "consul", reason: NO_CONSUL, used: |t| t.consul.is_some() },
@@ -115,6 +139,8 @@ pub(crate) const SERVICE: &[Refused<Service>] = &[
     Refused { feature: "tagged_addresses", reason: ONLY_CONSUL, used: |s| !s.tagged_addresses.is_empty() },
     Refused { feature: "enable_tag_override", reason: ONLY_CONSUL, used: |s| s.enable_tag_override },
     Refused { feature: "weights", reason: ONLY_CONSUL, used: |s| s.weights.is_some() },
+    Refused { feature: "kind", reason: ONLY_CONSUL, used: |s| !s.kind.is_empty() },
+    Refused { feature: "cluster", reason: ONLY_CONSUL, used: |s| s.provider == PROVIDER && !matches!(s.cluster.as_str(), "" | "default") },
     Refused { feature: "identity", reason: ONLY_CONSUL, used: |s| s.identity.is_some() },
 ];
 

@@ -38,6 +38,7 @@ fn group_updated(old: &Job, a: &TaskGroup, new: &Job, b: &TaskGroup) -> Option<S
         update: _,
         migrate: _,
         disconnect: _,
+        max_run_duration: _,
         networks,
         // Compared as the tasks see it.
         meta: _,
@@ -130,6 +131,7 @@ pub fn task_updated(
         actions: _,
         scaling_policies: _,
         schedule: _,
+        secrets: _,
     } = a;
     let Resources { cpu, cores, memory_mb, memory_max_mb, disk_mb: _, iops: _, networks, devices, numa, secrets_mb } = resources;
     let r = &b.resources;
@@ -205,6 +207,7 @@ pub fn spec_hash(job: &Job, group: &TaskGroup, task: &Task) -> String {
         actions: _,
         scaling_policies: _,
         schedule: _,
+        secrets: _,
     } = task;
     let Resources { cpu, cores, memory_mb, memory_max_mb, disk_mb: _, iops: _, networks, devices, numa, secrets_mb: _ } = resources;
     let seen = serde_json::json!([
@@ -298,7 +301,9 @@ pub fn specification_changed(old: &Job, new: &Job) -> bool {
         payload,
         meta,
         consul_token,
+        consul_namespace,
         vault_token,
+        vault_namespace,
         ui,
         status: _,
         status_description: _,
@@ -335,6 +340,8 @@ pub fn specification_changed(old: &Job, new: &Job) -> bool {
         || *payload != new.payload
         || *meta != new.meta
         || *consul_token != new.consul_token
+        || *consul_namespace != new.consul_namespace
         || *vault_token != new.vault_token
+        || *vault_namespace != new.vault_namespace
         || *ui != new.ui
 }

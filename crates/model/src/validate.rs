@@ -3,6 +3,8 @@
 //! The layout is that of Go's multierror: a count line, one starred line for each mistake, nested lists as they are.
 
 mod files;
+mod kinds;
+mod names;
 mod services;
 
 use std::{collections::BTreeMap, fmt};
@@ -14,7 +16,7 @@ use crate::{
     job::{Job, TaskGroup, job_type},
     network::Network,
     policy::{Disconnect, Migrate, Pick, Reschedule, Restart, Update},
-    task::Task,
+    task::{Lifecycle, Task},
     template_rules, unsupported,
 };
 
@@ -24,6 +26,8 @@ const MIN_INTERVAL: GoDuration = GoDuration::from_secs(5);
 const MIN_CPU: i64 = 1;
 const MIN_MEMORY_MB: i64 = 10;
 const MIN_LOG_MB: i64 = 1;
+/// `memory_max`: what the task takes is bounded by its node only.
+pub const NO_MEMORY_LIMIT: i64 = -1;
 /// Highest priority of a job.
 pub const MAX_PRIORITY: i32 = 100;
 
@@ -129,6 +133,7 @@ pub fn validate(job: &Job) -> Result<Warnings, ValidationErrors> {
         errors.part(format!("Task group {} validation failed", group.name), inner);
         collect_warnings(group, &mut warnings);
     }
+    kinds::collect_warnings(job, &mut warnings);
     if errors.0.is_empty() { Ok(warnings) } else { Err(errors) }
 }
 
@@ -160,6 +165,8 @@ fn check_job(job: &Job, e: &mut ValidationErrors) {
     e.when(job.node_pool == "all", || "Job node pool \"all\" cannot be used: it exists for queries only".to_owned());
     e.when(job.task_groups.is_empty(), || "Missing job task groups".to_owned());
     check_placement(&job.constraints, &job.affinities, &job.spreads, e);
+    kinds::check_job(job, e);
+    names::check_ui(job, e);
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, group) in job.task_groups.iter().enumerate() {
         if group.name.is_empty() {
@@ -193,6 +200,9 @@ fn check_placement(constraints: &[Constraint], affinities: &[Affinity], spreads:
 
 fn check_constraint(c: &Constraint, e: &mut ValidationErrors) {
     let Constraint { left, right, operator } = c;
+    if operator.is_empty() {
+        return e.text("Missing constraint operand: name the operator, such as \"=\"");
+    }
     if operator == "distinct_hosts" {
         e.when(!matches!(right.as_str(), "" | "true" | "false"), || format!("distinct_hosts takes \"true\" or \"false\", not {right:?}"));
         return;
@@ -210,23 +220,19 @@ fn check_constraint(c: &Constraint, e: &mut ValidationErrors) {
     e.when(left.is_empty(), || "No LTarget provided but is required by constraint".to_owned());
     let presence = matches!(operator.as_str(), "is_set" | "is_not_set");
     e.when(presence && !right.is_empty(), || format!("Operator {operator:?} does not support an RTarget"));
-    let needs_right = matches!(
-        operator.as_str(),
-        "regexp" | "set_contains" | "set_contains_all" | "set_contains_any" | "version" | "semver" | "<" | "<=" | ">" | ">="
-    );
-    e.when(needs_right && right.is_empty(), || format!("Operator {operator:?} requires an RTarget"));
+    e.when(!presence && right.is_empty(), || format!("Operator {operator:?} requires an RTarget"));
 }
 
 fn check_affinity(a: &Affinity, e: &mut ValidationErrors) {
     let Affinity { left, right, operator, weight } = a;
-    if !OPERATORS.contains(&operator.as_str()) || operator == "distinct_hosts" {
+    if operator.is_empty() {
+        e.text("Missing affinity operand: name the operator, such as \"=\"");
+    } else if !OPERATORS.contains(&operator.as_str()) || operator == "distinct_hosts" {
         e.text(format!("Unknown affinity operator {operator:?}"));
     } else {
         e.when(left.is_empty(), || "No LTarget provided but is required".to_owned());
         let presence = matches!(operator.as_str(), "is_set" | "is_not_set");
-        e.when(!presence && right.is_empty() && !matches!(operator.as_str(), "=" | "==" | "is" | "!=" | "not"), || {
-            format!("Operator {operator:?} requires an RTarget")
-        });
+        e.when(!presence && right.is_empty(), || format!("Operator {operator:?} requires an RTarget"));
     }
     e.when(*weight == 0, || "Affinity weight cannot be zero".to_owned());
     e.when(!(-100..=100).contains(weight), || format!("Affinity weight must be within the range [-100,100], not {weight}"));
@@ -252,6 +258,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
     e.when(g.count.is_some_and(|c| c < 0), || "Task group count can't be negative".to_owned());
     e.when(g.tasks.is_empty(), || "Missing tasks for task group".to_owned());
     check_placement(&g.constraints, &g.affinities, &g.spreads, e);
+    kinds::check_group(job, g, e);
     match &g.restart {
         Some(p) => check_restart(p, e),
         None => e.text(format!("Task Group {} should have a restart policy", g.name)),
@@ -296,6 +303,7 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         let (min, max) = (s.min.unwrap_or(0), s.max);
         let count = i64::from(g.count.unwrap_or(1));
         e.when(max.is_none(), || "Scaling policy invalid: missing maximum count".to_owned());
+        e.when(min < 0 || max.is_some_and(|m| m < 0), || "Scaling policy invalid: counts must not be negative".to_owned());
         e.when(max.is_some_and(|m| m < min), || "Scaling policy invalid: maximum count must not be less than minimum count".to_owned());
         e.when(count < min, || {
             format!("Scaling policy invalid: task group count must not be less than minimum count in scaling policy ({count} < {min})")
@@ -318,14 +326,16 @@ fn check_group(job: &Job, g: &TaskGroup, e: &mut ValidationErrors) {
         }
     }
     e.when(g.tasks.iter().filter(|t| t.leader).count() > 1, || "Only one task may be marked as leader".to_owned());
-    e.when(!g.tasks.is_empty() && g.tasks.iter().all(|t| t.lifecycle.is_some()), || {
-        "Task group has no main task: every task has a lifecycle block".to_owned()
+    let beside = |l: &Lifecycle| l.sidecar || l.hook == "poststop";
+    e.when(!g.tasks.is_empty() && g.tasks.iter().all(|t| t.lifecycle.as_ref().is_some_and(beside)), || {
+        "Task group has no work: every task is a sidecar or runs after the others".to_owned()
     });
     services::check_services(g, e);
     e.refusals(unsupported::refusals(unsupported::GROUP, g));
     for task in &g.tasks {
         let mut inner = ValidationErrors::default();
         check_task(g, task, &mut inner);
+        kinds::check_task(job, task, &mut inner);
         e.part(format!("Task {} validation failed", task.name), inner);
     }
 }
@@ -439,6 +449,7 @@ fn check_networks(networks: &[Network], e: &mut ValidationErrors) {
         let known =
             matches!(n.mode.as_str(), "" | "host" | "bridge" | "none") || n.mode.strip_prefix("cni/").is_some_and(|name| !name.is_empty());
         e.when(!known, || format!("Invalid network mode {:?} (must be \"host\", \"bridge\", \"none\" or \"cni/NAME\")", n.mode));
+        names::check_network(n, e);
         for port in n.reserved_ports.iter().chain(&n.dynamic_ports) {
             e.when(port.label.is_empty(), || "Port label must not be empty".to_owned());
             e.when(labels.insert(&port.label, ()).is_some(), || format!("Port label {} already in use by network", port.label));
@@ -505,9 +516,7 @@ fn check_task(g: &TaskGroup, t: &Task, e: &mut ValidationErrors) {
     for wrong in identity_rules::mistakes(t) {
         e.text(wrong);
     }
-    for action in &t.actions {
-        e.when(action.command.is_empty(), || format!("Action {:?} is missing its command", action.name));
-    }
+    names::check_actions(t, e);
     files::check_task(g, t, e);
     let mut destinations = BTreeMap::new();
     for (n, template) in t.templates.iter().enumerate() {
@@ -528,9 +537,13 @@ fn check_resources(t: &Task, e: &mut ValidationErrors) {
     let (cpu, cores, memory) = (r.cpu.unwrap_or(0), r.cores.unwrap_or(0), r.memory_mb.unwrap_or(0));
     let mut inner = ValidationErrors::default();
     inner.when(cores > 0 && cpu > 0, || "Task can only ask for 'cpu' or 'cores' resource, not both.".to_owned());
+    inner.when(cores < 0, || format!("cores value cannot be negative; got {cores}"));
     inner.when(cores == 0 && cpu < MIN_CPU, || format!("minimum CPU value is {MIN_CPU}; got {cpu}"));
     inner.when(memory < MIN_MEMORY_MB, || format!("minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}"));
-    if let Some(max) = r.memory_max_mb.filter(|m| *m > 0) {
+    inner.when(r.disk_mb.is_some_and(|disk| disk > 0), || {
+        "Task can't ask for disk resources: they are the group's; write ephemeral_disk { size = … } there".to_owned()
+    });
+    if let Some(max) = r.memory_max_mb.filter(|m| !matches!(*m, 0 | NO_MEMORY_LIMIT)) {
         inner.when(max < memory, || format!("MemoryMaxMB value ({max}) should be larger than MemoryMB value ({memory})"));
     }
     if let Some(secrets) = r.secrets_mb.filter(|m| *m != 0) {
@@ -557,9 +570,6 @@ fn collect_warnings(g: &TaskGroup, w: &mut Warnings) {
     for t in &g.tasks {
         if t.resources.iops.is_some_and(|i| i > 0) {
             w.0.push(format!("Task {:?} has warnings: iops has been deprecated and has no effect; remove it", &*t.name));
-        }
-        if t.resources.disk_mb.is_some_and(|d| d > 0) {
-            w.0.push(format!("Task {:?} has warnings: resources.disk has been deprecated and has no effect; use ephemeral_disk", &*t.name));
         }
         w.0.extend(identity_rules::warnings(t).into_iter().map(|what| format!("Task {:?} has warnings: {what}", &*t.name)));
     }

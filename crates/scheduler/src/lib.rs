@@ -37,6 +37,7 @@ use model::{
     job::job_type,
     plan::{Decision, Plan},
 };
+pub use rules::rule_mistakes;
 use state::State;
 pub use system::mixed_groups;
 pub use verify::{Verified, verify_plan};

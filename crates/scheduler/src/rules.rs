@@ -2,7 +2,12 @@
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
-use model::{constraint::Constraint, node::Node};
+use model::{
+    Job,
+    constraint::{Affinity, Constraint},
+    node::Node,
+    validate::{Problem, ValidationErrors},
+};
 
 use crate::{
     target::Target,
@@ -113,6 +118,53 @@ impl Rule {
     }
 }
 
+/// Why the right side of a rule can never be compared with; None = it can, or only the node knows.
+fn operand_mistake(operator: &str, right: &str) -> Option<String> {
+    if !matches!(Target::parse(right), Target::Literal(_)) || right.contains("${") {
+        return None;
+    }
+    let version = |rules: VersionRules, hint: &str| {
+        let known = VersionConstraint::parse(right, rules).is_some();
+        (!known).then(|| format!("{operator} constraint {right:?} is invalid: write conditions such as {hint}"))
+    };
+    match operator {
+        "regexp" => regex::Regex::new(right).err().map(|error| format!("regular expression {right:?} failed to compile: {error}")),
+        "version" => version(VersionRules::Lenient, "\">= 1.2, < 2\" or \"~> 1.2\""),
+        "semver" => version(VersionRules::Semver, "\">= 1.2.0, < 2\" (there is no ~> in semver)"),
+        _ => None,
+    }
+}
+
+/// The rules of a job that no node can ever meet because of how they are written, as validation names them.
+#[must_use]
+pub fn rule_mistakes(job: &Job) -> ValidationErrors {
+    let of = |constraints: &[Constraint], affinities: &[Affinity]| {
+        let constraints = constraints.iter().enumerate().map(|(n, c)| ("Constraint", n, &c.operator, &c.right));
+        let affinities = affinities.iter().enumerate().map(|(n, a)| ("Affinity", n, &a.operator, &a.right));
+        let rules = constraints.chain(affinities);
+        let found = rules.filter_map(|(what, n, operator, right)| {
+            let text = operand_mistake(operator, right)?;
+            let errors = ValidationErrors(vec![Problem::Text(text)]);
+            Some(Problem::In { prefix: format!("{what} {} validation failed", n + 1), errors })
+        });
+        found.collect::<Vec<_>>()
+    };
+    let mut errors = of(&job.constraints, &job.affinities);
+    for group in &job.task_groups {
+        let mut inner = of(&group.constraints, &group.affinities);
+        for task in &group.tasks {
+            let found = of(&task.constraints, &task.affinities);
+            if !found.is_empty() {
+                inner.push(Problem::In { prefix: format!("Task {} validation failed", task.name), errors: ValidationErrors(found) });
+            }
+        }
+        if !inner.is_empty() {
+            errors.push(Problem::In { prefix: format!("Task group {} validation failed", group.name), errors: ValidationErrors(inner) });
+        }
+    }
+    ValidationErrors(errors)
+}
+
 /// A rule about where the job's other allocations are.
 #[derive(Debug)]
 pub(crate) enum Distinct {
@@ -145,8 +197,35 @@ pub(crate) fn split<'a>(constraints: impl Iterator<Item = (&'a Constraint, bool)
 
 #[cfg(test)]
 mod tests {
-    use super::Rule;
-    use model::node::Node;
+    use super::*;
+
+    #[test]
+    fn operands_that_match_nothing_are_named() {
+        for (operator, right, expected) in [
+            ("regexp", "(", Some("failed to compile")),
+            ("regexp", "^a.*$", None),
+            ("regexp", "${meta.pattern}", None),
+            ("version", "zz", Some("version constraint \"zz\" is invalid")),
+            ("version", "~> 1.2", None),
+            ("version", ">= 1.2, < 2", None),
+            ("semver", "~> 1.2", Some("there is no ~> in semver")),
+            ("semver", ">= 1.2.0-beta1", None),
+            ("=", "(", None),
+        ] {
+            let found = operand_mistake(operator, right);
+            assert_eq!(found.is_some(), expected.is_some(), "{operator} {right}: {found:?}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{operator} {right}");
+        }
+        let rule = |right: &str| Constraint { left: "${attr.x}".into(), operator: "regexp".into(), right: right.into() };
+        let task = model::Task { name: "t".into(), constraints: vec![rule("a"), rule("[")], ..Default::default() };
+        let group = model::TaskGroup { name: "g".into(), tasks: vec![task], ..Default::default() };
+        let found = rule_mistakes(&Job { constraints: vec![rule("(")], task_groups: vec![group], ..Job::default() }).flat();
+        assert!(found.len() == 2 && found[0].starts_with("Constraint 1 validation failed: "), "{found:?}");
+        assert!(
+            found[1].starts_with("Task group g validation failed: Task t validation failed: Constraint 2 validation failed: "),
+            "{found:?}"
+        );
+    }
 
     #[test]
     fn every_operator() {

@@ -242,7 +242,12 @@ fn resources(wanted: Wanted<'_>, host: &mut Value) -> Result<(), Error> {
         .or_else(|| linux.map(|l| l.memory_limit_bytes).filter(|m| *m > 0))
         .unwrap_or(0);
     let hard = (options.memory_hard_limit << 20).max(memory.map_or(0, |m| m.memory_max_mb << 20));
-    let limit = if hard > 0 { hard } else { soft };
+    // `memory_max = -1`: bounded by the machine only, unless the configuration says otherwise.
+    let unlimited = hard <= 0 && memory.is_some_and(|m| m.memory_max_mb == -1);
+    if unlimited && soft > 0 {
+        host["MemoryReservation"] = soft.into();
+    }
+    let limit = if hard > 0 || unlimited { hard.max(0) } else { soft };
     if limit > 0 {
         if limit < soft {
             return invalid(format!(

@@ -210,6 +210,21 @@ fn each_option_reaches_the_engine() {
 }
 
 #[test]
+fn memory_without_a_limit_is_reserved_all_the_same() {
+    let unlimited = |hard: i64| {
+        let plan = made(|t, o, _| {
+            let given = t.resources.as_mut().and_then(|r| r.allocated_resources.as_mut()).and_then(|a| a.memory.as_mut());
+            given.expect("memory").memory_max_mb = -1;
+            o.memory_hard_limit = hard;
+        });
+        let host = plan.expect("a plan").body["HostConfig"].clone();
+        (host["Memory"].as_i64(), host["MemorySwap"].as_i64(), host["MemoryReservation"].as_i64())
+    };
+    assert_eq!(unlimited(0), (None, None, Some(64 << 20)));
+    assert_eq!(unlimited(128), (Some(128 << 20), Some(128 << 20), Some(64 << 20)), "the configuration's own limit holds");
+}
+
+#[test]
 fn what_is_not_allowed_or_impossible_is_refused_by_name() {
     type Change = fn(&mut TaskConfig, &mut TaskOptions, &mut PluginConfig);
     let cases: &[(Change, &str)] = &[

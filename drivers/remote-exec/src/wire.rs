@@ -22,7 +22,10 @@ pub(crate) fn ensure(request: &Ensure, options: TaskOptions, capacity: HostAmoun
     let log = task.drover_log.clone().unwrap_or_default();
     let positive = |n: i64| u64::try_from(n).unwrap_or(0);
     let linux = task.resources.as_ref().and_then(|r| r.linux_resources.clone()).unwrap_or_default();
-    let memory_max = positive(linux.memory_limit_bytes);
+    let asked = task.resources.as_ref().and_then(|r| r.allocated_resources.as_ref()).and_then(|a| a.memory.as_ref());
+    // `memory_max = -1`: bounded by the host only, which is told by 0.
+    let unlimited = asked.is_some_and(|m| m.memory_max_mb == -1);
+    let memory_max = if unlimited { 0 } else { positive(linux.memory_limit_bytes) };
     let takes = takes(task);
     let reserved = takes.memory_mib << 20;
     Ok(HostEnsure {
@@ -40,7 +43,7 @@ pub(crate) fn ensure(request: &Ensure, options: TaskOptions, capacity: HostAmoun
         log_files: log.max_files,
         log_file_bytes: log.max_file_size_bytes,
         memory_max,
-        memory_reservation: if reserved < memory_max { reserved } else { 0 },
+        memory_reservation: if unlimited || reserved < memory_max { reserved } else { 0 },
         cpu_shares: positive(linux.cpu_shares),
         files: listed(&request.bundle),
         digest: request.bundle.digest.clone(),

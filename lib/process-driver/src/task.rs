@@ -68,9 +68,14 @@ fn limits(resources: &Resources) -> (Option<u64>, Option<u64>, Option<u64>) {
     let positive = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0);
     let linux = resources.linux_resources.as_ref();
     let memory = resources.allocated_resources.as_ref().and_then(|a| a.memory.as_ref());
-    let hard = linux.and_then(|l| positive(l.memory_limit_bytes));
     let reserved = memory.and_then(|m| positive(m.memory_mb)).map(|mib| mib << 20);
-    (linux.and_then(|l| positive(l.cpu_shares)), hard, reserved.filter(|reserved| hard.is_some_and(|hard| *reserved < hard)))
+    let cpu_shares = linux.and_then(|l| positive(l.cpu_shares));
+    // `memory_max = -1`: bounded by the machine only.
+    if memory.is_some_and(|m| m.memory_max_mb == -1) {
+        return (cpu_shares, None, reserved);
+    }
+    let hard = linux.and_then(|l| positive(l.memory_limit_bytes));
+    (cpu_shares, hard, reserved.filter(|reserved| hard.is_some_and(|hard| *reserved < hard)))
 }
 
 #[cfg(test)]
@@ -97,6 +102,19 @@ mod tests {
         assert_eq!(policy.dir, Path::new("/a/0a1b/alloc/logs"));
         assert_eq!((policy.stdout_name.as_str(), policy.stderr_name.as_str()), ("web.stdout", "web.stderr"));
         assert_eq!(log_policy(&task("/dev/null", "/dev/null")).unwrap(), None);
+    }
+
+    #[test]
+    fn memory_without_a_limit_is_reserved_all_the_same() {
+        let of = |memory_max_mb, memory_limit_bytes| {
+            let memory = driver_sdk::proto::driver::AllocatedMemoryResources { memory_mb: 64, memory_max_mb };
+            let allocated = driver_sdk::proto::driver::AllocatedTaskResources { memory: Some(memory), ..Default::default() };
+            let linux = driver_sdk::proto::driver::LinuxResources { memory_limit_bytes, ..Default::default() };
+            limits(&Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ..Default::default() })
+        };
+        assert_eq!(of(0, 64 << 20), (None, Some(64 << 20), None));
+        assert_eq!(of(128, 128 << 20), (None, Some(128 << 20), Some(64 << 20)));
+        assert_eq!(of(-1, 64 << 20), (None, None, Some(64 << 20)));
     }
 
     #[test]

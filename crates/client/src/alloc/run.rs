@@ -616,7 +616,7 @@ impl AllocLoop {
         let tasks: Vec<Arc<str>> = match task {
             Some(name) => {
                 if !self.machine.has_task(name) {
-                    return Err(RequestError::NotFound(format!("Could not find task named: {name}")));
+                    return Err(RequestError::Failed(format!("Could not find task named: {name}")));
                 }
                 if self.machine.is_remote_task(name) {
                     return Err(RequestError::Invalid(format!(
@@ -643,7 +643,7 @@ impl AllocLoop {
         if let Some(name) = task
             && !self.machine.has_task(name)
         {
-            let _ = reply.send(Err(RequestError::NotFound(format!("Could not find task named: {name}"))));
+            let _ = reply.send(Err(RequestError::Failed(format!("Could not find task named: {name}"))));
             return;
         }
         let wanted = |name: &str| task.is_none_or(|t| t == name);

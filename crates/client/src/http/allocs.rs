@@ -70,7 +70,7 @@ pub(super) async fn signal(State(handle): State<ClientHandle>, Path(alloc): Path
     let task = Some(asked.task.as_str()).filter(|t| !t.is_empty());
     let signal = if asked.signal.is_empty() { "SIGKILL" } else { &asked.signal };
     handle.signal(id, task, signal).await?;
-    Ok(answer(&json!({}), false))
+    Ok(answer(&json!({ "Index": 0 }), false))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,7 +103,7 @@ pub(super) async fn restart(
         )));
     }
     handle.restart(id, task, asked.all_tasks).await?;
-    Ok(answer(&json!({}), false))
+    Ok(answer(&json!({ "Index": 0 }), false))
 }
 
 pub(super) async fn gc(State(handle): State<ClientHandle>, Path(alloc): Path<String>) -> Result<Response, RequestError> {
@@ -138,8 +138,8 @@ struct MetadataBody {
 }
 
 pub(super) async fn change_metadata(State(handle): State<ClientHandle>, bytes: Bytes) -> Result<Response, RequestError> {
-    // Keys of the map are free text: only the outer object is read without regard to case, and null means removal here.
-    let asked: MetadataBody = serde_json::from_slice(&bytes).map_err(|e| RequestError::Invalid(format!("Failed to decode body: {e}")))?;
+    // Keys of the map are free text, which stays as it is; null means removal here.
+    let asked: MetadataBody = body(&bytes)?;
     if asked.meta.is_empty() {
         return Err(RequestError::Invalid("missing required Meta object".into()));
     }

@@ -20,7 +20,7 @@ use super::{
     raw, text,
 };
 use crate::{
-    alloc::AllocView,
+    alloc::{AllocView, task_config::logs_disabled},
     client::ClientHandle,
     dirs::AllocDirs,
     error::RequestError,
@@ -45,6 +45,10 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     };
     if state.started_at.is_unset() {
         return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
+    }
+    let group = view.job.group(&view.alloc.task_group);
+    if group.and_then(|g| g.task(&task)).is_some_and(logs_disabled) {
+        return Err(RequestError::NotFound(format!("log entry for task {task:?} and log type {kind:?} not found: its logs are disabled")));
     }
     let (sink, body) = frames::channel(plain);
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);

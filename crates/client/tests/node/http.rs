@@ -37,7 +37,9 @@ async fn files_logs_stats_and_errors() {
     let node = rig.node().await;
     rig.driver_ready("mock").await;
     let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7, "cpu_percent": 3});
-    let (a, job) = alloc("service", vec![task("t", "mock", config)]);
+    let mut silent = task("silent", "mock", json!({"run_for": "1h"}));
+    silent.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
+    let (a, job) = alloc("service", vec![task("t", "mock", config), silent]);
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Running).await;
     let id = a.id;
@@ -92,9 +94,18 @@ async fn files_logs_stats_and_errors() {
         assert!(body.contains(words), "{path}: {body}");
     }
     assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "t"})).await.0, 200);
-    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/restart"), json!({"TaskName": "nobody"})).await.0, 404);
+    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/restart"), json!({"TaskName": "nobody"})).await.0, 500);
+    assert_eq!(put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"Signal": "SIGHUP", "Task": "nobody"})).await.0, 500);
+    let quiet = put(&node, &format!("/v1/client/allocation/{id}/signal"), json!({"signal": "SIGHUP", "task": "t"})).await;
+    assert_eq!(quiet, (200, "{\"Index\":0}".to_owned()));
+    let (status, body) = get(&node, &format!("/v1/client/fs/logs/{id}?task=silent&type=stdout")).await;
+    let body = String::from_utf8_lossy(&body).into_owned();
+    assert!(status == 404 && body.contains("log entry for task \"silent\" and log type \"stdout\" not found"), "{status} {body}");
     let (status, body) = put(&node, "/v1/client/metadata", json!({"Meta": {"rack": "7"}})).await;
     assert_eq!((status, serde_json::from_str::<Value>(&body).expect("json")["Dynamic"]["rack"].as_str()), (200, Some("7")));
+    let (status, body) = put(&node, "/v1/client/metadata", json!({"meta": {"Rack": "8", "gone": null}})).await;
+    let dynamic = serde_json::from_str::<Value>(&body).expect("json")["Dynamic"].clone();
+    assert_eq!((status, dynamic["rack"].as_str(), dynamic["Rack"].as_str(), &dynamic["gone"]), (200, Some("7"), Some("8"), &Value::Null));
     rig.server.heard("the new metadata", |h| h.node.as_ref().filter(|n| n.meta.get("rack").is_some_and(|v| **v == *"7")).map(drop)).await;
     end(&rig, node).await;
 }

@@ -140,6 +140,7 @@ async fn changes_are_made_known_as_the_job_wants() {
         args: Some(vec!["-c".into(), args.into()]),
         timeout: Some(GoDuration::from_secs(20)),
         fail_on_error: Some(fail_on_error),
+        run_on_first_render: None,
     };
     let copy = script("cp ${NOMAD_TASK_DIR}/out ${NOMAD_ALLOC_DIR}/data/got-scripted", false);
     scripted.templates = vec![Template { change_script: Some(copy), ..template("local/out", from, "script") }];
@@ -286,6 +287,7 @@ async fn a_script_that_must_not_fail_fails_the_task() {
         args: Some(vec!["-c".into(), "echo no such thing >&2; exit 3".into()]),
         timeout: Some(GoDuration::from_secs(20)),
         fail_on_error: Some(true),
+        run_on_first_render: None,
     };
     t.templates = vec![Template { change_script: Some(script), ..template("local/out", "{{ file \"local/given\" }}", "script") }];
     let mut first = sh("first", "mkdir -p ../t/local && echo one > ../t/local/given");

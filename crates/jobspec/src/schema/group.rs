@@ -14,6 +14,7 @@ pub(super) static GROUP: BlockSpec = BlockSpec {
         a("stop_after_client_disconnect", "StopAfterClientDisconnect", Kind::Duration),
         a("max_client_disconnect", "MaxClientDisconnect", Kind::Duration),
         a("prevent_reschedule_on_lost", "PreventRescheduleOnLost", Kind::Bool),
+        a("max_run_duration", "MaxRunDuration", Kind::Duration),
     ],
     blocks: &[
         many("constraint", "Constraints", &CONSTRAINT),
@@ -55,6 +56,7 @@ pub(super) static VOLUME: BlockSpec = BlockSpec {
         a("access_mode", "AccessMode", Kind::Text),
         a("attachment_mode", "AttachmentMode", Kind::Text),
         a("per_alloc", "PerAlloc", Kind::Bool),
+        a("sticky", "Sticky", Kind::Bool),
     ],
     blocks: &[one("mount_options", "MountOptions", &MOUNT_OPTIONS)],
     json_only: &[],

@@ -45,6 +45,7 @@ pub(super) static JOB: BlockSpec = BlockSpec {
         "Payload",
         "ConsulNamespace",
         "VaultNamespace",
+        // Whose token has registered the job: for the servers to say, so that what a client sends is harmless.
         "NomadTokenID",
         "Status",
         "StatusDescription",

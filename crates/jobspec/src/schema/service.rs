@@ -18,6 +18,7 @@ pub(super) static SERVICE: BlockSpec = BlockSpec {
         a("on_update", "OnUpdate", Kind::Text),
         a("provider", "Provider", Kind::Text),
         a("cluster", "Cluster", Kind::Text),
+        a("kind", "Kind", Kind::Text),
     ],
     blocks: &[
         many("check", "Checks", &CHECK),

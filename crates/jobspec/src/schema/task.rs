@@ -39,6 +39,7 @@ pub(super) static TASK: BlockSpec = BlockSpec {
         many("identity", "Identities", &IDENTITY),
         many("action", "Actions", &ACTION),
         one("schedule", "Schedule", &SCHEDULE),
+        many("secret", "Secrets", &SECRET),
     ],
     json_only: &["Identity"],
     finish: finish::task,
@@ -121,6 +122,7 @@ pub(super) static CHANGE_SCRIPT: BlockSpec = BlockSpec {
         a("args", "Args", Kind::Texts),
         a("timeout", "Timeout", Kind::Duration),
         a("fail_on_error", "FailOnError", Kind::Bool),
+        a("run_on_first_render", "RunOnFirstRender", Kind::Bool),
     ],
     blocks: &[],
     json_only: &[],
@@ -185,8 +187,17 @@ pub(super) static IDENTITY: BlockSpec = BlockSpec {
         a("filepath", "Filepath", Kind::Text),
         a("service_name", "ServiceName", Kind::Text),
         a("ttl", "TTL", Kind::Duration),
+        a("extra_claims", "ExtraClaims", Kind::Texts),
     ],
     blocks: &[],
+    json_only: &[],
+    finish: finish::none,
+};
+
+pub(super) static SECRET: BlockSpec = BlockSpec {
+    label: Some("Name"),
+    attributes: &[a("provider", "Provider", Kind::Text), a("path", "Path", Kind::Text)],
+    blocks: &[free("config", "Config"), texts("env", "Env")],
     json_only: &[],
     finish: finish::none,
 };

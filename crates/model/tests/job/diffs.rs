@@ -19,7 +19,7 @@ fn diff_of_an_edit() {
     let old = small(json!({"Datacenters": ["a", "b"]}), json!({}), json!({"Env": {"A": "1", "B": "2"}}));
     let new = small(
         json!({"Datacenters": ["a", "c"], "Priority": 60, "Meta": {"k": "v"}}),
-        json!({"Count": 3, "Constraints": [{"LTarget": "${attr.kernel.name}", "RTarget": "linux"}]}),
+        json!({"Count": 3, "Constraints": [{"LTarget": "${attr.kernel.name}", "RTarget": "linux", "Operand": "="}]}),
         json!({"Env": {"A": "9"}, "Config": {"command": "/bin/server", "args": ["-p"]}, "Resources": {"CPU": 200}}),
     );
     let d = diff(Some(&old), Some(&new), false);

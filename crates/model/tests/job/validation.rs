@@ -110,8 +110,53 @@ fn mistakes_by_name() {
             format!("{t}Lifecycle block validation failed: invalid hook: before"),
         ),
         (
-            small(none(), none(), json!({"Lifecycle": {"Hook": "prestart"}})),
-            format!("{g}Task group has no main task: every task has a lifecycle block"),
+            small(none(), none(), json!({"Lifecycle": {"Hook": "prestart", "Sidecar": true}})),
+            format!("{g}Task group has no work: every task is a sidecar or runs after the others"),
+        ),
+        (
+            small(json!({"Constraints": [{"LTarget": "${attr.x}", "RTarget": "y"}]}), none(), none()),
+            "Constraint 1 validation failed: Missing constraint operand: name the operator, such as \"=\"".into(),
+        ),
+        (
+            small(none(), json!({"Affinities": [{"LTarget": "${attr.x}", "RTarget": "y", "Weight": 5}]}), none()),
+            format!("{g}Affinity 1 validation failed: Missing affinity operand: name the operator, such as \"=\""),
+        ),
+        (
+            small(json!({"Constraints": [{"LTarget": "${attr.x}", "Operand": "="}]}), none(), none()),
+            "Constraint 1 validation failed: Operator \"=\" requires an RTarget".into(),
+        ),
+        (small(none(), none(), json!({"Resources": {"Cores": -1, "CPU": 100}})), format!("{t}cores value cannot be negative; got -1")),
+        (
+            small(none(), none(), json!({"Resources": {"DiskMB": 100}})),
+            format!("{t}Task can't ask for disk resources: they are the group's; write ephemeral_disk {{ size = … }} there"),
+        ),
+        (
+            small(none(), none(), json!({"Resources": {"MemoryMB": 20, "MemoryMaxMB": -2}})),
+            format!("{t}MemoryMaxMB value (-2) should be larger than MemoryMB value (20)"),
+        ),
+        (
+            small(json!({"UI": {"Description": "x".repeat(1001)}}), none(), none()),
+            "UI description must have at most 1000 characters, it has 1001".into(),
+        ),
+        (
+            small(none(), json!({"Networks": [{"Mode": "bridge", "Hostname": "a b"}]}), none()),
+            format!("{g}Hostname \"a b\" is not a valid DNS name"),
+        ),
+        (
+            small(none(), json!({"Networks": [{"Mode": "cni/x", "CNI": {"Args": {"a": "b;c"}}}]}), none()),
+            format!("{g}invalid ';' in the value of CNI argument \"a\": it separates arguments"),
+        ),
+        (
+            small(none(), none(), json!({"Actions": [{"Name": "a b", "Command": "x"}]})),
+            format!("{t}Action name \"a b\" must have 1 to 128 characters, none of them white space or null"),
+        ),
+        (
+            small(none(), none(), json!({"Actions": [{"Name": "a", "Command": "x"}, {"Name": "a", "Command": "y"}]})),
+            format!("{t}Action \"a\" is defined twice"),
+        ),
+        (
+            small(none(), json!({"Scaling": {"Min": -1, "Max": 3}}), none()),
+            format!("{g}Scaling policy invalid: counts must not be negative"),
         ),
         (small(none(), none(), json!({"KillTimeout": -1})), format!("{t}KillTimeout must be a positive value")),
         (
@@ -172,6 +217,51 @@ fn mistakes_by_name() {
     }
 }
 
+/// What runs on every node has no count, no preferences and no spread; finite ones are only told.
+#[test]
+fn jobs_of_every_node() {
+    let affinity = json!([{"LTarget": "${node.class}", "RTarget": "x", "Operand": "=", "Weight": 50}]);
+    let spread = json!([{"Attribute": "${node.datacenter}"}]);
+    let of = |kind: &str| {
+        [
+            (small(json!({"Type": kind, "Affinities": affinity}), json!({}), json!({})), "System jobs may not have an affinity block"),
+            (small(json!({"Type": kind, "Spreads": spread}), json!({}), json!({})), "System jobs may not have a spread block"),
+            (small(json!({"Type": kind}), json!({"Affinities": affinity}), json!({})), "System jobs may not have an affinity block"),
+            (small(json!({"Type": kind}), json!({}), json!({"Affinities": affinity})), "System jobs may not have an affinity block"),
+            (small(json!({"Type": kind}), json!({"Spreads": spread}), json!({})), "System jobs may not have a spread block"),
+            (small(json!({"Type": kind}), json!({"Count": 2}), json!({})), "Count cannot exceed 1 with the system scheduler"),
+        ]
+    };
+    for (job, expected) in of("system") {
+        let found = errors(&job);
+        assert!(found.len() == 1 && found[0].contains(expected), "{expected:?} in {found:#?}");
+    }
+    let scaling = small(json!({"Type": "system"}), json!({"Scaling": {"Max": 1}}), json!({}));
+    assert!(errors(&scaling)[0].contains("do not support scaling blocks"), "{:?}", errors(&scaling));
+    assert_eq!(errors(&small(json!({"Type": "system"}), json!({"Count": 0}), json!({}))), Vec::<String>::new());
+    for (job, _) in of("sysbatch") {
+        let warnings = validate::validate(&job).expect("accepted").0;
+        assert!(warnings.len() == 1 && warnings[0].contains("of a sysbatch job has no effect"), "{warnings:?}");
+    }
+}
+
+#[test]
+fn what_was_refused_without_need_is_accepted() {
+    for job in [
+        small(json!({}), json!({}), json!({"Lifecycle": {"Hook": "prestart"}})),
+        small(json!({"Type": "batch", "Periodic": {"Enabled": false, "Spec": "@daily"}}), json!({}), json!({})),
+        small(json!({}), json!({}), json!({"Resources": {"MemoryMB": 20, "MemoryMaxMB": -1}})),
+        small(json!({}), json!({"Networks": [{"Mode": "bridge", "Hostname": "web-${NOMAD_ALLOC_INDEX}.example"}]}), json!({})),
+        small(
+            json!({"NomadTokenID": "x", "ConsulNamespace": "default"}),
+            json!({"Services": [{"Provider": "nomad", "Cluster": "default"}]}),
+            json!({}),
+        ),
+    ] {
+        assert_eq!(errors(&job), Vec::<String>::new(), "{job:?}");
+    }
+}
+
 /// Every line of the table of refused features is reached by a job that uses the feature, and names it with its reason.
 #[test]
 fn refused_features_are_refused_by_name() {
@@ -181,7 +271,17 @@ fn refused_features_are_refused_by_name() {
         small(json!({"Periodic": {"Spec": "@daily"}}), none(), none()),
         small(json!({"ParameterizedJob": {}}), none(), none()),
         small(json!({"Multiregion": {"Regions": []}}), none(), none()),
-        small(json!({"ConsulToken": "x", "VaultToken": "y"}), none(), none()),
+        small(json!({"ConsulToken": "x", "VaultToken": "y", "ConsulNamespace": "z", "VaultNamespace": "z"}), none(), none()),
+        small(none(), json!({"MaxRunDuration": "1h", "Volumes": {"v": {"Source": "s", "Sticky": true}}}), none()),
+        small(
+            none(),
+            none(),
+            json!({
+                "Secrets": [{"Name": "s", "Provider": "nomad", "Path": "p"}], "Identity": {"ExtraClaims": ["c"]},
+                "Templates": [{"DestPath": "a", "ChangeScript": {"RunOnFirstRender": true}}],
+                "Services": [{"Name": "s", "Provider": "nomad", "Cluster": "c", "Kind": "api-gateway"}],
+            }),
+        ),
         small(none(), json!({"Networks": [{"Hostname": "h", "CNI": {"Args": {"a": "b"}}}]}), none()),
         small(none(), json!({"Networks": [{"Mode": "none", "DynamicPorts": [{"Label": "x"}]}]}), none()),
         small(

@@ -323,20 +323,35 @@ impl Reconciler<'_> {
         }
     }
 
+    /// The attempts of an allocation, with the one that replaces it now.
+    fn attempted(&self, group: &TaskGroup, a: &Allocation, delay: model::GoDuration) -> Box<RescheduleTracker> {
+        let mut tracker = a.reschedule_tracker.clone().unwrap_or_default();
+        tracker.events.push(RescheduleEvent { time: self.now, prev_alloc_id: a.id, prev_node_id: a.node_id, delay });
+        // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
+        let surplus = tracker.events.len().saturating_sub(self.tracked_events(group));
+        tracker.events.drain(..surplus);
+        tracker
+    }
+
+    /// The replacement of an allocation that leaves its node. A person may want that to count as an attempt to reschedule it, elsewhere.
+    fn moving(&self, group: &TaskGroup, a: Arc<Allocation>) -> Request {
+        let stop = Some(stop(&a, why::MIGRATING, None));
+        let mut request = Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a.clone()) };
+        if a.desired_transition.reschedule == Some(true) {
+            let tracker = self.attempted(group, &a, model::GoDuration::ZERO);
+            request.penalty = tracker.events.iter().map(|e| e.prev_node_id).collect();
+            request.tracker = Some(tracker);
+        }
+        request
+    }
+
     fn fate_of_failed(&self, group: &TaskGroup, a: &Allocation) -> Fate {
         if !a.next_allocation.is_nil() {
             return Fate::Ignore;
         }
         let t = &a.desired_transition;
         let at = failed_at(a);
-        let tracker = |delay| {
-            let mut tracker = a.reschedule_tracker.clone().unwrap_or_default();
-            tracker.events.push(RescheduleEvent { time: self.now, prev_alloc_id: a.id, prev_node_id: a.node_id, delay });
-            // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
-            let surplus = tracker.events.len().saturating_sub(self.tracked_events(group));
-            tracker.events.drain(..surplus);
-            tracker
-        };
+        let tracker = |delay| self.attempted(group, a, delay);
         if t.force_reschedule == Some(true) {
             return Fate::RescheduleNow(tracker(model::GoDuration::ZERO));
         }
@@ -503,8 +518,7 @@ impl Reconciler<'_> {
         }
         for a in std::mem::take(&mut s.migrate) {
             counts.migrate += 1;
-            let stop = Some(stop(&a, why::MIGRATING, None));
-            requests.push(Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a) });
+            requests.push(self.moving(group, a));
         }
         let deployment = self.active_deployment(&group.name).map_or(DeploymentId::NIL, |d| d.id);
         if let Some(wanted) = tries {

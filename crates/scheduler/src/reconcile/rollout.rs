@@ -211,8 +211,7 @@ impl Reconciler<'_> {
         }
         for a in canaries.migrate {
             counts.migrate += 1;
-            let stop = Some(stop(&a, why::MIGRATING, None));
-            requests.push(Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a) });
+            requests.push(self.moving(group, a));
         }
         for (a, tracker) in canaries.now {
             counts.reschedule_now += 1;

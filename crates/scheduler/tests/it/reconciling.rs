@@ -194,6 +194,23 @@ fn a_drain_moves_what_is_marked() {
 }
 
 #[test]
+fn a_stop_may_count_as_an_attempt_to_reschedule() {
+    let attempts = |reschedule: Option<bool>| {
+        let mut w = World::new("n1\nn2");
+        w.submit(&service(1));
+        let old = w.at(0);
+        w.mark(old.id, DesiredTransition { migrate: Some(true), reschedule, ..DesiredTransition::default() });
+        w.run();
+        let new = w.at(0);
+        assert_eq!(new.previous_allocation, old.id);
+        let nodes: Vec<_> = new.reschedule_tracker.iter().flat_map(|t| &t.events).map(|e| e.prev_node_id).collect();
+        (nodes == [old.node_id], nodes.len(), new.node_id == old.node_id)
+    };
+    assert_eq!(attempts(Some(true)), (true, 1, false), "put on record, and on another node");
+    assert_eq!(attempts(None).1, 0, "a plain stop is no attempt");
+}
+
+#[test]
 fn a_drain_without_room_breaks_nothing() {
     let mut w = World::new("n1");
     w.submit(&service(1));

@@ -12,11 +12,11 @@ use crate::{
 };
 
 impl ServerHandle {
-    /// Stops an allocation; its job gets another one.
+    /// Stops an allocation; its job gets another one. With `reschedule` that counts as an attempt of the policy, and another node is preferred.
     ///
     /// # Errors
     /// When there is no such allocation.
-    pub async fn stop_alloc(&self, id: AllocId, no_shutdown_delay: bool) -> Result<EvalCreated, ServerError> {
+    pub async fn stop_alloc(&self, id: AllocId, no_shutdown_delay: bool, reschedule: bool) -> Result<EvalCreated, ServerError> {
         self.shared
             .queue()
             .commit(move |state, stamp| {
@@ -27,6 +27,7 @@ impl ServerHandle {
                 let answer = created(&eval, job.job_modify_index, stamp);
                 let transition = DesiredTransition {
                     migrate: Some(true),
+                    reschedule: reschedule.then_some(true),
                     no_shutdown_delay: no_shutdown_delay.then_some(true),
                     ..DesiredTransition::default()
                 };

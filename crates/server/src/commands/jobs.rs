@@ -43,7 +43,15 @@ pub(super) fn admit(mut job: Job, config: &ServerConfig) -> Result<Admitted, Ser
         )));
     }
     add_implied_constraints(&mut job);
-    let warnings = model::validate::validate(&job).map_err(ServerError::InvalidJob)?.0;
+    let operands = scheduler::rule_mistakes(&job);
+    let warnings = match model::validate::validate(&job) {
+        Ok(warnings) if operands.0.is_empty() => warnings.0,
+        Ok(_) => return Err(ServerError::InvalidJob(operands)),
+        Err(mut errors) => {
+            errors.0.extend(operands.0);
+            return Err(ServerError::InvalidJob(errors));
+        }
+    };
     super::templates::check(&job).map_err(ServerError::InvalidJob)?;
     if job.priority > config.job_max_priority {
         return Err(ServerError::InvalidArgument(format!(
@@ -87,7 +95,7 @@ pub(super) fn cluster_warnings(state: &State, job: &Job) -> Vec<String> {
     let mut lines = remote::warnings(state, job);
     if !state.memory_oversubscribed(&job.node_pool) {
         let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
-        let more: Vec<&str> = tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m > 0)).map(|t| &*t.name).collect();
+        let more: Vec<&str> = tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m != 0)).map(|t| &*t.name).collect();
         if !more.is_empty() {
             lines.push(format!(
                 "memory_max of {} has no effect: memory oversubscription is off in this cluster (MemoryOversubscriptionEnabled of \
@@ -292,12 +300,16 @@ impl ServerHandle {
     /// Stops a job, and forgets it when purged.
     ///
     /// # Errors
-    /// When there is no such job.
+    /// When the priority of the evaluation is out of bounds.
     pub async fn deregister_job(&self, request: DeregisterJob) -> Result<EvalCreated, ServerError> {
+        let highest = self.config().job_max_priority;
         self.shared
             .queue()
             .commit(move |state, stamp| {
                 let DeregisterJob { key, purge, eval_priority, no_shutdown_delay } = request;
+                if let Some(priority) = eval_priority.filter(|priority| !(1..=highest).contains(priority)) {
+                    return Err(ServerError::InvalidArgument(format!("evaluation priority {priority} is not between 1 and {highest}")));
+                }
                 let Some(job) = state.job(&key) else {
                     // Stopping what is not there is done already; clients repeat it after a lost answer.
                     let answer = EvalCreated { index: state.latest_index(), ..EvalCreated::default() };

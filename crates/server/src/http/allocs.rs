@@ -71,6 +71,6 @@ pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn stop(ctx: Ctx) -> Result<Reply, HttpError> {
     let id = ctx.alloc_id("id")?;
-    let made = ctx.server().stop_alloc(id, ctx.query.bool("no_shutdown_delay")?).await?;
+    let made = ctx.server().stop_alloc(id, ctx.query.bool("no_shutdown_delay")?, ctx.query.bool("reschedule")?).await?;
     ctx.written(made.index, &AllocStopResponse { eval_id: made.eval_id, index: made.index })
 }

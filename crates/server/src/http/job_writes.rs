@@ -5,7 +5,7 @@ use api::shapes::{
     JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest,
     JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
 };
-use model::{Job, Namespace, dispatch::Dispatch};
+use model::{Job, Namespace, dispatch::Dispatch, job::job_type};
 use std::sync::Arc;
 
 use super::{
@@ -41,6 +41,9 @@ fn job_of(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpEr
         job.namespace = Namespace::from(asked);
     } else if job.namespace.is_empty() {
         job.namespace = Namespace::from(state::DEFAULT_NAMESPACE);
+    }
+    if job.kind == job_type::SYSTEM && job.task_groups.iter().any(|group| group.scaling.is_some()) {
+        return Err(HttpError::bad_request("Task groups with job type system do not support scaling blocks"));
     }
     let region = &ctx.server().config().region;
     match job.region.as_str() {
@@ -127,7 +130,7 @@ pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
     let request = DeregisterJob {
         key: ctx.job_key(),
         purge: ctx.query.bool("purge")?,
-        eval_priority: ctx.query.number::<i32>("eval_priority")?.filter(|p| *p != 0),
+        eval_priority: ctx.query.number::<i32>("eval_priority")?.filter(|p| *p > 0),
         no_shutdown_delay: ctx.query.bool("no_shutdown_delay")?,
     };
     let made = ctx.server().deregister_job(request).await?;

@@ -71,7 +71,7 @@ fn empty_list(ctx: &Ctx) -> Result<Reply, HttpError> {
     ctx.read(1, &Vec::<()>::new())
 }
 
-/// No registered job is periodic (they are refused at registration), so none can be forced.
+/// No registered job is launched by the clock: those that would be are refused at registration.
 pub(super) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
     let key = ctx.job_key();
     match ctx.server().snapshot().job(&key) {
@@ -79,6 +79,6 @@ pub(super) async fn periodic_force(ctx: Ctx) -> Result<Reply, HttpError> {
         Some(job) if job.periodic.is_none() => {
             Err(HttpError::internal(format_args!("can't force launch non-periodic job {:?}", key.id.as_str())))
         }
-        Some(_) => Err(HttpError::unsupported("periodic jobs", "register a batch job when it is to run")),
+        Some(_) => Err(HttpError::internal(format_args!("can't force launch periodic job {:?}: it is disabled", key.id.as_str()))),
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP API of a real server in this process, over real sockets: headers, texts, status codes, and what clients do with them.
 
+mod admission;
 mod cluster;
 mod conventions;
 mod dispatch;
