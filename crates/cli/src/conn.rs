@@ -55,6 +55,11 @@ impl Conn {
         let answer = self.0.query(path, &options).await?;
         Ok((answer.value, answer.meta.index))
     }
+    /// GET of a page of a list; also where the next one begins.
+    pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<(Vec<T>, String)> {
+        let answer = self.0.query(path, &RequestOptions::default()).await?;
+        Ok((answer.value, answer.meta.next_token))
+    }
     /// GET, printed as the agent's JSON.
     pub(crate) async fn print(&self, path: &str) -> Result<std::process::ExitCode> {
         output::json(&self.get::<Value>(path).await?)?;

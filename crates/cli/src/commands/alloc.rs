@@ -123,9 +123,7 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let alloc = allocation(&conn, Operand::new(&id, Intent::Read)).await?;
             let code = show(&conn, &shape, &alloc.id.to_string(), short).await?;
             if stats && !shape.json {
-                let stats: Value = conn.get(&format!("/v1/client/allocation/{}/stats", alloc.id)).await?;
-                output::heading("Use of Resources");
-                output::json(&stats)?;
+                super::stats::print_alloc(&conn.get(&format!("/v1/client/allocation/{}/stats", alloc.id)).await?);
             }
             Ok(code)
         }
@@ -255,6 +253,13 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, short: bool) -> R
             table.row([p.label.clone(), format!("{}:{}", p.host_ip, p.value), if p.to > 0 { p.to.to_string() } else { "-".to_owned() }]);
         }
         table.print();
+    }
+    let causes = super::cause::of_alloc(conn, &a).await;
+    if !causes.is_empty() {
+        output::heading("What Went Wrong");
+        for text in causes {
+            output::line(&text);
+        }
     }
     if !a.client_terminal() {
         super::alloc_checks::summary(conn, a.id).await;

@@ -25,6 +25,7 @@ mod resolve;
 pub(crate) mod server;
 pub(crate) mod service;
 mod signals;
+mod stats;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod version;
@@ -64,6 +65,44 @@ impl ApiArgs {
             crate::output::plain();
         }
         Conn::open(self)
+    }
+}
+
+/// Which rows of a list.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Page {
+    /// Only what an expression picks, such as `Status == "ready"`
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
+    /// Rows at once
+    #[arg(long, value_name = "NUMBER")]
+    per_page: Option<u32>,
+    /// Where to go on, as the last page has said
+    #[arg(long, value_name = "TOKEN")]
+    page_token: Option<String>,
+}
+
+impl Page {
+    /// These rows of the list, and where the next ones begin; empty when these are the last.
+    pub(crate) async fn of<T: DeserializeOwned>(&self, conn: &Conn, path: &str) -> Result<(Vec<T>, String)> {
+        conn.page(&self.path(path)).await
+    }
+    fn path(&self, path: &str) -> String {
+        let number = self.per_page.map(|n| n.to_string());
+        let mut path = path.to_owned();
+        for (key, value) in [("filter", &self.filter), ("per_page", &number), ("next_token", &self.page_token)] {
+            if let Some(value) = value {
+                path.push(if path.contains('?') { '&' } else { '?' });
+                path.push_str(&format!("{key}={}", crate::conn::encode(value)));
+            }
+        }
+        path
+    }
+    /// Says how to go on.
+    pub(crate) fn rest(next: &str) {
+        if !next.is_empty() {
+            crate::output::note(&format!("There is more: say -page-token {next} for the next rows."));
+        }
     }
 }
 
@@ -130,5 +169,13 @@ mod tests {
         assert_eq!(id_prefix("ABCD").expect("hex"), "abcd");
         assert!(id_prefix("x").is_err());
         assert!(id_prefix("web").is_err());
+    }
+
+    #[test]
+    fn pages_are_asked_for_in_the_query() {
+        let page = super::Page { filter: Some("Name == \"a b\"".into()), per_page: Some(5), page_token: None };
+        assert_eq!(page.path("/v1/nodes"), "/v1/nodes?filter=Name%20%3D%3D%20%22a%20b%22&per_page=5");
+        let page = super::Page { page_token: Some("t".into()), ..super::Page::default() };
+        assert_eq!(page.path("/v1/nodes?os=true"), "/v1/nodes?os=true&next_token=t");
     }
 }

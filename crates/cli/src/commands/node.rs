@@ -7,7 +7,7 @@ use api::shapes::{AuditFinding, AuditKind, AuditStatus, DriverReload, NodeAudit,
 use model::{Allocation, Eligibility, Node, NodeStatus};
 use serde_json::{Value, json};
 
-use super::{ApiArgs, Shape, alloc, eval::lower};
+use super::{ApiArgs, Page, Shape, alloc, eval::lower};
 use crate::{
     conn::{Conn, encode},
     output::{self, Table},
@@ -110,6 +110,14 @@ pub(crate) struct Status {
     /// Count the allocations of each listed node
     #[arg(long)]
     allocs: bool,
+    /// Show the operating system of each listed node
+    #[arg(long)]
+    os: bool,
+    /// Only the ids of the listed nodes
+    #[arg(short, long, conflicts_with_all = ["json", "allocs", "os"])]
+    quiet: bool,
+    #[command(flatten)]
+    page: Page,
     /// The node, by name or the beginning of its id
     #[arg(value_name = "NODE")]
     id: Option<String>,
@@ -227,30 +235,40 @@ async fn status(args: Status) -> Result<ExitCode> {
         let node = find(&conn, args.id.as_deref(), args.this).await?;
         return show(&conn, &node, &args).await;
     }
+    let path = if args.os { "/v1/nodes?os=true" } else { "/v1/nodes" };
     if args.shape.json {
-        return conn.print("/v1/nodes").await;
-    }
-    let nodes: Vec<Node> = conn.get("/v1/nodes").await?;
-    if nodes.is_empty() {
-        output::line("No nodes registered");
+        let (nodes, next): (Vec<Value>, String) = args.page.of(&conn, path).await?;
+        output::json(&nodes)?;
+        Page::rest(&next);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut header = vec!["ID", "Node Pool", "DC", "Name", "Class", "Drain", "Eligibility", "Status"];
+    let (nodes, next): (Vec<Node>, String) = args.page.of(&conn, path).await?;
+    if args.quiet {
+        for n in &nodes {
+            output::line(&args.shape.id(n.id));
+        }
+        Page::rest(&next);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if nodes.is_empty() {
+        output::line(if args.page.filter.is_some() { "No node fits the filter" } else { "No nodes registered" });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut header = vec!["ID", "Node Pool", "DC", "Name", "Class"];
+    if args.os {
+        header.push("OS");
+    }
+    header.extend(["Drain", "Eligibility", "Status"]);
     if args.allocs {
         header.push("Running Allocs");
     }
     let mut table = Table::new(header);
     for n in &nodes {
-        let mut row = vec![
-            args.shape.id(n.id),
-            n.pool.clone(),
-            n.datacenter.clone(),
-            n.name.to_string(),
-            n.class.clone(),
-            n.drain.is_some().to_string(),
-            lower(&n.eligibility),
-            lower(&n.status),
-        ];
+        let mut row = vec![args.shape.id(n.id), n.pool.clone(), n.datacenter.clone(), n.name.to_string(), n.class.clone()];
+        if args.os {
+            row.push(n.attributes.get("os.name").map(ToString::to_string).unwrap_or_default());
+        }
+        row.extend([n.drain.is_some().to_string(), lower(&n.eligibility), lower(&n.status)]);
         if args.allocs {
             let allocs: Vec<Allocation> = conn.get(&format!("/v1/node/{}/allocations", n.id)).await?;
             row.push(allocs.iter().filter(|a| a.client_status == model::ClientStatus::Running).count().to_string());
@@ -258,6 +276,7 @@ async fn status(args: Status) -> Result<ExitCode> {
         table.row(row);
     }
     table.print();
+    Page::rest(&next);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -314,9 +333,7 @@ async fn show(conn: &Conn, node: &Node, args: &Status) -> Result<ExitCode> {
     ]);
     table.print();
     if args.stats {
-        let stats: Value = conn.get(&format!("/v1/client/stats?node_id={}", node.id)).await?;
-        output::heading("Host Resource Use");
-        output::json(&stats)?;
+        super::stats::print_host(&conn.get(&format!("/v1/client/stats?node_id={}", node.id)).await?);
     }
     if !args.short {
         output::heading("Allocations");
@@ -353,7 +370,18 @@ fn one_line(text: &str, verbose: bool) -> String {
 impl Command {
     /// `node status ID`, for `drover status`.
     pub(crate) fn for_status(api: ApiArgs, shape: Shape, id: String) -> Self {
-        Self::Status(Status { api, shape, this: false, short: false, stats: false, allocs: false, id: Some(id) })
+        Self::Status(Status {
+            api,
+            shape,
+            this: false,
+            short: false,
+            stats: false,
+            allocs: false,
+            os: false,
+            quiet: false,
+            page: Page::default(),
+            id: Some(id),
+        })
     }
 }
 

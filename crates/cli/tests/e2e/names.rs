@@ -78,6 +78,16 @@ fn names_do_where_ids_are_taken() {
     agent.cli_ok(&["node", "eligibility", "-enable", "here"]);
     assert!(refused(&agent, &["node", "status", "hare"]).contains("did you mean \"here\""));
 
+    // Lists, and what is used.
+    let node = agent.get("/v1/nodes").and_then(|n| n[0]["ID"].as_str().map(str::to_owned)).expect("an id");
+    assert_eq!(agent.cli_ok(&["node", "status", "-quiet", "-verbose"]).trim(), node);
+    assert!(agent.cli_ok(&["node", "status", "-os"]).contains(" OS "));
+    assert!(agent.cli_ok(&["node", "status", "-filter", "Name == \"nobody\""]).contains("No node fits"));
+    let stats = agent.cli_ok(&["node", "status", "-stats", "here"]);
+    assert!(["CPU Stats", "Memory Stats", "Disk Stats", "Idle", "Inodes Percent"].iter().all(|t| stats.contains(t)), "{stats}");
+    let stats = agent.cli_ok(&["alloc", "status", "-stats", "one"]);
+    assert!(stats.contains("Task \"t\" Uses") && !stats.contains("\"ResourceUsage\""), "{stats}");
+
     // What is not there.
     assert!(refused(&agent, &["logs", "onne"]).contains("did you mean job \"one\""));
     assert!(refused(&agent, &["logs", "-job", "xyzzy"]).contains("no job of that name"));
@@ -87,6 +97,19 @@ fn names_do_where_ids_are_taken() {
     refused(&agent, &["logs", "one", "nobody"]);
     refused(&agent, &["status", "xyzzy"]);
     refused(&agent, &["job", "status", "a//b"]);
+}
+
+#[test]
+fn a_failed_allocation_says_why() {
+    let agent = Agent::start("");
+    let config = json!({"command": "/bin/sh", "args": ["-c", "echo cannot open database >&2; kill -SEGV $$"]});
+    let group = json!({"Name": "g", "RestartPolicy": {"Attempts": 0, "Mode": "fail"}, "ReschedulePolicy": {"Attempts": 0, "Unlimited": false},
+        "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": config, "Resources": {"CPU": 20, "MemoryMB": 16}}]});
+    agent.put("/v1/jobs", &json!({"Job": {"ID": "bad", "Type": "batch", "TaskGroups": [group]}}));
+    agent.alloc("bad", "failed");
+    let shown = agent.cli_ok(&["alloc", "status", "bad"]);
+    let wrong = shown.split("What Went Wrong\n").nth(1).expect("the cause");
+    assert!(wrong.starts_with("task \"t\": killed by SIGSEGV\n  stderr: cannot open database\n"), "{shown}");
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! Use of resources, of tasks and of hosts, as tables.
+
+use api::shapes::{AllocResourceUsage, CpuStats, HostStats, MemoryStats, TaskResourceUsage};
+
+use crate::output::{self, Table};
+
+/// Prints what the tasks of an allocation use.
+pub(crate) fn print_alloc(stats: &AllocResourceUsage) {
+    if stats.tasks.is_empty() {
+        output::heading("Use of Resources");
+        output::line("No task of this allocation is measured now");
+    }
+    for (name, task) in &stats.tasks {
+        output::heading(&format!("Task {name:?} Uses"));
+        let tables = of_task(task);
+        if tables.is_empty() {
+            output::line("The driver measures nothing of it");
+        }
+        for (title, table) in tables {
+            output::line(&output::bold(title));
+            table.print();
+        }
+    }
+}
+
+/// Prints what a host uses.
+pub(crate) fn print_host(stats: &HostStats) {
+    for (title, table) in of_host(stats) {
+        output::heading(title);
+        table.print();
+    }
+}
+
+fn of_task(task: &TaskResourceUsage) -> Vec<(&'static str, Table)> {
+    let Some(usage) = &task.resource_usage else { return Vec::new() };
+    let memory = usage.memory_stats.as_ref().and_then(|m| table(&m.measured, |field| memory(m, field))).map(|t| ("Memory Stats", t));
+    let cpu = usage.cpu_stats.as_ref().and_then(|c| table(&c.measured, |field| cpu(c, field))).map(|t| ("CPU Stats", t));
+    memory.into_iter().chain(cpu).collect()
+}
+
+/// The measured values under their names, in the order of those; none when nothing was measured.
+fn table(measured: &[String], value: impl Fn(&str) -> Option<String>) -> Option<Table> {
+    let mut names: Vec<&str> = measured.iter().map(String::as_str).collect();
+    names.sort_unstable();
+    let (names, values): (Vec<&str>, Vec<String>) = names.into_iter().filter_map(|n| Some((n, value(n)?))).unzip();
+    if names.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(names);
+    table.row(values);
+    Some(table)
+}
+
+fn memory(m: &MemoryStats, field: &str) -> Option<String> {
+    Some(output::size(match field {
+        "RSS" => m.rss,
+        "Cache" => m.cache,
+        "Swap" => m.swap,
+        "Mapped File" => m.mapped_file,
+        "Usage" => m.usage,
+        "Max Usage" => m.max_usage,
+        "Kernel Usage" => m.kernel_usage,
+        "Kernel Max Usage" => m.kernel_max_usage,
+        _ => return None,
+    }))
+}
+
+fn cpu(c: &CpuStats, field: &str) -> Option<String> {
+    Some(match field {
+        "Percent" => percent(c.percent),
+        "System Mode" => percent(c.system_mode),
+        "User Mode" => percent(c.user_mode),
+        "Total Ticks" => format!("{:.0} MHz", c.total_ticks),
+        "Throttled Periods" => c.throttled_periods.to_string(),
+        "Throttled Time" => model::GoDuration(i64::try_from(c.throttled_time).unwrap_or(i64::MAX)).to_string(),
+        _ => return None,
+    })
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:.2}%")
+}
+
+fn of_host(stats: &HostStats) -> Vec<(&'static str, Table)> {
+    let mut tables = Vec::new();
+    if !stats.cpu.is_empty() {
+        let mut table = Table::new(["CPU", "User", "System", "Idle"]);
+        for c in &stats.cpu {
+            table.row([c.cpu.clone(), percent(c.user), percent(c.system), percent(c.idle)]);
+        }
+        tables.push(("CPU Stats", table));
+    }
+    if let Some(m) = &stats.memory {
+        let mut table = Table::new(["Total", "Available", "Used", "Free"]);
+        table.row([m.total, m.available, m.used, m.free].map(output::size));
+        tables.push(("Memory Stats", table));
+    }
+    if !stats.disk_stats.is_empty() {
+        let mut table = Table::new(["Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent"]);
+        for d in &stats.disk_stats {
+            table.row([
+                d.device.clone(),
+                d.mountpoint.clone(),
+                output::size(d.size),
+                output::size(d.used),
+                output::size(d.available),
+                percent(d.used_percent),
+                percent(d.inodes_used_percent),
+            ]);
+        }
+        tables.push(("Disk Stats", table));
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use api::shapes::{HostStats, TaskResourceUsage};
+    use serde_json::json;
+
+    use super::{of_host, of_task};
+
+    #[test]
+    fn what_was_measured_is_a_table_and_nothing_else_is() {
+        let task: TaskResourceUsage = serde_json::from_value(json!({"ResourceUsage": {
+            "MemoryStats": {"RSS": 1, "Usage": 3_145_728, "Cache": 2048, "Swap": 7, "Measured": ["Usage", "Cache"]},
+            "CpuStats": {"Percent": 12.345, "TotalTicks": 260.7, "ThrottledTime": 1_500_000_000, "Measured": ["Percent", "Throttled Time", "Total Ticks"]}
+        }}))
+        .expect("stats");
+        let shown: Vec<(&str, Vec<String>)> = of_task(&task).into_iter().map(|(title, t)| (title, t.render())).collect();
+        assert_eq!(
+            shown,
+            [
+                ("Memory Stats", vec!["Cache    Usage".to_owned(), "2.0 KiB  3.0 MiB".to_owned()]),
+                ("CPU Stats", vec!["Percent  Throttled Time  Total Ticks".to_owned(), "12.35%   1.5s            261 MHz".to_owned()]),
+            ]
+        );
+        assert!(of_task(&TaskResourceUsage::default()).is_empty());
+    }
+
+    #[test]
+    fn a_host_has_its_cores_memory_and_disks() {
+        let host: HostStats = serde_json::from_value(json!({
+            "CPU": [{"CPU": "cpu0", "User": 1.0, "System": 2.0, "Idle": 97.0}],
+            "Memory": {"Total": 1024, "Available": 512, "Used": 512, "Free": 0},
+            "DiskStats": [{"Device": "/d", "Mountpoint": "/m", "Size": 100, "Used": 50, "Available": 50, "UsedPercent": 50.0, "InodesUsedPercent": 1.0}]
+        }))
+        .expect("stats");
+        let tables = of_host(&host);
+        assert_eq!(tables.iter().map(|(title, _)| *title).collect::<Vec<_>>(), ["CPU Stats", "Memory Stats", "Disk Stats"]);
+        assert_eq!(tables[1].1.render()[1], "1.0 KiB  512 B      512 B  0 B");
+        assert!(tables[2].1.render()[1].contains("50.00%"));
+    }
+}
