@@ -101,6 +101,19 @@ pub struct Deployment {
 }
 
 impl Deployment {
+    /// What its description says while canaries wait to be promoted; None when there are none.
+    #[must_use]
+    pub fn awaited_promotion(&self) -> Option<&'static str> {
+        let mut waiting = self.groups.values().filter(|g| g.desired_canaries > 0 && !g.promoted).peekable();
+        waiting.peek()?;
+        let by_itself = waiting.all(|g| g.auto_promote);
+        Some(if by_itself {
+            "Deployment is running pending automatic promotion"
+        } else {
+            "Deployment is running but requires manual promotion"
+        })
+    }
+
     /// The job's full name.
     #[must_use]
     pub fn job_key(&self) -> JobKey {

@@ -68,7 +68,8 @@ pub enum Trigger {
     FailedFollowUp,
     /// Plans did not fit too often.
     MaxPlanAttempts,
-    /// An allocation failed.
+    /// An allocation failed. Records of before call it otherwise.
+    #[serde(alias = "retry-failed-alloc")]
     AllocFailure,
     /// Queued allocations were waiting.
     QueuedAllocs,
@@ -80,8 +81,6 @@ pub enum Trigger {
     MaxDisconnectTimeout,
     /// A node came back.
     Reconnect,
-    /// Retry of a failed allocation.
-    RetryFailedAlloc,
     /// A remote task changed.
     RemoteTask,
 }
@@ -175,5 +174,16 @@ impl Evaluation {
     #[must_use]
     pub fn job_key(&self) -> JobKey {
         JobKey { namespace: self.namespace.clone(), id: self.job_id.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trigger_of_failed_allocations_has_its_name_on_the_wire_and_is_read_under_its_old_one() {
+        assert_eq!(serde_json::to_string(&Trigger::AllocFailure).unwrap(), r#""alloc-failure""#);
+        assert_eq!(serde_json::from_str::<Trigger>(r#""retry-failed-alloc""#).unwrap(), Trigger::AllocFailure);
     }
 }

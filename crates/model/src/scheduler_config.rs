@@ -30,7 +30,7 @@ impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
             scheduler_algorithm: "binpack".into(),
-            preemption_config: PreemptionConfig { system_scheduler_enabled: true, ..PreemptionConfig::default() },
+            preemption_config: PreemptionConfig::default(),
             memory_oversubscription_enabled: false,
             reject_job_registration: false,
             pause_eval_broker: false,
@@ -41,7 +41,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// Which kinds of job may displace others.
+/// Which kinds of job may displace others. None may in this release: all of it is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct PreemptionConfig {
@@ -53,4 +53,19 @@ pub struct PreemptionConfig {
     pub batch_scheduler_enabled: bool,
     /// Service jobs.
     pub service_scheduler_enabled: bool,
+}
+
+impl PreemptionConfig {
+    /// The name of the first switch that is on.
+    #[must_use]
+    pub fn switched_on(&self) -> Option<&'static str> {
+        let Self { system_scheduler_enabled, sys_batch_scheduler_enabled, batch_scheduler_enabled, service_scheduler_enabled } = self;
+        let switches = [
+            (system_scheduler_enabled, "SystemSchedulerEnabled"),
+            (sys_batch_scheduler_enabled, "SysBatchSchedulerEnabled"),
+            (batch_scheduler_enabled, "BatchSchedulerEnabled"),
+            (service_scheduler_enabled, "ServiceSchedulerEnabled"),
+        ];
+        switches.into_iter().find_map(|(on, name)| on.then_some(name))
+    }
 }

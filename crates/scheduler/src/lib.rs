@@ -86,9 +86,12 @@ pub fn schedule(state: &State, eval: &Evaluation, now: TimestampNs, seed: u64) -
     Ok(decision)
 }
 
-/// The evaluation after its decision was carried out: complete, with what found no room.
+/// The evaluation after its decision was carried out: complete, with what found no room; or blocked again, when it had waited for room already.
 #[must_use]
 pub fn completed(eval: &Evaluation, decision: &Decision) -> Evaluation {
+    if let Some(again) = decision.new_evals.iter().find(|e| e.id == eval.id) {
+        return again.clone();
+    }
     let blocked = decision.new_evals.iter().find(|e| e.status == EvalStatus::Blocked).map_or(EvalId::NIL, |e| e.id);
     Evaluation {
         status: EvalStatus::Complete,

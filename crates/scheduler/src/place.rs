@@ -13,7 +13,7 @@ use group::GroupPlacer;
 use model::{
     alloc::Allocation,
     eval::{EvalStatus, Evaluation, Trigger},
-    ids::{AllocId, EvalId, TimestampNs},
+    ids::{AllocId, DeploymentId, EvalId, TimestampNs},
     job::Job,
     plan::{Decision, PlannedStop},
 };
@@ -57,7 +57,7 @@ pub(crate) fn place(
     ids: &mut Ids,
     decision: &mut Decision,
 ) {
-    let Wanted { groups, stops, in_place, attribute_updates, deployment, deployment_updates, followups, annotations } = wanted;
+    let Wanted { groups, stops, in_place, attribute_updates, deployment, deployment_updates, followups, annotations, nowhere } = wanted;
     decision.plan.stops = stops;
     decision.plan.attribute_updates = attribute_updates;
     decision.plan.deployment = deployment;
@@ -69,11 +69,20 @@ pub(crate) fn place(
     }
     let Some(job) = job else { return };
     decision.queued = job.task_groups.iter().map(|g| (g.name.clone(), 0)).collect();
-    if groups.is_empty() {
+    if groups.is_empty() && nowhere.is_empty() {
         return;
     }
     let cx = Context { state, eval, job, now };
     let mut progress = Progress { overlay: Overlay::new(state), job_use: JobUse::new(state, &eval.job_key()) };
+    for name in nowhere {
+        let Some(group) = job.group(&name) else { continue };
+        let nothing = GroupRequests { group: name.clone(), requests: Vec::new(), deployment: DeploymentId::NIL, job: None };
+        let why = GroupPlacer::new(cx, group, &nothing, &mut progress, ids).failure(1);
+        decision.failed_groups.insert(name, why);
+    }
+    if groups.is_empty() {
+        return;
+    }
     for s in &decision.plan.stops {
         release(state, s.id, &mut progress);
     }
@@ -96,7 +105,8 @@ pub(crate) fn place(
     } else {
         decision.plan.stops.append(&mut paired);
     }
-    if !decision.failed_groups.is_empty() {
+    // What no node may have waits for none: it is looked at again when nodes change.
+    if decision.queued.values().any(|n| *n > 0) {
         decision.new_evals.push(blocked_eval(state, eval, job, blocked, decision, ids));
     }
 }
@@ -140,13 +150,16 @@ fn place_group<'a>(
     }
 }
 
-/// What found no room waits. A job has one such evaluation: an existing one is renewed rather than joined by another.
+/// What found no room waits. A job has one such evaluation: an existing one is renewed rather than joined by another, and one that was woken and has
+/// found no room for all goes on waiting.
 fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, decision: &Decision, ids: &mut Ids) -> Evaluation {
     let key = job.key();
     let waiting =
         state.evals_by_job(&key).filter(|e| e.status == EvalStatus::Blocked && e.id != eval.id).max_by_key(|e| (e.create_index, e.id));
+    let woken = (eval.trigger == Trigger::QueuedAllocs && waiting.is_none()).then_some(eval);
+    let before = waiting.map(|e| &**e).or(woken);
     Evaluation {
-        id: waiting.map_or_else(|| EvalId(ids.uuid()), |e| e.id),
+        id: before.map_or_else(|| EvalId(ids.uuid()), |e| e.id),
         namespace: key.namespace,
         priority: job.priority,
         kind: job.kind.clone(),
@@ -155,13 +168,14 @@ fn blocked_eval(state: &State, eval: &Evaluation, job: &Job, blocked: Blocked, d
         job_modify_index: job.modify_index,
         status: EvalStatus::Blocked,
         status_description: "created to place remaining allocations".into(),
-        previous_eval: eval.id,
+        previous_eval: woken.map_or(eval.id, |e| e.previous_eval),
         class_eligibility: if blocked.escaped { BTreeMap::new() } else { blocked.classes },
         escaped_computed_class: blocked.escaped,
+        failed_groups: decision.failed_groups.clone(),
         queued: decision.queued.clone(),
         snapshot_index: state.latest_index(),
-        create_index: waiting.map_or(0, |e| e.create_index),
-        create_time: waiting.map_or(0, |e| e.create_time),
+        create_index: before.map_or(0, |e| e.create_index),
+        create_time: before.map_or(0, |e| e.create_time),
         ..Evaluation::default()
     }
 }

@@ -23,6 +23,7 @@ use state::State;
 
 use crate::{
     canary,
+    disconnect::{self, Contact},
     feasible::GroupRules,
     ids::Ids,
     outcome,
@@ -77,7 +78,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
         if group.count() == 0 {
             by_group.insert(group.name.clone(), allocs);
         } else {
-            s.group(group, allocs);
+            s.group(group, allocs, ids);
         }
     }
     for (group, allocs) in by_group {
@@ -94,7 +95,7 @@ pub(crate) fn reconcile(state: &State, job: Option<&Arc<Job>>, eval: &Evaluation
 }
 
 impl System<'_> {
-    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>) {
+    fn group(&mut self, group: &TaskGroup, allocs: Vec<Arc<Allocation>>, ids: &mut Ids) {
         let mut counts = DesiredUpdates::default();
         let rules = GroupRules::new(self.state, self.job, group);
         let mut places: BTreeMap<Place, BTreeSet<NodeId>> = BTreeMap::new();
@@ -103,7 +104,10 @@ impl System<'_> {
                 places.entry(place).or_default().insert(node.id);
             }
         }
-        let mut live = self.live(group, &allocs, &mut counts);
+        let mut live = self.live(group, &allocs, &mut counts, ids);
+        if places.is_empty() && live.is_empty() && self.state.nodes().any(|n| n.ready()) {
+            self.out.nowhere.push(group.name.clone());
+        }
         let mut requests = Vec::new();
         let mut steps = self.steps(group);
         let mut taken: BTreeSet<u32> = live.values().flatten().map(|a| a.index()).collect();
@@ -151,10 +155,11 @@ impl System<'_> {
         group: &TaskGroup,
         allocs: &[Arc<Allocation>],
         counts: &mut DesiredUpdates,
+        ids: &mut Ids,
     ) -> BTreeMap<Place, Vec<Arc<Allocation>>> {
         let mut live: BTreeMap<Place, Vec<Arc<Allocation>>> = BTreeMap::new();
         for a in allocs.iter().filter(|a| !a.client_terminal()) {
-            if node_lost(self.state, a.node_id) {
+            if self.is_lost(group, a, counts, ids) {
                 counts.stop += u64::from(!a.server_terminal());
                 self.out.stops.push(stop(a, why::LOST, Some(ClientStatus::Lost)));
                 continue;
@@ -170,6 +175,54 @@ impl System<'_> {
         live
     }
 
+    /// Its node is gone. One that is only cut off loses nothing that could run elsewhere, but for managers of remote tasks; where the job says how
+    /// long it is waited for, it is on record as unknown meanwhile.
+    fn is_lost(&mut self, group: &TaskGroup, a: &Arc<Allocation>, counts: &mut DesiredUpdates, ids: &mut Ids) -> bool {
+        let cut_off = self.state.node(a.node_id).is_some_and(|n| n.status == NodeStatus::Disconnected);
+        if !cut_off || remote::has_remote(a) || a.server_terminal() {
+            return node_lost(self.state, a.node_id);
+        }
+        let until = match disconnect::contact(self.state, group, a, self.now, 0) {
+            Contact::Away { until, .. } => until,
+            Contact::Lost => return group.patience().is_some() && a.client_status == ClientStatus::Unknown,
+            Contact::Present | Contact::Returning => return false,
+        };
+        if a.client_status != ClientStatus::Unknown {
+            counts.disconnect += 1;
+            let mut a = Allocation::clone(a);
+            a.client_status = ClientStatus::Unknown;
+            a.client_description = why::UNKNOWN.into();
+            if let Some(until) = until {
+                a.followup_eval_id = self.look_again(until, Trigger::MaxDisconnectTimeout, "created to give up what stays cut off", ids);
+            }
+            self.out.attribute_updates.push(a);
+        }
+        false
+    }
+
+    /// An evaluation at that time.
+    fn look_again(&mut self, at: TimestampNs, trigger: Trigger, description: &str, ids: &mut Ids) -> EvalId {
+        if let Some(e) = self.out.followups.iter().find(|e| e.trigger == trigger && e.wait_until == at) {
+            return e.id;
+        }
+        let id = EvalId(ids.uuid());
+        self.out.followups.push(Evaluation {
+            id,
+            namespace: self.eval.namespace.clone(),
+            priority: self.eval.priority,
+            kind: self.job.kind.clone(),
+            trigger,
+            job_id: self.eval.job_id.clone(),
+            job_modify_index: self.job.modify_index,
+            status: EvalStatus::Pending,
+            status_description: description.to_owned(),
+            wait_until: at,
+            previous_eval: self.eval.id,
+            ..Evaluation::default()
+        });
+        id
+    }
+
     /// One of a sysbatch job has come to its end there.
     fn has_run(&self, place: &Place, nodes: &BTreeSet<NodeId>, group: &TaskGroup, allocs: &[Arc<Allocation>]) -> bool {
         // Whoever looks after a provider may be gone by now, and then nobody can say which one it was: better none there than two.
@@ -180,9 +233,14 @@ impl System<'_> {
         self.job.kind == job_type::SYSBATCH && allocs.iter().any(|a| there(a) && self.has_ended(a))
     }
 
+    /// Of a former version, or a former job of that name.
+    fn is_older(&self, a: &Allocation) -> bool {
+        a.job_version != self.job.version || a.job.as_ref().is_some_and(|j| j.create_index != self.job.create_index)
+    }
+
     /// By itself, under the newest version, and nobody has asked for another try.
     fn has_ended(&self, a: &Allocation) -> bool {
-        if a.job_version != self.job.version || a.job.as_ref().is_some_and(|j| j.create_index != self.job.create_index) {
+        if self.is_older(a) {
             return false;
         }
         let force = a.desired_transition.force_reschedule == Some(true);
@@ -202,7 +260,7 @@ impl System<'_> {
 
     /// Nobody else takes it: what runs here ends, what runs elsewhere runs on.
     fn let_go(&mut self, a: &Allocation, counts: &mut DesiredUpdates) {
-        let why = if remote::only_remote(a) { why::UNMANAGED } else { why::MIGRATING };
+        let why = if remote::only_remote(a) { why::UNMANAGED } else { why::TAINTED };
         self.out.stops.push(stop(a, why, None));
         counts.stop += 1;
     }
@@ -214,7 +272,7 @@ impl System<'_> {
 
     /// It goes on under the newest version.
     fn follow(&mut self, a: &Arc<Allocation>, counts: &mut DesiredUpdates) {
-        if a.job_version == self.job.version && a.job.as_ref().is_none_or(|j| j.create_index == self.job.create_index) {
+        if !self.is_older(a) {
             counts.ignore += 1;
             return;
         }
@@ -289,9 +347,14 @@ impl System<'_> {
             }
         };
         taken.insert(index);
-        // A failed one is not tried again by anybody else.
-        let failed = previous.as_ref().filter(|a| a.client_status == ClientStatus::Failed && !a.server_terminal());
-        let stop = failed.map(|a| stop(a, why::RESCHEDULED, None));
+        let wanted = previous.as_ref().filter(|a| !a.server_terminal());
+        let stop = wanted.and_then(|a| match a.client_status {
+            // What a former version has done counts for nothing now.
+            _ if self.job.kind == job_type::SYSBATCH && self.is_older(a) => Some(stop(a, why::UPDATED, None)),
+            // A failed one is not tried again by anybody else.
+            ClientStatus::Failed => Some(stop(a, why::RESCHEDULED, None)),
+            _ => None,
+        });
         let request = previous.clone().map_or_else(|| Request::new(index), |p| Request { tracker: None, ..Request::replacing(p) });
         Request { index, stop, living, among: Some(among), ..request }
     }
@@ -310,19 +373,6 @@ impl System<'_> {
         if self.state.evals_by_job(&self.eval.job_key()).any(|e| waits(&e) && e.job_modify_index == self.job.modify_index) {
             return;
         }
-        self.out.followups.push(Evaluation {
-            id: EvalId(ids.uuid()),
-            namespace: self.eval.namespace.clone(),
-            priority: self.eval.priority,
-            kind: self.job.kind.clone(),
-            trigger: Trigger::RollingUpdate,
-            job_id: self.eval.job_id.clone(),
-            job_modify_index: self.job.modify_index,
-            status: EvalStatus::Pending,
-            status_description: "created for the next step of an update".to_owned(),
-            wait_until: self.now.saturating_add(stagger),
-            previous_eval: self.eval.id,
-            ..Evaluation::default()
-        });
+        self.look_again(self.now.saturating_add(stagger), Trigger::RollingUpdate, "created for the next step of an update", ids);
     }
 }

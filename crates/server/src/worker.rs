@@ -97,6 +97,8 @@ fn commit(shared: &Arc<Shared>, delivery: &Delivery, eval: Arc<Evaluation>, deci
         }
         if let Some(done) = done {
             let mut evals = decision.new_evals;
+            // It may be blocked again itself.
+            evals.retain(|new| new.id != done.id);
             for new in &mut evals {
                 new.create_time = stamp.now;
                 new.modify_time = stamp.now;

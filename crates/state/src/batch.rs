@@ -156,7 +156,7 @@ pub enum Change {
     },
     /// A user stops a job: a new version with `stop` set.
     StopJob(JobKey),
-    /// Forget a job with its versions, submissions and summary.
+    /// Forget a job with its versions, submissions, summary, and allocations that have ended; the others go when they end.
     DeleteJob(JobKey),
     /// Whether a version is known to be good.
     JobStability {

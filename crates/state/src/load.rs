@@ -11,7 +11,7 @@ use model::{
     node::Node,
     remote::RemoteTask,
     resources::AllocatedResources,
-    scheduler_config::SchedulerConfig,
+    scheduler_config::{PreemptionConfig, SchedulerConfig},
     service::ServiceRegistration,
 };
 use serde::de::DeserializeOwned;
@@ -179,7 +179,11 @@ impl Loader {
                 let e: JobScalingEvents = read(value)?;
                 s.scaling_events.insert(JobKey { namespace: e.namespace.clone(), id: e.job_id.clone() }, Arc::new(e));
             }
-            Table::SchedulerConfig => s.scheduler_config = Arc::new(read::<SchedulerConfig>(value)?),
+            Table::SchedulerConfig => {
+                // Servers of before have stored switches that did nothing; a client that writes back what it reads would be refused.
+                let preemption_config = PreemptionConfig::default();
+                s.scheduler_config = Arc::new(SchedulerConfig { preemption_config, ..read::<SchedulerConfig>(value)? });
+            }
         }
         Ok(())
     }

@@ -537,6 +537,60 @@ fn what_outlives_a_purge_is_not_counted_for_the_next_job_of_its_name() {
 }
 
 #[test]
+fn what_is_left_of_a_purged_job_goes_with_its_end() {
+    let mut s = State::new();
+    put_job(&mut s, 2);
+    let placed = plan(&s, 0, &[(3, 0, 0), (4, 0, 1)], &[], None, false);
+    apply(&mut s, placed);
+    let ended = changes(&s, &Step::Client(3, 2, None));
+    apply(&mut s, ended);
+    let known = |s: &State| s.allocs_by_job(&key(0)).map(|a| a.id).collect::<Vec<_>>();
+    assert_eq!(known(&s).len(), 2, "while the job is there its allocations are");
+    apply(&mut s, vec![Change::DeleteJob(key(0))]);
+    assert_eq!(known(&s), [AllocId(uuid(4, 4))], "what runs is not forgotten");
+    // Another job that has got the name is none of its business.
+    put_job(&mut s, 1);
+    let ended = changes(&s, &Step::Client(4, 2, None));
+    apply(&mut s, ended);
+    assert!(known(&s).is_empty());
+}
+
+#[test]
+fn only_decisions_say_how_many_wait() {
+    let mut s = State::new();
+    put_job(&mut s, 2);
+    let eval = |n: u8, status: EvalStatus, queued: i64| Evaluation {
+        id: EvalId(uuid(2, n)),
+        namespace: "default".into(),
+        job_id: "job0".into(),
+        status,
+        queued: [("g".into(), queued)].into(),
+        ..Evaluation::default()
+    };
+    let queued = |s: &State| s.job_summary(&key(0)).map(|all| all.summary["g"].queued);
+    apply(&mut s, vec![Change::UpsertEvals(vec![eval(1, EvalStatus::Blocked, 1)])]);
+    assert_eq!(queued(&s), Some(1));
+    // What fits now is placed, and what waited is called off.
+    apply(&mut s, vec![Change::UpsertEvals(vec![eval(2, EvalStatus::Complete, 0)])]);
+    let blocked = s.eval(EvalId(uuid(2, 1))).map(|e| e.status);
+    assert_eq!((queued(&s), blocked), (Some(0), Some(EvalStatus::Canceled)));
+}
+
+#[test]
+fn stored_switches_of_preemption_are_off() {
+    let value = br#"{"SchedulerAlgorithm":"spread","PreemptionConfig":{"SystemSchedulerEnabled":true}}"#.to_vec();
+    let mut disk = Disk::default();
+    let mut s = State::new();
+    let set = apply(&mut s, vec![Change::SetSchedulerConfig(Default::default())]);
+    assert_eq!(s.scheduler_config().preemption_config.switched_on(), None, "by default as well");
+    disk.write(set.rows(&s));
+    let key = disk.0.keys().find(|(t, _)| *t == Table::SchedulerConfig).expect("written").clone();
+    disk.0.insert(key, value);
+    let config = disk.load().scheduler_config().clone();
+    assert_eq!((config.scheduler_algorithm.as_str(), config.preemption_config.switched_on()), ("spread", None));
+}
+
+#[test]
 fn versions_of_a_job() {
     let mut s = State::new();
     put_job(&mut s, 1);

@@ -20,6 +20,7 @@ use model::{
     alloc::{Allocation, ClientStatus, RescheduleEvent, RescheduleTracker},
     deployment::{Deployment, DeploymentStatus},
     eval::{EvalStatus, Evaluation, Trigger},
+    go_duration::GoDuration,
     ids::{AllocId, DeploymentId, EvalId, JobKey, NodeId, TimestampNs},
     job::{Job, TaskGroup, job_type},
     node::NodeStatus,
@@ -42,12 +43,12 @@ use crate::{
 
 /// Why allocations are stopped, as people see it.
 pub mod why {
-    /// The count or the groups of the job have changed, or it was stopped.
+    /// The count or the groups of the job have changed, it was stopped, or a canary's version was given up.
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
     /// Its node is draining.
     pub const MIGRATING: &str = "alloc is being migrated";
-    /// It was a canary of a version that was given up.
-    pub const CANARY: &str = "canary is not needed any more";
+    /// It is of a system job, and its node is draining.
+    pub const TAINTED: &str = "alloc not needed as node is tainted";
     /// A newer version replaces it.
     pub const UPDATED: &str = "alloc is being updated due to job update";
     /// Its node is down or gone.
@@ -57,7 +58,7 @@ pub mod why {
     /// Its node is cut off.
     pub const UNKNOWN: &str = "alloc is unknown since its node is disconnected";
     /// Of it and the one that was placed while its node was cut off, the other stays.
-    pub const RECONNECTED: &str = "alloc not needed since a disconnected node has come back";
+    pub const RECONNECTED: &str = "alloc not needed due to disconnected client reconnect";
     /// Its remote tasks stay where they are until a node can manage them.
     pub const UNMANAGED: &str = "node is draining and no other can manage the remote tasks: they run on unmanaged";
 }
@@ -132,6 +133,8 @@ pub(crate) struct Wanted {
     pub(crate) deployment_updates: Vec<DeploymentUpdate>,
     pub(crate) followups: Vec<Evaluation>,
     pub(crate) annotations: BTreeMap<Arc<str>, DesiredUpdates>,
+    /// Groups that no node may have: nothing waits for room, and people are to read why.
+    pub(crate) nowhere: Vec<Arc<str>>,
 }
 
 /// What becomes of one allocation.
@@ -324,7 +327,7 @@ impl Reconciler<'_> {
     }
 
     /// The attempts of an allocation, with the one that replaces it now.
-    fn attempted(&self, group: &TaskGroup, a: &Allocation, delay: model::GoDuration) -> Box<RescheduleTracker> {
+    fn attempted(&self, group: &TaskGroup, a: &Allocation, delay: GoDuration) -> Box<RescheduleTracker> {
         let mut tracker = a.reschedule_tracker.clone().unwrap_or_default();
         tracker.events.push(RescheduleEvent { time: self.now, prev_alloc_id: a.id, prev_node_id: a.node_id, delay });
         // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
@@ -338,7 +341,7 @@ impl Reconciler<'_> {
         let stop = Some(stop(&a, why::MIGRATING, None));
         let mut request = Request { stop, release_anyway: remote::only_remote(&a), ..Request::replacing(a.clone()) };
         if a.desired_transition.reschedule == Some(true) {
-            let tracker = self.attempted(group, &a, model::GoDuration::ZERO);
+            let tracker = self.attempted(group, &a, GoDuration::ZERO);
             request.penalty = tracker.events.iter().map(|e| e.prev_node_id).collect();
             request.tracker = Some(tracker);
         }
@@ -353,7 +356,7 @@ impl Reconciler<'_> {
         let at = failed_at(a);
         let tracker = |delay| self.attempted(group, a, delay);
         if t.force_reschedule == Some(true) {
-            return Fate::RescheduleNow(tracker(model::GoDuration::ZERO));
+            return Fate::RescheduleNow(tracker(GoDuration::ZERO));
         }
         // Within a deployment it is the deployment's watcher that says whether to try again.
         let within = self.deployment.as_ref().is_some_and(|d| d.status.active() && d.id == a.deployment_id);
@@ -370,6 +373,13 @@ impl Reconciler<'_> {
                 }
             }
         }
+    }
+
+    /// The attempts of what takes the place of an allocation that is cut off.
+    fn tracked_away(&self, group: &TaskGroup, a: &Allocation) -> Option<Box<RescheduleTracker>> {
+        let policy = group.reschedule.as_ref()?;
+        let delay = reschedule::next_delay(policy, a.reschedule_tracker.as_deref(), self.now);
+        Some(self.attempted(group, a, delay))
     }
 
     fn tracked_events(&self, group: &TaskGroup) -> usize {
@@ -455,7 +465,9 @@ impl Reconciler<'_> {
         }
         for a in s.lost.drain(..) {
             if taken.insert(a.index()) {
-                place.push(Request::replacing(a));
+                let tracker = away.contains(&a.id).then(|| self.tracked_away(group, &a)).flatten();
+                let request = Request::replacing(a);
+                place.push(Request { tracker: tracker.or(request.tracker.clone()), ..request });
             }
         }
         let rest = count.saturating_sub(s.keep.len() + s.migrate.len() + place.len());
@@ -574,7 +586,7 @@ impl Reconciler<'_> {
                 Some((from, id)) if at - from <= FOLLOWUP_WINDOW => id,
                 _ => {
                     // It runs when the first of them is due; those that are due a little later come along.
-                    let id = self.follow_up_at(at, Trigger::RetryFailedAlloc, "created for delayed rescheduling", ids);
+                    let id = self.follow_up_at(at, Trigger::AllocFailure, "created for delayed rescheduling", ids);
                     open = Some((at, id));
                     id
                 }

@@ -38,7 +38,10 @@ impl Reconciler<'_> {
 
     /// Success when everything is in place and healthy; the deployment's totals follow the job.
     pub(super) fn finish_deployment(&mut self, complete: bool) {
-        if let Some(d) = self.new_deployment.take() {
+        if let Some(mut d) = self.new_deployment.take() {
+            if let Some(how) = d.awaited_promotion() {
+                how.clone_into(&mut d.status_description);
+            }
             for g in &mut self.out.groups {
                 if d.groups.contains_key(&g.group) && g.job.is_none() {
                     g.deployment = d.id;
@@ -149,7 +152,7 @@ impl Reconciler<'_> {
         for a in stale {
             if !a.server_terminal() && (!a.client_terminal() || a.client_status == ClientStatus::Failed) {
                 let lost = (!a.client_terminal() && node_lost(self.state, a.node_id)).then_some(ClientStatus::Lost);
-                self.out.stops.push(stop(&a, why::CANARY, lost));
+                self.out.stops.push(stop(&a, why::NOT_NEEDED, lost));
                 counts.stop += 1;
             }
         }

@@ -102,11 +102,13 @@ fn a_version_is_tried_beside_the_old_one_and_rolled_out_after_its_promotion() {
     assert_eq!((d.annotations["g"].canary, d.annotations["g"].destructive_update, d.plan.stops.len()), (1, 0, 0));
     assert_eq!(w.canaries()[0].name.to_string(), "web.g[0]", "beside the one of the same name");
     let deployment = w.deployment();
+    assert_eq!(deployment.status_description, "Deployment is running but requires manual promotion");
     let g = &deployment.groups["g"];
     assert_eq!((g.desired_canaries, g.promoted, g.placed_canaries.len(), g.desired_total), (1, false, 1, 3));
     w.settle();
     assert_eq!(w.show().matches(":v0").count(), 3, "healthy canaries wait for their promotion: {}", w.show());
     w.promote();
+    assert_eq!(w.deployment().status_description, "Deployment is running");
     assert!(w.canaries().is_empty(), "they are like any other now");
     w.run();
     assert_eq!(w.show().matches(":v0").count(), 1, "its old name goes, and the first step is made: {}", w.show());

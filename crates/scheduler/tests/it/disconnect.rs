@@ -340,3 +340,18 @@ impl World {
         }
     }
 }
+
+#[test]
+fn what_takes_the_place_of_one_that_is_cut_off_has_it_on_record() {
+    let mut w = World::new("n1");
+    w.submit(&patient(service(1), true, "best_score"));
+    w.speaks("n1", w.now);
+    let original = w.at(0).id;
+    w.node("n2");
+    w.cut_off("n1");
+    w.run();
+    let replacement = w.live().into_iter().find(|a| &*a.node_name == "n2").expect("replaced");
+    let events = &replacement.reschedule_tracker.as_ref().expect("an attempt").events;
+    let attempts: Vec<_> = events.iter().map(|e| (e.prev_alloc_id, e.prev_node_id, e.time, e.delay)).collect();
+    assert_eq!(attempts, [(original, node_id("n1"), w.now, GoDuration::from_secs(30))]);
+}

@@ -1,7 +1,7 @@
 //! Which nodes are considered at all, and what is said about the others.
 
 use model::{
-    Constraint,
+    Constraint, EvalStatus, Evaluation,
     job::VolumeRequest,
     network::{Network, Port},
     task::{Task, VolumeMount},
@@ -235,4 +235,23 @@ fn batch_jobs_are_placed_alike() {
     let d = w.submit(&batch(5));
     assert_eq!((w.live().len(), d.queued["g"]), (2, 3));
     assert_eq!(d.failed_groups["g"].coalesced_failures, 2);
+}
+
+#[test]
+fn what_was_woken_in_vain_goes_on_waiting() {
+    let mut w = World::new("n1 cpu=600");
+    w.submit(&service(2));
+    let waiting = w.blocked()[0].clone();
+    assert_eq!((waiting.queued["g"], waiting.failed_groups.contains_key("g")), (1, true));
+    let before = w.state.evals().count();
+    for _ in 0..3 {
+        let woken = Evaluation { status: EvalStatus::Pending, ..Evaluation::clone(&w.blocked()[0]) };
+        w.run_eval(&woken);
+        assert_eq!(w.blocked().iter().map(|e| (e.id, &e.previous_eval)).collect::<Vec<_>>(), [(waiting.id, &waiting.previous_eval)]);
+    }
+    assert_eq!(w.state.evals().count(), before, "no evaluation more for each time");
+    w.node("n2");
+    let woken = Evaluation { status: EvalStatus::Pending, ..Evaluation::clone(&w.blocked()[0]) };
+    w.run_eval(&woken);
+    assert_eq!((w.live().len(), w.state.eval(waiting.id).map(|e| e.status)), (2, Some(EvalStatus::Complete)));
 }

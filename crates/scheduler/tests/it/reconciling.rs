@@ -243,7 +243,7 @@ fn failures_are_rescheduled_after_a_pause() {
     assert_eq!(d.annotations["g"].reschedule_later, 1);
     assert_eq!(d.new_evals.len(), 1);
     let later = d.new_evals[0].clone();
-    assert_eq!((later.trigger, later.wait_until), (Trigger::RetryFailedAlloc, w.now + 30 * S));
+    assert_eq!((later.trigger, later.wait_until), (Trigger::AllocFailure, w.now + 30 * S));
     assert_eq!(w.state.alloc(failed).map(|a| a.followup_eval_id), Some(later.id));
     assert!(w.run().new_evals.is_empty(), "it is on its way");
     w.now += 30 * S;

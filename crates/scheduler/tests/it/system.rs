@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    ClientStatus, Eligibility, Evaluation, GoDuration, Job, Observed, RemoteTask, SlotKey, SlotParts,
+    ClientStatus, DesiredStatus, Eligibility, Evaluation, GoDuration, Job, NodeStatus, Observed, RemoteTask, SlotKey, SlotParts,
     alloc::DesiredTransition,
     eval::Trigger,
     policy::Update,
@@ -304,4 +304,75 @@ fn a_sysbatch_job_of_remote_tasks_runs_once_at_each_provider() {
     w.run();
     assert_eq!(w.live().iter().filter(|a| &*a.node_name == "n4").count(), 1);
     assert!(w.run().plan.is_no_op());
+}
+
+#[test]
+fn a_job_that_no_node_may_have_says_why() {
+    let mut w = World::new("n1 attr.kernel=linux\nn2 attr.kernel=linux");
+    let mut job = system();
+    job.constraints = vec![model::Constraint { left: "${attr.kernel}".into(), operator: "=".into(), right: "windows".into() }];
+    let d = w.submit(&job);
+    let why = &d.failed_groups["g"];
+    assert_eq!((why.nodes_filtered, why.constraint_filtered.get("${attr.kernel} = windows")), (2, Some(&2)), "{why:?}");
+    assert!(d.queued["g"] == 0 && d.new_evals.is_empty(), "nothing waits for room: {:?}", d.new_evals);
+    let eval = w.state.evals().next().expect("one").clone();
+    assert!(eval.failed_groups.contains_key("g"));
+    // A node that may have it ends that.
+    w.node("n3 attr.kernel=windows");
+    assert!(w.run().failed_groups.is_empty());
+    assert_eq!(w.places(), "n3:v0");
+    // And one that may not is no failure.
+    w.node("n4 attr.kernel=linux");
+    assert!(w.run().failed_groups.is_empty());
+}
+
+#[test]
+fn a_node_that_is_cut_off_keeps_what_it_has_until_it_is_down() {
+    let disconnected = |w: &mut World, status| {
+        w.apply(vec![Change::NodeStatus { id: node_id("n1"), status, description: String::new(), event: None }]);
+    };
+    let mut w = World::new("n1\nn2");
+    w.submit(&system());
+    w.all_healthy();
+    disconnected(&mut w, NodeStatus::Disconnected);
+    let d = w.run();
+    assert!(d.plan.is_no_op(), "{:?}", d.plan);
+    assert_eq!(w.places(), "n1:v0 n2:v0");
+    disconnected(&mut w, NodeStatus::Down);
+    w.run();
+    assert_eq!(w.places(), "n2:v0");
+}
+
+#[test]
+fn one_that_is_waited_for_is_unknown_meanwhile() {
+    let mut w = World::new("n1\nn2");
+    let mut job = system();
+    job.task_groups[0].disconnect = Some(model::Disconnect { lost_after: Some(GoDuration::from_secs(60)), ..model::Disconnect::default() });
+    w.submit(&job);
+    w.all_healthy();
+    w.apply(vec![Change::NodeStatus { id: node_id("n1"), status: NodeStatus::Disconnected, description: String::new(), event: None }]);
+    let d = w.run();
+    let unknown = w.live().into_iter().find(|a| &*a.node_name == "n1").expect("it is waited for");
+    assert_eq!(unknown.client_status, ClientStatus::Unknown);
+    let later = d.new_evals.first().expect("somebody looks again").clone();
+    assert_eq!((later.wait_until, later.trigger), (w.now + 60 * S, Trigger::MaxDisconnectTimeout));
+    assert!(w.run().plan.is_no_op(), "once is enough");
+    w.now += 60 * S;
+    w.run_eval(&later);
+    assert_eq!(w.places(), "n2:v0");
+}
+
+#[test]
+fn a_changed_sysbatch_job_runs_again_and_its_former_run_is_done_with() {
+    let mut w = World::new("n1");
+    let mut job = system();
+    job.kind = "sysbatch".into();
+    w.submit(&job);
+    let first = w.live()[0].id;
+    w.report(first, ClientStatus::Complete, None);
+    assert!(w.run().plan.is_no_op());
+    w.submit(&changed(&job));
+    assert_eq!(w.places(), "n1:v1");
+    let first = w.state.alloc(first).expect("kept").clone();
+    assert_eq!((first.desired_status, &*first.desired_description), (DesiredStatus::Stop, "alloc is being updated due to job update"));
 }

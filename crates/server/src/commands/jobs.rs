@@ -336,7 +336,7 @@ impl ServerHandle {
             .await
     }
 
-    /// Schedules a job again; `force_reschedule` also replaces failed allocations whose policy has given up.
+    /// Schedules a job again; `force_reschedule` also replaces failed allocations before their time, or whose attempts are used up.
     ///
     /// # Errors
     /// When there is no such job, or it is one that is never scheduled itself.
@@ -351,9 +351,16 @@ impl ServerHandle {
                 let mut batch = Batch::default();
                 if force_reschedule {
                     let force = DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() };
-                    let failed = state
-                        .allocs_by_job(&key)
-                        .filter(|alloc| alloc.client_status == model::ClientStatus::Failed && alloc.next_allocation.is_nil());
+                    // Forced is the time, not the policy: a group whose policy allows no attempt stays as it is. System jobs have no policy.
+                    let rescheduled = |group: &str| {
+                        let policy = job.group(group).and_then(|group| group.reschedule.as_ref());
+                        policy.is_none_or(|policy| scheduler::reschedule::eligible(Some(policy), None, stamp.now))
+                    };
+                    let failed = state.allocs_by_job(&key).filter(|alloc| {
+                        alloc.client_status == model::ClientStatus::Failed
+                            && alloc.next_allocation.is_nil()
+                            && rescheduled(&alloc.task_group)
+                    });
                     batch.push(Change::AllocTransitions(failed.map(|alloc| (alloc.id, force.clone())).collect()));
                 }
                 let mut eval = eval_of(job, Trigger::JobRegister, None, stamp);

@@ -18,7 +18,7 @@ impl ServerHandle {
     /// Changes the scheduler's settings.
     ///
     /// # Errors
-    /// When a setting has no such value.
+    /// When a setting has no such value, or asks for preemption.
     pub async fn set_scheduler_config(&self, request: SetSchedulerConfig) -> Result<SchedulerConfigSet, ServerError> {
         let SetSchedulerConfig { mut config, cas } = request;
         if config.scheduler_algorithm.is_empty() {
@@ -28,6 +28,11 @@ impl ServerHandle {
             return Err(ServerError::InvalidArgument(format!(
                 "invalid scheduler algorithm {:?}: it is binpack or spread",
                 config.scheduler_algorithm
+            )));
+        }
+        if let Some(switch) = config.preemption_config.switched_on() {
+            return Err(ServerError::InvalidArgument(format!(
+                "PreemptionConfig.{switch} cannot be true: no job displaces another in this release; set it to false, or leave it out"
             )));
         }
         self.shared

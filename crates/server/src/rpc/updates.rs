@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use model::{AllocClientUpdate, ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, NodeId, Trigger, job::job_type};
+use model::{
+    AllocClientUpdate, Allocation, ClientStatus, DesiredStatus, EvalStatus, Evaluation, JobKey, NodeId, TimestampNs, Trigger, job::job_type,
+};
 use state::{Batch, Change, State};
 use tokio::sync::oneshot;
 
@@ -69,6 +71,13 @@ impl Shared {
     }
 }
 
+/// May it be rescheduled?
+fn attempts_left(state: &State, alloc: &Allocation, now: TimestampNs) -> bool {
+    let job = state.job(&alloc.job_key());
+    let policy = job.and_then(|job| job.group(&alloc.task_group)).and_then(|group| group.reschedule.as_ref());
+    scheduler::reschedule::eligible(policy, alloc.reschedule_tracker.as_deref(), now)
+}
+
 /// What follows from reports of nodes: the updates themselves, and an evaluation of each job that has to react.
 fn decide(state: &State, stamp: Stamp, updates: Vec<(NodeId, AllocClientUpdate)>) -> Batch {
     let mut evals: BTreeMap<JobKey, Evaluation> = BTreeMap::new();
@@ -79,12 +88,14 @@ fn decide(state: &State, stamp: Stamp, updates: Vec<(NodeId, AllocClientUpdate)>
         // A system job has no reschedule policy: what has failed on a node is looked at again when the job or the node changes.
         let system = alloc.job.as_ref().is_some_and(|job| job_type::everywhere(&job.kind));
         let failed = update.client_status == ClientStatus::Failed && alloc.client_status != ClientStatus::Failed && !system;
+        // Without an attempt left there is nothing to decide. What is cut off may have a rival that takes over now.
+        let failed = failed && (alloc.was_unknown() || attempts_left(state, alloc, stamp.now));
         let came_back = alloc.client_status == ClientStatus::Unknown && update.client_status != ClientStatus::Unknown;
         if (failed || came_back)
             && alloc.desired_status == DesiredStatus::Run
             && let Some(job) = state.job(&alloc.job_key()).filter(|job| !job.stopped())
         {
-            let trigger = if failed { Trigger::RetryFailedAlloc } else { Trigger::Reconnect };
+            let trigger = if failed { Trigger::AllocFailure } else { Trigger::Reconnect };
             evals.entry(alloc.job_key()).or_insert_with(|| Evaluation {
                 id: new_id(),
                 namespace: job.namespace.clone(),

@@ -120,6 +120,63 @@ async fn an_ended_allocation_makes_room_for_what_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_woken_in_vain_waits_on_as_the_same_evaluation() {
+    let server = start().await;
+    let s = server.handle();
+    let mut small = node(1);
+    small.resources.memory.memory_mb = 100;
+    let _node = FakeNode::join(s, small, Fate::Completes, &Provider::default()).await;
+    let mut large = job("large", 1);
+    resources(&mut large, 10, 1000);
+    submit(s, large).await;
+    let blocked = |state: &state::State| state.evals_by_job(&key("large")).find(|e| e.status == EvalStatus::Blocked).cloned();
+    let state = until(s, "it waits for room", |state| blocked(state).is_some()).await;
+    let waiting = blocked(&state).unwrap();
+    for name in ["a", "b", "c"] {
+        submit(s, batch_job(name, 1)).await;
+        let state = until(s, "it has made room", |state| live(state, name, ClientStatus::Complete).len() == 1).await;
+        let ended = live(&state, name, ClientStatus::Complete)[0].modify_index;
+        until(s, "it was looked at again", |state| blocked(state).is_some_and(|e| e.modify_index > ended)).await;
+    }
+    let state = s.snapshot();
+    assert_eq!(blocked(&state).unwrap().id, waiting.id);
+    assert_eq!(state.evals_by_job(&key("large")).count(), 2, "not one more for each time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_never_rescheduled_stays_as_it_is() {
+    let server = start().await;
+    let s = server.handle();
+    let _node = FakeNode::join(s, node(1), Fate::Fails, &Provider::default()).await;
+    let mut job = job("web", 1);
+    job.task_groups[0].update.get_or_insert_default().max_parallel = Some(0);
+    job.task_groups[0].reschedule = Some(model::Reschedule { attempts: Some(0), unlimited: Some(false), ..model::Reschedule::default() });
+    submit(s, job).await;
+    let state = until(s, "it has failed", |state| live(state, "web", ClientStatus::Failed).len() == 1).await;
+    assert_eq!(state.evals().count(), 1, "there is nothing to decide");
+    let forced = s.evaluate_job(key("web"), true).await.unwrap();
+    until(s, "it was looked at", |state| state.eval(forced.eval_id).is_some_and(|e| e.status == EvalStatus::Complete)).await;
+    assert_eq!(s.snapshot().alloc_count(), 1, "not by order either");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switches_of_preemption_are_refused_and_what_is_read_can_be_written() {
+    let server = start().await;
+    let s = server.handle();
+    let read = || model::SchedulerConfig::clone(s.snapshot().scheduler_config());
+    let set = |config| s.set_scheduler_config(server::requests::SetSchedulerConfig { config, cas: None });
+    let mut config = read();
+    config.scheduler_algorithm = "spread".to_owned();
+    assert!(set(config).await.unwrap().updated);
+    let mut config = read();
+    config.preemption_config.system_scheduler_enabled = true;
+    let error = set(config).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Invalid);
+    assert!(error.to_string().contains("PreemptionConfig.SystemSchedulerEnabled cannot be true"), "{error}");
+    assert_eq!(read().scheduler_algorithm, "spread");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_conditions_and_refusals() {
     let server = start().await;
     let s = server.handle();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{
     alloc::{AllocClientUpdate, AllocStateChange, Allocation, ClientStatus, DesiredTransition},
     ids::{AllocId, JobKey, TimestampNs},
+    job::Job,
 };
 
 use super::Applier;
@@ -70,6 +71,17 @@ impl Applier<'_> {
         alloc.modify_time = self.now;
         self.put_alloc(alloc, Cause::AllocationUpdated);
         self.report_services(update.id, update.services, update.remote_services);
+        self.forget_orphan(update.id);
+    }
+
+    /// What is left of a purged job goes with its end; another job that has the name since has nothing to do with it. The records of remote tasks
+    /// stay: they end when the absence of their instances is confirmed.
+    pub(super) fn forget_orphan(&mut self, id: AllocId) {
+        let Some(alloc) = self.state.allocs.get(&id).map(|e| &e.alloc).filter(|a| a.client_terminal()) else { return };
+        let own = |job: &Arc<Job>| alloc.job.as_ref().is_none_or(|j| j.create_index == job.create_index);
+        if !self.state.jobs.get(&alloc.job_key()).is_some_and(own) {
+            self.orphans.insert(id);
+        }
     }
 
     pub(super) fn transition(&mut self, id: AllocId, t: &DesiredTransition) {

@@ -83,6 +83,9 @@ impl Applier<'_> {
                 progress_until(g, self.now + g.progress_deadline.nanos());
             }
         }
+        if d.status == DeploymentStatus::Running {
+            d.awaited_promotion().unwrap_or("Deployment is running").clone_into(&mut d.status_description);
+        }
         self.put_deployment(d, Cause::DeploymentPromotion);
         let canary = |a: &&Arc<Allocation>| named(&a.task_group) && a.deployment_status.as_ref().is_some_and(|s| s.canary);
         let canaries: Vec<Allocation> = self.state.allocs_by_deployment(id).filter(canary).map(|a| Allocation::clone(a)).collect();

@@ -26,9 +26,12 @@ impl Applier<'_> {
             c.evals += u32::from(before.is_none());
             c.open_evals = (c.open_evals + u32::from(is_open)).saturating_sub(u32::from(was_open));
         });
-        for (group, queued) in &eval.queued {
-            if let Some(s) = self.group_summary(&key, group) {
-                s.queued = *queued;
+        // What is pending, or was called off, repeats what was counted once; only a decision knows what waits now.
+        if matches!(eval.status, EvalStatus::Complete | EvalStatus::Blocked) {
+            for (group, queued) in &eval.queued {
+                if let Some(s) = self.group_summary(&key, group) {
+                    s.queued = *queued;
+                }
             }
         }
         let settled = eval.status == EvalStatus::Complete && eval.failed_groups.is_empty();

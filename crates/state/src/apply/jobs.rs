@@ -79,6 +79,11 @@ impl Applier<'_> {
     }
 
     pub(super) fn delete_job(&mut self, key: &JobKey) {
+        if !self.state.jobs.contains_key(key) {
+            return;
+        }
+        let ended: Vec<_> = self.state.allocs_by_job(key).filter(|a| a.client_terminal()).map(|a| a.id).collect();
+        ended.into_iter().for_each(|id| self.delete_alloc(id));
         let Some(job) = self.state.jobs.remove(key) else { return };
         let versions: Vec<_> = self.state.job_versions(key).map(|j| j.version).collect();
         for v in versions {

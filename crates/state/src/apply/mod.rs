@@ -15,7 +15,7 @@ use std::{
 };
 
 use model::{
-    ids::{DeploymentId, JobKey, StoreIndex, TimestampNs},
+    ids::{AllocId, DeploymentId, JobKey, StoreIndex, TimestampNs},
     remote::RemoteTask,
 };
 
@@ -36,6 +36,8 @@ struct Applier<'a> {
     touched: BTreeSet<JobKey>,
     /// Deployments whose counters have changed.
     counted: BTreeSet<DeploymentId>,
+    /// Allocations that have ended and whose job was purged.
+    orphans: BTreeSet<AllocId>,
     /// Summaries being changed; written once at the end.
     summaries: BTreeMap<JobKey, JobSummary>,
 }
@@ -53,8 +55,8 @@ impl State {
             self.check(e)?;
         }
         let set = AppliedSet { index, now, ..AppliedSet::default() };
-        let mut a =
-            Applier { state: self, index, now, set, touched: BTreeSet::new(), counted: BTreeSet::new(), summaries: BTreeMap::new() };
+        let (touched, counted, orphans) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut a = Applier { state: self, index, now, set, touched, counted, orphans, summaries: BTreeMap::new() };
         for change in batch.changes {
             a.change(change);
         }
@@ -137,8 +139,11 @@ impl Applier<'_> {
         }
     }
 
-    /// What follows from the changes as a whole: status of jobs, then their counts.
+    /// What follows from the changes as a whole: the end of what nobody asks for any more, status of jobs, then their counts.
     fn settle(&mut self) {
+        for id in std::mem::take(&mut self.orphans) {
+            self.delete_alloc(id);
+        }
         for id in std::mem::take(&mut self.counted) {
             self.settle_deployment(id);
         }

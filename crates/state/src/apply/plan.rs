@@ -61,6 +61,7 @@ impl Applier<'_> {
         alloc.alloc_modify_index = self.index;
         alloc.modify_time = self.now;
         self.put_alloc(alloc, Cause::PlanResult);
+        self.forget_orphan(stop.id);
     }
 
     /// A new allocation, or the servers' fields of an existing one: what the node has reported since the snapshot stays.
