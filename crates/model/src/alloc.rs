@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
     common::{Common, Kept, Table, Text},
-    go_time::GoTime,
+    go_time::{self, GoTime},
     ids::{AllocId, DeploymentId, EvalId, IncarnationId, JobId, JobKey, Namespace, NodeId, StoreIndex, TimestampNs},
     job::Job,
     map::{Map, exact},
@@ -317,10 +317,13 @@ pub struct TaskState {
     /// Restarts so far.
     pub restarts: u64,
     /// Last restart.
+    #[serde(serialize_with = "go_time::or_null")]
     pub last_restart: GoTime,
     /// Start of the current or last run.
+    #[serde(serialize_with = "go_time::or_null")]
     pub started_at: GoTime,
     /// End of the last run.
+    #[serde(serialize_with = "go_time::or_null")]
     pub finished_at: GoTime,
     /// The last ten events.
     #[serde(deserialize_with = "exact")]
@@ -486,11 +489,13 @@ mod tests {
     #[test]
     fn states_of_tasks_keep_their_form() {
         let json = format!(
-            r#"{{"State":"running","Failed":false,"Restarts":1,"LastRestart":"0001-01-01T00:00:00Z","StartedAt":"2026-11-21T08:00:00.5Z","FinishedAt":"0001-01-01T00:00:00Z","Events":[{EVENT}],"TaskHandle":{{"a":1}},"Paused":"p"}}"#
+            r#"{{"State":"running","Failed":false,"Restarts":1,"LastRestart":null,"StartedAt":"2026-11-21T08:00:00.5Z","FinishedAt":null,"Events":[{EVENT}],"TaskHandle":{{"a":1}},"Paused":"p"}}"#
         );
         let state: TaskState = serde_json::from_str(&json).unwrap();
         assert_eq!(serde_json::to_string(&state).unwrap(), json);
         assert_eq!(state.events.capacity(), 1, "no room is kept for more");
+        let zero = json.replace("null", "\"0001-01-01T00:00:00Z\"");
+        assert_eq!(serde_json::from_str::<TaskState>(&zero).unwrap(), state, "as it was written before");
     }
 
     #[test]

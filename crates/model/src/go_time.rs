@@ -93,6 +93,14 @@ impl<'de> Deserialize<'de> for GoTime {
     }
 }
 
+/// Writes null for an unset one, where Go has a pointer that the API's codec leaves empty.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn or_null<S: Serializer>(time: &GoTime, s: S) -> Result<S::Ok, S::Error> {
+    if time.is_unset() { s.serialize_none() } else { time.serialize(s) }
+}
+
 /// The same form for instants that are kept as texts; empty = unset. Typed clients refuse an empty text, and some of them null.
 pub mod text {
     use serde::{Deserialize, Deserializer, Serializer};

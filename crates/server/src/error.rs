@@ -9,8 +9,6 @@ use model::{JobKey, StoreIndex, validate::ValidationErrors};
 pub enum Kind {
     /// A job.
     Job,
-    /// A version of a job.
-    JobVersion,
     /// A group of a job.
     Group,
     /// An allocation.
@@ -33,7 +31,6 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Job => "job",
-            Self::JobVersion => "job version",
             Self::Group => "task group",
             Self::Alloc => "alloc",
             Self::Eval => "eval",

@@ -15,7 +15,7 @@ use crate::commit::Commit;
 /// One event, as `/v1/event/stream` shows it.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service.
+    /// Job, Evaluation, Allocation, Deployment, Node, RemoteTask, Service, NodePool.
     pub topic: Topic,
     /// What happened, such as `JobRegistered`.
     pub kind: &'static str,
@@ -48,6 +48,8 @@ pub enum Payload {
     RemoteTask(Arc<model::RemoteTask>),
     /// A registration of a service.
     Service(Arc<model::ServiceRegistration>),
+    /// A node pool.
+    NodePool(Arc<state::NodePool>),
 }
 
 /// Kinds of events.
@@ -67,12 +69,14 @@ pub enum Topic {
     RemoteTask,
     /// Registrations of services.
     Service,
+    /// Node pools.
+    NodePool,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 7] =
-        [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask, Self::Service];
+    pub const ALL: [Self; 8] =
+        [Self::Job, Self::Evaluation, Self::Allocation, Self::Deployment, Self::Node, Self::RemoteTask, Self::Service, Self::NodePool];
 
     /// The name in the API.
     #[must_use]
@@ -85,6 +89,7 @@ impl Topic {
             Self::Node => "Node",
             Self::RemoteTask => "RemoteTask",
             Self::Service => "Service",
+            Self::NodePool => "NodePool",
         }
     }
 }
@@ -147,6 +152,7 @@ impl Event {
                 size_of::<model::RemoteTask>() + record.history.len() * (size_of::<model::remote::RemoteEvent>() + TEXT)
             }
             Payload::Service(_) => size_of::<model::ServiceRegistration>(),
+            Payload::NodePool(_) => size_of::<state::NodePool>(),
         };
         size_of::<Self>() + TEXT * (1 + self.filter_keys.len()) + object
     }
@@ -274,13 +280,13 @@ fn event_of(change: &Changed, index: StoreIndex) -> Option<Event> {
             let keys = vec![r.service_name.clone(), r.job_id.0.clone(), text(&r.alloc_id), text(&r.node_id)];
             (Topic::Service, r.id.clone(), r.namespace.clone(), keys, Payload::Service(r.clone()))
         }
+        Object::NodePool(pool) => (Topic::NodePool, pool.name.clone(), Namespace::default(), vec![], Payload::NodePool(pool.clone())),
         Object::JobVersion(_)
         | Object::RetainedJob(_)
         | Object::Submission(_)
         | Object::Summary(_)
         | Object::ScalingEvents(_)
         | Object::Namespace(_)
-        | Object::NodePool(_)
         | Object::SchedulerConfig(_)
         | Object::ClusterMeta(_) => return None,
     };

@@ -255,10 +255,4 @@ pub struct DeploymentUpdateResponse {
     pub reverted_job_version: Option<u64>,
     /// Index of the commit.
     pub index: StoreIndex,
-    /// Always 0 on writes.
-    pub last_contact: i64,
-    /// Always false on writes.
-    pub known_leader: bool,
-    /// Always empty on writes.
-    pub next_token: String,
 }

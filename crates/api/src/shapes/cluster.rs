@@ -116,12 +116,6 @@ pub struct NodeUpdateResponse {
     pub node_modify_index: StoreIndex,
     /// Index of the commit.
     pub index: StoreIndex,
-    /// Always 0 on writes.
-    pub last_contact: i64,
-    /// Always false on writes.
-    pub known_leader: bool,
-    /// Always empty on writes.
-    pub next_token: String,
 }
 
 /// `GET /v1/operator/scheduler/configuration`.

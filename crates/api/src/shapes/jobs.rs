@@ -11,7 +11,7 @@ use model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::RemoteTaskView;
+use super::{AllocListStub, RemoteTaskView};
 use crate::With;
 
 /// A row of `GET /v1/jobs`.
@@ -186,10 +186,10 @@ pub struct JobRegisterResponse {
     pub next_token: String,
 }
 
-/// The answer to a deregistration and to other writes that make an evaluation.
+/// The answer to a deregistration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct EvalResponse {
+pub struct JobDeregisterResponse {
     /// The evaluation; empty when none was needed.
     #[serde(rename = "EvalID")]
     pub eval_id: EvalId,
@@ -197,6 +197,11 @@ pub struct EvalResponse {
     pub eval_create_index: StoreIndex,
     /// Index of the job's specification.
     pub job_modify_index: StoreIndex,
+    /// Always empty: volumes are released by the nodes.
+    #[serde(rename = "VolumeEvalID")]
+    pub volume_eval_id: String,
+    /// Always 0.
+    pub volume_eval_index: StoreIndex,
     /// Index of the commit.
     pub index: StoreIndex,
     /// Always 0 on writes.
@@ -240,16 +245,10 @@ pub struct JobPlanResponse {
     pub warnings: String,
     /// Index that was looked at.
     pub index: StoreIndex,
-    /// Always 0 on writes.
-    pub last_contact: i64,
-    /// Always false on writes.
-    pub known_leader: bool,
-    /// Always empty on writes.
-    pub next_token: String,
 }
 
 /// What a plan would do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanAnnotations {
     /// Counts by group.
@@ -257,7 +256,7 @@ pub struct PlanAnnotations {
     pub desired_tg_updates: BTreeMap<Arc<str>, DesiredUpdates>,
     /// Allocations that would be displaced.
     #[serde(rename = "PreemptedAllocs")]
-    pub preempted_allocs: Vec<String>,
+    pub preempted_allocs: Vec<AllocListStub>,
 }
 
 /// `PUT /v1/jobs/parse`.
@@ -502,12 +501,6 @@ pub struct JobDispatchResponse {
     pub job_create_index: StoreIndex,
     /// Index of the commit.
     pub index: StoreIndex,
-    /// Always 0 on writes.
-    pub last_contact: i64,
-    /// Always false on writes.
-    pub known_leader: bool,
-    /// Always empty on writes.
-    pub next_token: String,
 }
 
 /// `PUT /v1/job/:id/versions/:name/tag`.

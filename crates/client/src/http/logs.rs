@@ -43,12 +43,12 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     let Some(state) = view.update.task_states.get(task.as_str()) else {
         return Ok(text(StatusCode::BAD_REQUEST, RequestError::unknown_task(&task).to_string()));
     };
-    if state.started_at.is_unset() {
-        return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
-    }
     let group = view.job.group(&view.alloc.task_group);
     if group.and_then(|g| g.task(&task)).is_some_and(logs_disabled) {
         return Err(RequestError::NotFound(format!("log entry for task {task:?} and log type {kind:?} not found: its logs are disabled")));
+    }
+    if state.started_at.is_unset() {
+        return Err(RequestError::NotFound(format!("task {task:?} not started yet. No logs available")));
     }
     let (sink, body) = frames::channel(plain);
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);

@@ -39,6 +39,7 @@ async fn files_logs_stats_and_errors() {
     let config = json!({"run_for": "1h", "stdout_string": "hello\n", "stderr_string": "oops\n", "memory_mb": 7, "cpu_percent": 3});
     let mut silent = task("silent", "mock", json!({"run_for": "1h"}));
     silent.logs = Some(model::task::LogConfig { disabled: Some(true), ..model::task::LogConfig::default() });
+    silent.lifecycle = Some(model::task::Lifecycle { hook: "poststart".into(), sidecar: true });
     let (a, job) = alloc("service", vec![task("t", "mock", config), silent]);
     rig.server.place(&a, &job);
     rig.server.status(a.id, ClientStatus::Running).await;

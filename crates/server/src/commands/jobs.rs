@@ -7,7 +7,7 @@ use super::{created, eval_of, job_of};
 use crate::{
     commit::{Decided, Stamp},
     config::ServerConfig,
-    error::{Kind, ServerError},
+    error::ServerError,
     handle::ServerHandle,
     remote,
     requests::{DeregisterJob, EvalCreated, JobVerdict, RegisterJob},
@@ -141,6 +141,10 @@ pub(in crate::commands) fn check_references(state: &State, job: &Job) -> Result<
         )));
     }
     Ok(())
+}
+
+fn no_version(key: &JobKey, version: u64) -> ServerError {
+    ServerError::InvalidArgument(format!("job {:?} in namespace {:?} at version {version} not found", key.id, key.namespace))
 }
 
 /// The id of a new scaling policy.
@@ -390,9 +394,7 @@ impl ServerHandle {
                 if current.version == version {
                     return Err(ServerError::InvalidArgument(format!("can't revert to current version of job {key}: {version}")));
                 }
-                let old = state
-                    .job_version(&key, version)
-                    .ok_or_else(|| ServerError::not_found(Kind::JobVersion, format!("{key} version {version}")))?;
+                let old = state.job_version(&key, version).ok_or_else(|| no_version(&key, version))?;
                 let mut job = Job::clone(old);
                 job.stop = false;
                 let submission = state.job_submission(&key, version).map(|s| Box::new(state::Submission::clone(s)));
@@ -412,7 +414,7 @@ impl ServerHandle {
             .commit(move |state, stamp| {
                 job_of(state, &key)?;
                 if state.job_version(&key, version).is_none() {
-                    return Err(ServerError::not_found(Kind::JobVersion, format!("{key} version {version}")));
+                    return Err(no_version(&key, version));
                 }
                 Ok(Decided { batch: Change::JobStability { key, version, stable }.into(), answer: stamp.index })
             })

@@ -54,7 +54,6 @@ fn changed(ctx: &Ctx, change: &DeploymentChanged) -> Result<Reply, HttpError> {
             deployment_modify_index: change.deployment_modify_index,
             reverted_job_version: change.reverted_job_version,
             index: change.index,
-            ..DeploymentUpdateResponse::default()
         },
     )
 }

@@ -19,21 +19,6 @@ use crate::{
     handle::ServerHandle,
 };
 
-/// Topics of the API that we follow of which this release has no objects: subscribing is fine, nothing will come.
-const SILENT: [&str; 11] = [
-    "NodePool",
-    "ACLPolicy",
-    "ACLToken",
-    "ACLRole",
-    "ACLAuthMethod",
-    "ACLBindingRule",
-    "HostVolume",
-    "CSIVolume",
-    "CSIPlugin",
-    "Variable",
-    "Operator",
-];
-
 pub(super) async fn stream(ctx: Ctx) -> Result<Reply, HttpError> {
     let index = ctx.query.number("index").map_err(|_| HttpError::bad_request("Unable to parse index: it must be an unsigned integer"))?;
     let filter = filter(&ctx)?;
@@ -77,24 +62,21 @@ fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
     for text in ctx.query.all("topic") {
         any = true;
         let (topic, key) = text.split_once(':').unwrap_or((text, "*"));
+        if key.contains(':') {
+            return Err(HttpError::bad_request(format_args!("Invalid topic query: {text:?} is not TOPIC or TOPIC:KEY")));
+        }
         let key = if key.is_empty() { "*" } else { key };
+        // Of a topic that is not known here nothing ever comes: it may be one of other releases.
         let topics: Vec<Topic> = match topic {
             "*" => Topic::ALL.to_vec(),
-            name => match Topic::ALL.into_iter().find(|t| t.as_str() == name) {
-                Some(topic) => vec![topic],
-                None if SILENT.contains(&name) => Vec::new(),
-                None => {
-                    let known: Vec<&str> = Topic::ALL.iter().map(|t| t.as_str()).collect();
-                    return Err(HttpError::bad_request(format_args!("Invalid topic {name:?}: known are {} and *", known.join(", "))));
-                }
-            },
+            name => Topic::ALL.into_iter().filter(|t| t.as_str() == name).collect(),
         };
         for topic in topics {
             filter.topics.entry(topic).or_default().push(key.to_owned());
         }
     }
     if any && filter.topics.is_empty() {
-        // Only silent topics: a filter that nothing passes, because an empty one would let everything through.
+        // Only topics of which nothing comes: a filter that nothing passes, because an empty one would let everything through.
         filter.topics.insert(Topic::Job, Vec::new());
     }
     Ok(filter)
@@ -136,6 +118,7 @@ fn view(event: &Event) -> Result<EventView<'_>, go_json::Error> {
         Payload::Node(node) => go_json::to_string(&node_detail(node), false)?,
         Payload::RemoteTask(record) => go_json::to_string(record, false)?,
         Payload::Service(registration) => go_json::to_string(registration, false)?,
+        Payload::NodePool(pool) => go_json::to_string(&super::nodes::pool_view(pool), false)?,
     };
     let payload = RawValue::from_string(format!("{{\"{}\":{object}}}", event.topic.as_str())).map_err(go_json::Error::Encode)?;
     Ok(EventView {

@@ -1,7 +1,7 @@
 //! Changing jobs.
 
 use api::shapes::{
-    EvalResponse, IndexResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
+    IndexResponse, JobDeregisterResponse, JobDispatchRequest, JobDispatchResponse, JobEvaluateRequest, JobParseRequest, JobPlanRequest,
     JobPlanResponse, JobRegisterRequest, JobRegisterResponse, JobRevertRequest, JobStabilityRequest, JobSubmission, JobValidateRequest,
     JobValidateResponse, PlanAnnotations, ScaleRequest, eval_detail,
 };
@@ -12,7 +12,7 @@ use super::{
     reply::{HttpError, Reply},
     request::Ctx,
 };
-use crate::error::ServerError;
+use crate::error::{ErrorClass, ServerError};
 use crate::requests::{DeregisterJob, DispatchJob, EvalCreated, PlanJob, RegisterJob, ScaleJob, Submission};
 
 /// Largest source text that is kept with a job.
@@ -113,14 +113,19 @@ fn warning_text(warnings: &[String]) -> String {
     format!("{} warning{}:\n{list}", warnings.len(), if warnings.len() == 1 { "" } else { "s" })
 }
 
-fn eval_response(made: &EvalCreated) -> EvalResponse {
-    EvalResponse {
+fn eval_response(made: &EvalCreated) -> JobRegisterResponse {
+    JobRegisterResponse {
         eval_id: made.eval_id,
         eval_create_index: made.eval_create_index,
         job_modify_index: made.job_modify_index,
         index: made.index,
-        ..EvalResponse::default()
+        ..JobRegisterResponse::default()
     }
+}
+
+/// What clients expect of these verbs when there is no such job.
+fn as_internal(error: ServerError) -> HttpError {
+    if error.class() == ErrorClass::NotFound { HttpError::internal(error) } else { error.into() }
 }
 
 pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -134,13 +139,20 @@ pub(super) async fn deregister(ctx: Ctx) -> Result<Reply, HttpError> {
         no_shutdown_delay: ctx.query.bool("no_shutdown_delay")?,
     };
     let made = ctx.server().deregister_job(request).await?;
-    ctx.written(made.index, &eval_response(&made))
+    let response = JobDeregisterResponse {
+        eval_id: made.eval_id,
+        eval_create_index: made.eval_create_index,
+        job_modify_index: made.job_modify_index,
+        index: made.index,
+        ..JobDeregisterResponse::default()
+    };
+    ctx.written(made.index, &response)
 }
 
 pub(super) async fn evaluate(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobEvaluateRequest = ctx.json_or_default().await?;
     same_job(&ctx, &request.job_id)?;
-    let made = ctx.server().evaluate_job(ctx.job_key(), request.eval_options.force_reschedule).await?;
+    let made = ctx.server().evaluate_job(ctx.job_key(), request.eval_options.force_reschedule).await.map_err(as_internal)?;
     ctx.written(made.index, &eval_response(&made))
 }
 
@@ -152,14 +164,15 @@ fn same_job(ctx: &Ctx, named: &str) -> Result<(), HttpError> {
 pub(super) async fn revert(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobRevertRequest = ctx.json().await?;
     same_job(&ctx, &request.job_id)?;
-    let made = ctx.server().revert_job(ctx.job_key(), request.job_version, request.enforce_prior_version).await?;
+    let reverted = ctx.server().revert_job(ctx.job_key(), request.job_version, request.enforce_prior_version).await;
+    let made = reverted.map_err(as_internal)?;
     ctx.written(made.index, &eval_response(&made))
 }
 
 pub(super) async fn stable(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobStabilityRequest = ctx.json().await?;
     same_job(&ctx, &request.job_id)?;
-    let index = ctx.server().set_job_stability(ctx.job_key(), request.job_version, request.stable).await?;
+    let index = ctx.server().set_job_stability(ctx.job_key(), request.job_version, request.stable).await.map_err(as_internal)?;
     ctx.written(index, &IndexResponse { index })
 }
 
@@ -190,7 +203,7 @@ pub(super) async fn scale(ctx: Ctx) -> Result<Reply, HttpError> {
             job_modify_index: (request.job_modify_index != 0).then_some(request.job_modify_index),
         })
         .await?;
-    ctx.written(made.index, &eval_response(&made))
+    ctx.written(made.index, &JobRegisterResponse { known_leader: true, ..eval_response(&made) })
 }
 
 pub(super) async fn dispatch(ctx: Ctx) -> Result<Reply, HttpError> {
@@ -231,7 +244,6 @@ async fn dispatched(ctx: &Ctx, request: JobDispatchRequest) -> Result<Reply, Htt
             eval_create_index: made.eval_create_index,
             job_create_index: made.job_create_index,
             index: made.index,
-            ..JobDispatchResponse::default()
         },
     )
 }
@@ -250,7 +262,6 @@ pub(super) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
         diff: preview.diff,
         warnings: warning_text(&preview.warnings),
         index: preview.index,
-        ..JobPlanResponse::default()
     };
     ctx.written(preview.index, &response)
 }

@@ -182,7 +182,7 @@ pub(super) async fn versions(ctx: Ctx) -> Result<Reply, HttpError> {
     let diffs = if diffs {
         let base = match against {
             None => None,
-            Some(v) => Some(state.job_version(&key, v).ok_or_else(|| HttpError::not_found(format_args!("version {v} not found")))?),
+            Some(v) => Some(state.job_version(&key, v).ok_or_else(|| HttpError::internal(format_args!("version {v} not found")))?),
         };
         let pairs: Vec<(&Job, &Job)> = match base {
             Some(base) => versions.iter().map(|v| (&**base, &**v)).collect(),

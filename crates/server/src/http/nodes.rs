@@ -88,7 +88,6 @@ fn changed(ctx: &Ctx, change: &NodeChanged) -> Result<Reply, HttpError> {
             eval_create_index: change.eval_create_index,
             node_modify_index: change.node_modify_index,
             index: change.index,
-            ..NodeUpdateResponse::default()
         },
     )
 }
@@ -132,7 +131,7 @@ pub(super) async fn purge(ctx: Ctx) -> Result<Reply, HttpError> {
     changed(&ctx, &change)
 }
 
-fn pool_view(p: &NodePool) -> NodePoolView {
+pub(super) fn pool_view(p: &NodePool) -> NodePoolView {
     NodePoolView {
         name: p.name.to_string(),
         description: p.description.clone(),

@@ -76,21 +76,23 @@ pub(super) async fn raft_configuration(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
     let (id, address) = (ctx.query.text("id"), ctx.query.text("address"));
-    let (kind, value) = match (id.is_empty(), address.is_empty()) {
+    let value = match (id.is_empty(), address.is_empty()) {
         (true, true) => {
-            return Err(HttpError::bad_request("Must specify either ?id with the server's ID or ?address with IP:port of peer to remove"));
+            return Err(HttpError::bad_request("Must specify ?id with the server's ID of the peer to remove"));
         }
         (false, false) => {
             return Err(HttpError::bad_request("Must specify only one of ?id or ?address"));
         }
-        (false, true) => ("id", id),
-        (true, false) => ("address", address),
+        (false, true) => id,
+        (true, false) => {
+            return Err(HttpError::bad_request("peers are not removed by address: name the server with ?id"));
+        }
     };
     let server = ctx.server();
-    if value == server.cluster_id().to_string() || value == super::agent::rpc_address(server) {
-        return Err(HttpError::internal(format_args!("{kind} {value:?} is the only server; a cluster cannot be without one")));
+    if value == server.cluster_id().to_string() {
+        return Err(HttpError::internal(format_args!("id {value:?} is the only server; a cluster cannot be without one")));
     }
-    Err(HttpError::internal(format_args!("{kind} {value:?} was not found in the Raft configuration")))
+    Err(HttpError::internal(format_args!("id {value:?} was not found in the Raft configuration")))
 }
 
 fn namespace_view(n: &NamespaceRecord) -> NamespaceView {

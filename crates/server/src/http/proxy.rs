@@ -71,6 +71,14 @@ pub(super) async fn restart(ctx: Ctx) -> Result<Reply, HttpError> {
     forward(ctx, alloc.node_id).await
 }
 
+/// The checks of an allocation under the path of newer clients: its node answers them.
+pub(super) async fn checks_of_alloc(mut ctx: Ctx) -> Result<Reply, HttpError> {
+    let query = ctx.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let path = format!("/v1/client/allocation/{}/checks{query}", ctx.alloc_id("alloc")?);
+    ctx.uri = path.parse().map_err(HttpError::internal)?;
+    by_alloc(ctx).await
+}
+
 /// Endpoints of a node: `node_id`, else the node of this agent.
 pub(super) async fn by_node(ctx: Ctx) -> Result<Reply, HttpError> {
     let node_id = match (ctx.query.text("node_id"), &ctx.app.options.local) {

@@ -30,6 +30,7 @@ unsupported! {
     schedulers_config: "changing the number of workers at run time", "set server.num_schedulers in the configuration";
     gossip_keyring: "the gossip keyring", "servers do not gossip";
     transfer_leadership: "transferring leadership", "there is one server";
+    agent_reload: "reloading the agent's configuration over HTTP", "send SIGHUP to the agent's process";
     autopilot: "autopilot", "there is one server";
     snapshot: "snapshots over HTTP", "copy the server's data directory while it is stopped";
     upgrade_check: "upgrade checks", "there is nothing to migrate from";
@@ -58,16 +59,8 @@ pub(super) async fn oidc_discovery(_: Ctx) -> Result<Reply, HttpError> {
     Err(HttpError::not_found("OIDC Discovery endpoint not enabled"))
 }
 
-/// The lists that clients ask for in passing are truthfully empty; any other kind of volume is refused.
-pub(super) async fn volume_list(ctx: Ctx) -> Result<Reply, HttpError> {
-    if ctx.query.text("type") != "csi" { volumes(ctx).await } else { empty_list(&ctx) }
-}
-
-pub(super) async fn plugin_list(ctx: Ctx) -> Result<Reply, HttpError> {
-    if ctx.query.text("type") != "csi" { volumes(ctx).await } else { empty_list(&ctx) }
-}
-
-fn empty_list(ctx: &Ctx) -> Result<Reply, HttpError> {
+/// Volumes and plugins of any type that clients ask for in passing: there are none, truthfully.
+pub(super) async fn empty_list(ctx: Ctx) -> Result<Reply, HttpError> {
     ctx.read(1, &Vec::<()>::new())
 }
 

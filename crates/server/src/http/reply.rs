@@ -173,6 +173,7 @@ impl From<ServerError> for HttpError {
             (ServerError::Unsupported { .. }, _) => StatusCode::NOT_IMPLEMENTED,
             (ServerError::RegistrationDisabled(_), _) => StatusCode::FORBIDDEN,
             (ServerError::BadRequest(_), _) | (ServerError::NotFound { kind: Kind::Group, .. }, _) => StatusCode::BAD_REQUEST,
+            (ServerError::NotFound { kind: Kind::Service, .. }, _) => StatusCode::INTERNAL_SERVER_ERROR,
             (_, ErrorClass::NotFound) => StatusCode::NOT_FOUND,
             // Clients repeat a request that fails with more than 500.
             (_, ErrorClass::Unavailable) => StatusCode::SERVICE_UNAVAILABLE,

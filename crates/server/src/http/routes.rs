@@ -118,6 +118,7 @@ routes! {
     // Allocations, evaluations, deployments.
     "/v1/allocations": Get allocs::list;
     "/v1/allocation/:id/stop": Put allocs::stop;
+    "/v1/allocation/:alloc/checks": Get proxy::checks_of_alloc;
     "/v1/allocation/:id/services": Get services::of_alloc;
     "/v1/allocation/:id": Get allocs::get;
     "/v1/evaluations": Get evals::list, Delete refused::eval_delete;
@@ -181,6 +182,7 @@ routes! {
     "/v1/agent/join": Put agent::join;
     "/v1/agent/force-leave": Put agent::force_leave;
     "/v1/agent/health": Get agent::health;
+    "/v1/agent/reload": Put refused::agent_reload;
     "/v1/agent/monitor": Get refused::monitor;
     "/v1/agent/host": Get refused::debug;
     "/v1/agent/pprof/:profile": Get refused::debug;
@@ -228,10 +230,10 @@ routes! {
     // What this release does not have, by name.
     "/v1/vars": Get refused::variables;
     "/v1/var/*path": Any refused::variables;
-    "/v1/volumes": Get refused::volume_list;
+    "/v1/volumes": Get refused::empty_list, Put refused::volumes;
     "/v1/volumes/*rest": Any refused::volumes;
     "/v1/volume/*rest": Any refused::volumes;
-    "/v1/plugins": Get refused::plugin_list;
+    "/v1/plugins": Get refused::empty_list;
     "/v1/plugin/*rest": Any refused::volumes;
     "/v1/acl/*rest": Any refused::acl;
     "/v1/quotas": Any refused::enterprise;

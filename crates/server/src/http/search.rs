@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::shapes::{FuzzyMatch, FuzzySearchResponse, SearchRequest, SearchResponse};
 use model::{Namespace, task::Task};
-use state::State;
+use state::{State, Table, TableSet};
 
 use super::{
     jobs::in_namespace,
@@ -18,24 +18,53 @@ const LIMIT: usize = 20;
 const MIN_TEXT: usize = 2;
 
 /// Kinds that a prefix search knows. Of the last four there are no objects in this release.
-const PREFIX_CONTEXTS: [&str; 11] =
-    ["allocs", "deployment", "evals", "jobs", "nodes", "node_pools", "namespaces", "scaling_policy", "plugins", "vars", "volumes"];
+const PREFIX_CONTEXTS: [&str; 12] = [
+    "allocs",
+    "deployment",
+    "evals",
+    "jobs",
+    "nodes",
+    "node_pools",
+    "namespaces",
+    "scaling_policy",
+    "plugins",
+    "vars",
+    "volumes",
+    "host_volumes",
+];
 /// Kinds that only a fuzzy search knows.
 const FUZZY_CONTEXTS: [&str; 6] = ["groups", "services", "tasks", "images", "commands", "classes"];
 
 pub(super) async fn prefix(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: SearchRequest = ctx.json().await?;
     let contexts = contexts(&request.context, &PREFIX_CONTEXTS)?;
-    let state = ctx.server().snapshot();
+    let tables = tables(&contexts);
+    let state = ctx.watch(|s| s.index_of(tables)).await?;
+    let index = state.index_of(tables);
     let namespace = ctx.query.namespace();
-    let mut response = SearchResponse { index: state.latest_index(), known_leader: true, ..SearchResponse::default() };
+    let mut response = SearchResponse { index, known_leader: true, ..SearchResponse::default() };
     for context in contexts {
         let mut found = ids(&state, context, &namespace, &request.prefix);
         response.truncations.insert(context.to_owned(), found.len() > LIMIT);
         found.truncate(LIMIT);
         response.matches.insert(context.to_owned(), (!found.is_empty()).then_some(found));
     }
-    ctx.read(state.latest_index(), &response)
+    ctx.read(index, &response)
+}
+
+/// Where objects of these kinds are: a blocking search waits for changes of these tables.
+fn tables(contexts: &[&str]) -> TableSet {
+    let table = |context: &&str| match *context {
+        "allocs" => Table::Allocs,
+        "deployment" => Table::Deployments,
+        "evals" => Table::Evals,
+        "nodes" => Table::Nodes,
+        "node_pools" => Table::NodePools,
+        "namespaces" => Table::Namespaces,
+        // Policies, groups, tasks and what they are made of are parts of jobs.
+        _ => Table::Jobs,
+    };
+    contexts.iter().map(table).collect()
 }
 
 fn contexts(asked: &str, known: &[&'static str]) -> Result<Vec<&'static str>, HttpError> {
@@ -60,6 +89,10 @@ fn ids(state: &State, context: &str, namespace: &Namespace, prefix: &str) -> Vec
     };
     match context {
         "jobs" => pick(&mut state.jobs().filter(|j| in_namespace(namespace, &j.namespace)).map(|j| j.id.to_string()), prefix),
+        "scaling_policy" => {
+            let jobs = state.jobs().filter(|j| in_namespace(namespace, &j.namespace));
+            pick(&mut jobs.flat_map(|j| model::scaling::policies(j).map(|p| p.id.clone())), prefix)
+        }
         "node_pools" => pick(&mut state.node_pools().map(|p| p.name.to_string()), prefix),
         "namespaces" => pick(&mut state.namespaces().map(|n| n.name.to_string()), prefix),
         "allocs" if uuid => {
@@ -82,11 +115,13 @@ pub(super) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
     if length < MIN_TEXT {
         return Err(HttpError::internal(format_args!("fuzzy search query must be at least {MIN_TEXT} characters, got {length}")));
     }
-    let state = ctx.server().snapshot();
+    let tables = tables(&wanted);
+    let state = ctx.watch(|s| s.index_of(tables)).await?;
+    let index = state.index_of(tables);
     let namespace = ctx.query.namespace();
     let mut finds = Finds { text: request.text.to_lowercase(), by_context: BTreeMap::new() };
     collect(&state, &namespace, &request.text, &mut finds);
-    let mut response = FuzzySearchResponse { index: state.latest_index(), known_leader: true, ..FuzzySearchResponse::default() };
+    let mut response = FuzzySearchResponse { index, known_leader: true, ..FuzzySearchResponse::default() };
     for context in wanted {
         let Some(mut found) = finds.by_context.remove(context) else {
             continue;
@@ -98,7 +133,7 @@ pub(super) async fn fuzzy(ctx: Ctx) -> Result<Reply, HttpError> {
         response.truncations.insert(context.to_owned(), truncated);
         response.matches.insert(context.to_owned(), found.into_iter().map(|(_, m)| m).collect());
     }
-    ctx.read(state.latest_index(), &response)
+    ctx.read(index, &response)
 }
 
 struct Finds {
@@ -119,12 +154,6 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
     for node in state.nodes() {
         finds.offer("nodes", &node.name, &[&node.id.to_string()]);
     }
-    let mut classes: Vec<&str> = state.nodes().map(|n| n.class.as_str()).filter(|c| !c.is_empty()).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    for class in classes {
-        finds.offer("classes", class, &[]);
-    }
     for pool in state.node_pools() {
         finds.offer("node_pools", &pool.name, &[]);
     }
@@ -135,7 +164,7 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
         finds.offer("allocs", &alloc.name, &[alloc.namespace.as_str(), &alloc.id.to_string()]);
     }
     // These have no names: they are found by the beginning of their id.
-    for context in ["evals", "deployment"] {
+    for context in ["evals", "deployment", "scaling_policy"] {
         for id in ids(state, context, namespace, text) {
             finds.by_context.entry(context).or_default().push((0, FuzzyMatch { id, scope: Vec::new() }));
         }
@@ -153,7 +182,7 @@ fn collect(state: &State, namespace: &Namespace, text: &str, finds: &mut Finds) 
                 for service in &task.services {
                     finds.offer("services", &service.name, &[ns, id, &group.name, &task.name]);
                 }
-                for (context, key) in [("images", "image"), ("commands", "command")] {
+                for (context, key) in [("images", "image"), ("commands", "command"), ("classes", "class")] {
                     if let Some(value) = config_text(task, key) {
                         finds.offer(context, value, &[ns, id, &group.name, &task.name]);
                     }

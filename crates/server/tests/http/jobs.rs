@@ -203,7 +203,7 @@ async fn lists_are_filtered_and_paged_and_ids_may_hold_anything() {
     let raw = c.put("/v1/search", &json!({"Prefix": "c/", "Context": "jobs"})).await;
     assert_eq!((&raw.json()["Matches"], &raw.json()["Truncations"]), (&json!({"jobs": ["c/d", "c/d/plan"]}), &json!({"jobs": false})));
     let raw = c.put("/v1/search", &json!({"Prefix": "nothing", "Context": "all"})).await.json();
-    assert!(raw["Matches"]["jobs"].is_null() && raw["Matches"].as_object().is_some_and(|m| m.len() == 11), "{raw}");
+    assert!(raw["Matches"]["jobs"].is_null() && raw["Matches"].as_object().is_some_and(|m| m.len() == 12), "{raw}");
     let raw = c.put("/v1/search/fuzzy", &json!({"Text": "SERV", "Context": "tasks"})).await.json();
     assert_eq!(raw["Matches"]["tasks"][0], json!({"ID": "server", "Scope": ["default", "a", "web"]}), "{raw}");
     assert_eq!(raw["Matches"]["tasks"].as_array().map(Vec::len), Some(6));
