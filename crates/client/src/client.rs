@@ -37,6 +37,7 @@ use crate::{
     session::{Session, SessionStatus},
     stats::TaskStatsCache,
     store::{CGROUP_PARENT, LocalStore, Write},
+    task_api::{TaskApiServer, TaskApis},
     tokens::Tokens,
 };
 
@@ -112,6 +113,7 @@ impl Client {
         let status = Arc::new(Mutex::new(SessionStatus::default()));
         let (tokens, token_questions) = Tokens::new();
         let discovery = Discovery::new(config.region.clone(), status.clone());
+        let stop = CancellationToken::new();
         let ctx = Arc::new(NodeContext {
             config: config.clone(),
             store,
@@ -129,7 +131,8 @@ impl Client {
             cores: tokio::sync::Mutex::default(),
             reserving: Arc::default(),
             unbound: Notify::new(),
-            stop: CancellationToken::new(),
+            task_apis: TaskApis::new(stop.clone()),
+            stop,
             launcher: OnceCell::new(),
             seeds: AtomicU64::new(seed),
             allocs: allocs.clone(),
@@ -213,6 +216,8 @@ impl Client {
         };
         let _ = tokio::time::timeout(FLUSH, flushed).await;
         inner.ctx.stop.cancel();
+        // Whoever answers knows this client.
+        inner.ctx.task_apis.answered_by(None);
         for l in std::mem::take(&mut self.loops) {
             let _ = tokio::time::timeout(LOOPS, l).await;
         }
@@ -397,6 +402,11 @@ impl ClientHandle {
     #[must_use]
     pub fn metrics(&self) -> Vec<Gauge> {
         self.inner.ledger.metrics()
+    }
+
+    /// Says who answers the requests that tasks make through their Task API sockets, until the client stops.
+    pub fn answer_task_api(&self, server: TaskApiServer) {
+        self.inner.ctx.task_apis.answered_by(Some(server));
     }
 
     /// Restarts one task, or all (`all` also those that have ended).

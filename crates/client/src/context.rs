@@ -28,6 +28,7 @@ use crate::{
     remote::RemoteManager,
     service_watch::ServiceWatches,
     store::LocalStore,
+    task_api::TaskApis,
     tokens::Tokens,
 };
 
@@ -57,6 +58,8 @@ pub(crate) struct NodeContext {
     pub(crate) reserving: Arc<AtomicUsize>,
     /// Somebody could not be kept off, and is to be tried again.
     pub(crate) unbound: tokio::sync::Notify,
+    /// The sockets through which tasks reach the HTTP API.
+    pub(crate) task_apis: TaskApis,
     pub(crate) stop: CancellationToken,
     pub(crate) launcher: OnceCell<Launcher>,
     pub(crate) seeds: AtomicU64,

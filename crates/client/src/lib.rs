@@ -46,6 +46,7 @@ mod service_watch;
 mod session;
 mod stats;
 mod store;
+mod task_api;
 mod tokens;
 
 pub use client::{Client, ClientHandle};
@@ -55,3 +56,4 @@ pub use config::{
 pub use discovery::{Discovery, DiscoveryError};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};
+pub use task_api::TaskApiServer;

@@ -54,6 +54,8 @@ pub(crate) fn mount_at(dir: &Path, mib: Option<i64>, owner: Option<(u32, u32)>, 
             Some(_) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("resources.secrets cannot be had on this node: {why}"))),
         };
     }
+    // An agent that has looked for the task listens there; whoever starts it anew listens anew. What cannot be removed is seen in a moment.
+    let _ = fs::remove_file(dir.join(crate::task_api::NAME));
     if fs::read_dir(dir)?.next().is_some() {
         // Of an agent that had them on disk: what the task has put there is not hidden from it.
         return Ok(());

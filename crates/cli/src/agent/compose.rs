@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{forward, reload::Reloader, settings::Settings};
+use super::{forward, reload::Reloader, settings::Settings, task_api};
 use crate::output;
 
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
@@ -64,6 +64,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     };
     let stop = CancellationToken::new();
     let limits = Limits { connections_per_client: settings.http_max_conns_per_client, ..Limits::default() };
+    if let Some(client) = &client {
+        client.handle().answer_task_api(task_api::server(router.clone(), limits));
+    }
     let serving = tokio::spawn(server::http::serve(listener, router, limits, stop.clone()));
     announce(&settings, server.as_ref(), client.as_ref(), http);
 

@@ -10,6 +10,7 @@ mod reload;
 mod rules;
 mod settings;
 mod table;
+mod task_api;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -26,3 +26,4 @@ mod services;
 mod stock_config;
 #[path = "../../src/demo/sweep.rs"]
 mod sweep;
+mod task_api;

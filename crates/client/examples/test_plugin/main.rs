@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod cloud;
 mod go_like;
 
 fn main() -> ExitCode {
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
         Some("remote_exec") => driver_sdk::block_on(remote_exec::serve()),
         Some("artifact-fetch") => artifact::serve(),
         Some("go_like") => driver_sdk::block_on(driver_sdk::serve(go_like::Driver::new())),
+        Some("cloud") => driver_sdk::block_on(driver_sdk::serve(cloud::Driver::default())),
         Some("executor") => go_like::executor(),
         _ => ExitCode::from(2),
     }

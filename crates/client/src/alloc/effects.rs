@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use driver_host::{CallError, Capabilities, Driver, FsIsolation, TaskHandle, handle_from_bytes, handle_to_bytes};
 use executor_client::{CollectSpec, LogCollector, LogPolicy};
-use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork};
+use model::{Allocation, GoDuration, Job, Task, network::DriverNetwork, remote::slot_of};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -26,10 +26,13 @@ use crate::{
     cpuset,
     dirs::{AllocDirs, find_user},
     network::{AllocNetwork, SharedNetwork},
+    remote::Output,
     secrets,
     store::Write,
 };
 
+/// Until the place of a remote task's output is tried to be made again.
+const OUTPUT_RETRY: Duration = Duration::from_secs(5);
 /// Attempts to free a run before its driver owes that.
 const FREE_ATTEMPTS: u32 = 4;
 /// How often and how long to wait for a driver that does not know a task yet.
@@ -108,6 +111,14 @@ impl Subject {
         AllocDirs::new(&self.ctx.config.alloc_dir, self.alloc.id)
     }
 
+    /// Gives the task its way to the HTTP API; it has to do without where there is none.
+    async fn listen_for(&self, owner: Option<(u32, u32)>) {
+        let secrets = self.dirs().task(&self.task).secrets;
+        if let Err(why) = self.ctx.task_apis.listen(self.alloc.id, self.task.clone(), secrets, owner).await {
+            self.note(format!("The task has no Task API socket: {why}"));
+        }
+    }
+
     /// Waits as long as it takes: a record of a run is only dropped when its driver has answered.
     pub(super) async fn driver_for_ever(&self) -> Driver {
         loop {
@@ -143,6 +154,7 @@ pub(crate) async fn start(subject: &Subject, run: &str, interrupted: &Cancellati
     sticky::take_over(subject, group, interrupted).await?;
     let owner = owner_of(task, &capabilities);
     prepare(subject, task, owner, cgroup.clone()).await?;
+    subject.listen_for(owner).await;
     // What was begun is ended with the allocation, or by the next agent.
     let network = interrupted.run_until_cancelled(subject.network.ensure(subject, group)).await.ok_or(StartFailure::Interrupted)??;
     let fetching = Fetching {
@@ -304,6 +316,7 @@ pub(crate) async fn recover(subject: &Subject, handle: &[u8]) -> Result<(), Stri
     let handle = decode(handle)?;
     if let Some(task) = subject.task() {
         let driver = subject.driver_for_ever().await;
+        subject.listen_for(owner_of(task, &driver.capabilities().unwrap_or_default())).await;
         if !driver.capabilities().unwrap_or_default().disable_log_collection && !task_config::logs_disabled(task) {
             // The collector outlives the agent; one that was killed begins again.
             if let Err(error) = collect(subject, task).await {
@@ -575,24 +588,15 @@ async fn contain(subject: &Subject) -> Result<usize, String> {
 /// The task is dead: collector, fifos, secrets and cgroups go.
 pub(crate) async fn task_over(subject: &Subject) {
     let ctx = &subject.ctx;
-    let mut released = Vec::new();
-    let state_dir = ctx.collector_dir(subject.alloc.id, &subject.task);
-    if state_dir.exists() {
-        match end_collector(&state_dir).await {
-            Ok(()) => released.push(Write::Release { kind: "collector", key: dir_name(&state_dir) }),
-            Err(error) => {
-                tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again");
-            }
-        }
-    }
-    let (stdout, stderr) = task_config::fifos(&subject.dirs(), &subject.task);
-    for fifo in [stdout, stderr] {
-        // A task of a driver that collects by itself has none.
-        let _ = std::fs::remove_file(fifo);
-    }
+    let mut released = end_collection(subject).await;
     cpuset::sweep(ctx).await;
     let secrets = subject.dirs().task(&subject.task).secrets;
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(move || secrets::unmount_at(&secrets)).await {
+    let over = subject.clone();
+    let end = move || {
+        over.ctx.task_apis.end(over.alloc.id, &over.task, &secrets);
+        secrets::unmount_at(&secrets)
+    };
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(end).await {
         tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, %error, "the secrets of a dead task stay until its directory goes");
     }
     if let Some(cgroup) = subject.cgroup() {
@@ -606,6 +610,63 @@ pub(crate) async fn task_over(subject: &Subject) {
     }
     if !released.is_empty() {
         let _ = ctx.store.commit(released).await;
+    }
+}
+
+/// The collector of a task and its FIFOs go; answers what is no longer claimed.
+async fn end_collection(subject: &Subject) -> Vec<Write> {
+    let mut released = Vec::new();
+    let state_dir = subject.ctx.collector_dir(subject.alloc.id, &subject.task);
+    if state_dir.exists() {
+        match end_collector(&state_dir).await {
+            Ok(()) => released.push(Write::Release { kind: "collector", key: dir_name(&state_dir) }),
+            Err(error) => {
+                tracing::warn!(alloc = %subject.alloc.id, task = %subject.task, error, "the log collector was not ended, the next sweep tries again");
+            }
+        }
+    }
+    let (stdout, stderr) = task_config::fifos(&subject.dirs(), &subject.task);
+    for fifo in [stdout, stderr] {
+        // A task of a driver that collects by itself has none.
+        let _ = std::fs::remove_file(fifo);
+    }
+    released
+}
+
+/// Gives the output of a remote task its place, where its driver knows the plain driver protocol only: that has nothing but FIFOs to write to.
+pub(crate) async fn place_output(subject: &Subject) {
+    let driver = subject.driver_for_ever().await;
+    let capabilities = driver.capabilities().unwrap_or_default();
+    let Some(task) = subject.task().filter(|_| driver.remote().is_none() && capabilities.remote_tasks) else { return };
+    let (dirs, alloc) = (subject.dirs(), subject.alloc.id);
+    let output = if capabilities.disable_log_collection || task_config::logs_disabled(task) {
+        Output::nowhere(alloc)
+    } else {
+        let mut told = false;
+        while let Err(why) = make_place(subject, task).await {
+            if !std::mem::replace(&mut told, true) {
+                subject.note(format!("The output of the task is not kept for now: {why}"));
+            }
+            tokio::time::sleep(OUTPUT_RETRY).await;
+        }
+        let (stdout, stderr) = task_config::fifos(&dirs, &subject.task);
+        Output { alloc, stdout: stdout.display().to_string(), stderr: stderr.display().to_string() }
+    };
+    subject.ctx.remote.output_to(slot_of(&subject.alloc, &subject.task), output);
+}
+
+async fn make_place(subject: &Subject, task: &Task) -> Result<(), String> {
+    let dirs = subject.dirs();
+    tokio::task::spawn_blocking(move || dirs.create()).await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+    collect(subject, task).await
+}
+
+/// The remote task is over for this allocation: what [`place_output`] has made goes, after what was written has been read.
+pub(crate) async fn output_over(subject: &Subject) {
+    subject.ctx.remote.no_output_to(&slot_of(&subject.alloc, &subject.task), subject.alloc.id);
+    let released = end_collection(subject).await;
+    if !released.is_empty() {
+        let _ = subject.ctx.store.commit(released).await;
     }
 }
 

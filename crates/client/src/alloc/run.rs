@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
     time::Sleep,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
     checks::{self, Probe},
@@ -103,6 +103,8 @@ pub(crate) struct AllocView {
     pub(crate) network: SharedNetwork,
     /// Tasks that live in a remote runtime.
     pub(crate) remote: Vec<Arc<str>>,
+    /// Those whose output may be collected here: they are not over, or what was made for it is being removed.
+    pub(crate) collected: BTreeSet<Arc<str>>,
     /// Results of the checks of its services.
     pub(crate) checks: Vec<CheckResult>,
     /// Nothing is left to do here.
@@ -144,6 +146,8 @@ pub(crate) struct AllocLoop {
     /// Tasks that are cleaned up, or about to be.
     cleaning: BTreeSet<Arc<str>>,
     exits: HashMap<String, CancellationToken>,
+    /// Remote tasks whose output is given a place, while they are not over; None = they are.
+    outputs: BTreeMap<Arc<str>, Option<AbortOnDropHandle<()>>>,
     /// Starts under way; cancelled when they are no longer wanted.
     starts: HashMap<String, CancellationToken>,
     published: Option<Arc<AllocClientUpdate>>,
@@ -205,6 +209,7 @@ impl AllocLoop {
             cleanups: JoinSet::new(),
             cleaning: BTreeSet::new(),
             exits: HashMap::new(),
+            outputs: BTreeMap::new(),
             starts: HashMap::new(),
             published: None,
             problems: BTreeMap::new(),
@@ -378,6 +383,7 @@ impl AllocLoop {
             self.machine.saved(saved, &self.saved_tasks);
         }
         tracing::trace!(alloc = %self.machine.id(), took = ?begin.elapsed(), "records written");
+        self.follow_outputs();
         self.publish();
         for effect in std::mem::take(&mut self.held) {
             self.perform(effect).await;
@@ -388,6 +394,37 @@ impl AllocLoop {
                 effects::network_over(&ctx, &network).await;
                 Arc::from("")
             });
+        }
+    }
+
+    /// The output of a remote task has its place as long as the task is not over for this allocation.
+    fn follow_outputs(&mut self) {
+        let remote = self.machine.tasks().filter(|(t, _)| self.machine.is_remote_task(t));
+        let remote: Vec<(Arc<str>, bool)> = remote.map(|(t, record)| (t.clone(), record.state.state == TaskRunState::Dead)).collect();
+        for (task, dead) in remote {
+            match (self.outputs.get(&task), dead) {
+                (None, false) => {
+                    let subject = self.subject(&task);
+                    // Boxed: of most of them only the handle is left in a moment.
+                    let placed = tokio::spawn(Box::pin(async move { effects::place_output(&subject).await }));
+                    self.outputs.insert(task, Some(AbortOnDropHandle::new(placed)));
+                }
+                // An agent before this one may have made it.
+                (None | Some(Some(_)), true) => {
+                    let placing = self.outputs.insert(task.clone(), None).flatten();
+                    let subject = self.subject(&task);
+                    self.cleaning.insert(task.clone());
+                    self.cleanups.spawn(async move {
+                        if let Some(placing) = placing {
+                            placing.abort();
+                            let _ = placing.await;
+                        }
+                        effects::output_over(&subject).await;
+                        task
+                    });
+                }
+                (Some(Some(_)), false) | (Some(None), _) => {}
+            }
         }
     }
 
@@ -698,6 +735,11 @@ fn view_of(machine: &Machine, cleaning: &BTreeSet<Arc<str>>, network: &SharedNet
             .map(|(n, record)| (n.clone(), holds(record, cleaning.contains(n))))
             .collect(),
         remote: machine.tasks().map(|(n, _)| n).filter(|n| machine.is_remote_task(n)).cloned().collect(),
+        collected: machine
+            .tasks()
+            .filter(|(n, record)| machine.is_remote_task(n) && (record.state.state != TaskRunState::Dead || cleaning.contains(*n)))
+            .map(|(n, _)| n.clone())
+            .collect(),
         checks: machine.check_results(),
         over: machine.over(),
         ended_at: machine.record().ended_at,

@@ -52,12 +52,16 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
     }
     let (sink, body) = frames::channel(plain);
     let dirs = AllocDirs::new(&handle.config().alloc_dir, id);
-    if let Some(name) = view.remote.iter().find(|t| ***t == *task) {
+    let elsewhere = match view.remote.iter().find(|t| ***t == *task) {
+        Some(name) => (!collected(dirs.clone(), name.clone()).await).then(|| name.clone()),
+        None => None,
+    };
+    if let Some(name) = elsewhere {
         let from = Remote {
             manager: handle.inner.ctx.remote.clone(),
-            slot: slot_of(&view.alloc, name),
+            slot: slot_of(&view.alloc, &name),
             dirs,
-            task: name.clone(),
+            task: name,
             kind,
             sink,
             view: loop_handle.view.clone(),
@@ -69,6 +73,16 @@ pub(super) async fn logs(State(handle): State<ClientHandle>, Path(alloc): Path<S
         tokio::spawn(local(log, loop_handle.view.clone(), task, offset, from_end, follow, sink));
     }
     Ok(raw(body))
+}
+
+/// The output of a remote task is collected here, because its driver has nothing but FIFOs to write to: it is read as that of a local one.
+async fn collected(dirs: AllocDirs, task: Arc<str>) -> bool {
+    let work = move || {
+        let collected =
+            KINDS.iter().any(|kind| RotatedLog::new(dirs.logs(), format!("{task}.{kind}")).segments().is_ok_and(|s| !s.is_empty()));
+        collected && Kept::find(&dirs, &task).is_none()
+    };
+    tokio::task::spawn_blocking(work).await.unwrap_or_default()
 }
 
 /// The task has ended for good: nothing more will be written.
@@ -292,7 +306,7 @@ impl Remote {
             Some(remote) => remote.logs(crate::remote::wire_handle(&instance.handle), query).map_err(|e| e.to_string()),
             None if instance.driver.capabilities().is_some_and(|c| c.remote_tasks) => {
                 return Err(
-                    "the driver of this task knows the plain driver protocol only, which carries no output: read it where the task runs"
+                    "the driver of this task knows the plain driver protocol only, and collects no output: read it where the task runs"
                         .to_owned(),
                 );
             }

@@ -18,7 +18,7 @@ use crate::{
     context::NodeContext,
     cpuset, dirs,
     leftovers::{self, Owner, Places, Seen},
-    network,
+    network, task_api,
 };
 
 /// Where network namespaces have names.
@@ -228,7 +228,7 @@ fn bound_sockets(unix: &str) -> HashSet<PathBuf> {
     unix.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().nth(7)).map(PathBuf::from).collect()
 }
 
-/// Directories of allocations, executors and log collectors, and the FIFOs of collected tasks.
+/// Directories of allocations, executors and log collectors, the FIFOs of collected tasks, and the sockets through which tasks reach the HTTP API.
 fn directories(ctx: &NodeContext) -> Vec<Thing> {
     let mut things = Vec::new();
     for (id, root) in alloc_dirs(ctx) {
@@ -237,6 +237,10 @@ fn directories(ctx: &NodeContext) -> Vec<Thing> {
                 let role = if executor_client::is_live(&state) { Role::LiveState } else { Role::State };
                 let belongs = Belongs::Run { owner: Owner { alloc: id, task: task.clone() }, run: Some(run), role };
                 things.extend(at_path(Kind::Directory, state, belongs));
+            }
+            let socket = dir.join("secrets").join(task_api::NAME);
+            if fs::symlink_metadata(&socket).is_ok_and(|m| m.file_type().is_socket()) {
+                things.extend(at_path(Kind::Socket, socket, Belongs::Fixture(Owner { alloc: id, task: task.clone() })));
             }
         }
         for (name, path) in entries(&root.join("alloc/logs")) {

@@ -145,7 +145,12 @@ impl Ledger {
             };
             (task.clone(), claim)
         });
-        AllocClaim { tasks: tasks.collect(), network: view.network.claimed() }
+        // Of remote tasks there is nothing here but what collects their output.
+        let collected = view.collected.iter().map(|task| {
+            let collector = effects::dir_name(&self.ctx.collector_dir(view.alloc.id, task));
+            (task.clone(), TaskClaim { alive: true, collector, ..TaskClaim::default() })
+        });
+        AllocClaim { tasks: tasks.chain(collected).collect(), network: view.network.claimed() }
     }
 
     /// Collected allocations of which nothing is left are no longer remembered.

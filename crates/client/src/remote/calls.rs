@@ -163,7 +163,7 @@ pub(crate) async fn call(about: &About, call: Call, prepared: Option<Result<Arc<
     let mutation = async {
         match &remote {
             Reached::Extension(remote) => mutate(about, remote, call, prepared).await,
-            Reached::Plain(plain) => mutate_plainly(plain, call, prepared).await,
+            Reached::Plain(plain) => mutate_plainly(plain, &about.slot, call, prepared).await,
         }
     };
     tokio::select! {
@@ -317,10 +317,10 @@ async fn ready(prepared: Option<Result<Arc<Prepared>, String>>) -> Result<(TaskC
     }
 }
 
-async fn mutate_plainly(plain: &Plain<'_>, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
+async fn mutate_plainly(plain: &Plain<'_>, slot: &SlotKey, call: Call, prepared: Option<Result<Arc<Prepared>, String>>) -> Answer {
     match call {
         Call::Ensure { .. } => match ready(prepared).await {
-            Ok((task, bundle)) => plain.start(task, &bundle).await,
+            Ok((task, bundle)) => plain.start(slot, task, &bundle).await,
             Err(answer) => answer,
         },
         Call::Stop { handle, signal, timeout, .. } => plain.stop(&handle, &signal, timeout).await,

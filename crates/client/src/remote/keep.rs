@@ -76,6 +76,10 @@ impl Keep {
     async fn both(&self, over: &CancellationToken) -> Result<(), Failure> {
         let dirs = AllocDirs::new(&self.ctx.config.alloc_dir, self.alloc);
         let limits = Limits::of(&self.logs);
+        // What drivers of the plain protocol write is in the allocation's directory already.
+        if self.ctx.drivers.provider(&self.driver).is_some_and(|p| p.plain_protocol) {
+            return Ok(());
+        }
         let Some(mut draft) = self.begin(&dirs, limits, over).await? else { return Ok(()) };
         let mut missing = Missing::new();
         // Waited for once, not once for each stream: a restart may wait for this.

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::alloc::AllocCommands;
 pub(crate) use calls::wire_handle;
+pub(crate) use plain::Output;
 pub(crate) use run::RemoteLoop;
 
 const NOT_RUNNING: &str = "the driver's plugin is not running";
@@ -145,6 +146,16 @@ impl RemoteManager {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Instance { slot, reply });
         answer.await.ok().flatten()
+    }
+
+    /// Where drivers of the plain protocol write what the slot's task says.
+    pub(crate) fn output_to(&self, slot: SlotKey, output: Output) {
+        self.plain.output_to(slot, output);
+    }
+
+    /// Nobody reads any more what goes to that allocation.
+    pub(crate) fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
+        self.plain.no_output_to(slot, alloc);
     }
 
     /// How many slots have an order here.

@@ -6,6 +6,7 @@
 //! stop ────── StopTask, InspectTask    ► confirmed only when it is seen ended
 //! forget ──── DestroyTask
 //! let go ──── StopTask with DETACH, DestroyTask: the plugin forgets it, the instance goes on
+//! output ──── StdoutPath, StderrPath: FIFOs of the node that manages the task, which a log collector of its allocation reads ([`Output`])
 //! ```
 //! Such a driver cannot be asked by key: after a create whose answer was lost nothing is created again, and a person decides. It refuses no stale
 //! epoch either. Both are shown as the guarantee of the task.
@@ -21,7 +22,8 @@ use driver_host::{
     proto::driver::TaskStats,
 };
 use lifecycle::remote::node::{Answer, Sighting};
-use model::{GoDuration, Observed, Text, TimestampNs, remote::RemoteHandle};
+use model::{AllocId, GoDuration, Observed, SlotKey, Text, TimestampNs, remote::RemoteHandle};
+use tokio::sync::watch;
 
 use super::calls::bounded;
 use crate::context::now_ns;
@@ -35,19 +37,91 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the driver gets to let a task go.
 const DETACH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which tasks the running plugins know: task id → generation of the plugin's process.
-#[derive(Debug, Default)]
-pub(crate) struct PlainTasks(Mutex<HashMap<String, u64>>);
+/// How long a task waits for the place of its output before its driver is told that there is none.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-impl PlainTasks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Which tasks the running plugins know, and where the output of tasks goes.
+#[derive(Debug, Default)]
+pub(crate) struct PlainTasks {
+    known: Mutex<HashMap<String, Known>>,
+    outputs: watch::Sender<HashMap<SlotKey, Output>>,
+}
+
+/// What a plugin knows of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    /// The plugin's process.
+    generation: u64,
+    /// Where it was told to write.
+    output: Output,
+}
+
+/// Where a driver writes what a task says: FIFOs of this node that are read as long as an allocation shows the task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Output {
+    /// The allocation.
+    pub(crate) alloc: AllocId,
+    /// Path for standard output.
+    pub(crate) stdout: String,
+    /// Path for standard error.
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    /// What is written is not kept.
+    pub(crate) fn nowhere(alloc: AllocId) -> Self {
+        Self { alloc, stdout: NOWHERE.to_owned(), stderr: NOWHERE.to_owned() }
+    }
+
+    fn put_into(&self, config: &mut TaskConfig) {
+        config.stdout_path.clone_from(&self.stdout);
+        config.stderr_path.clone_from(&self.stderr);
     }
 }
 
+impl PlainTasks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the output of the slot's task goes there.
+    pub(super) fn output_to(&self, slot: SlotKey, output: Output) {
+        self.outputs.send_if_modified(|outputs| outputs.insert(slot, output.clone()).as_ref() != Some(&output));
+    }
+
+    /// Nobody reads any more what goes to that allocation.
+    pub(super) fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
+        self.outputs.send_if_modified(|outputs| {
+            let reads = outputs.get(slot).is_some_and(|output| output.alloc == alloc);
+            reads && outputs.remove(slot).is_some()
+        });
+    }
+
+    /// Where the output of the slot's task goes. That is known in a moment where it is not yet: the allocation comes with the order for its task.
+    async fn output_of(&self, slot: Option<&SlotKey>) -> Output {
+        let Some(slot) = slot else { return Output::nowhere(AllocId::NIL) };
+        let mut outputs = self.outputs.subscribe();
+        let there = outputs.wait_for(|outputs| outputs.contains_key(slot));
+        match tokio::time::timeout(OUTPUT_PATIENCE, there).await {
+            Ok(Ok(outputs)) => outputs.get(slot).cloned(),
+            _ => None,
+        }
+        .unwrap_or_else(|| Output::nowhere(AllocId::NIL))
+    }
+
+    /// The output goes elsewhere than the plugin was told.
+    fn moved(&self, slot: Option<&SlotKey>, told: &Output) -> bool {
+        slot.is_some_and(|slot| self.outputs.borrow().get(slot).is_some_and(|now| now != told))
+    }
+}
+
+/// Where a handle says whose it is. The driver never sees it.
+const SLOT: &str = "drover.slot";
+
 /// What of a task finds it again. The environment and the driver's configuration stay here: both may hold secrets.
-fn to_find(config: &TaskConfig) -> TaskConfig {
+fn to_find(config: &TaskConfig, slot: &SlotKey) -> TaskConfig {
     TaskConfig {
+        env: [(SLOT.to_owned(), slot.to_string())].into(),
         id: config.id.clone(),
         name: config.name.clone(),
         task_group_name: config.task_group_name.clone(),
@@ -65,28 +139,26 @@ fn to_find(config: &TaskConfig) -> TaskConfig {
 /// Some drivers open the task's output for writing and take a failure for the end of the task; this can be opened on every node.
 const NOWHERE: &str = "/dev/null";
 
-/// The output of such a task stays where it runs.
-pub(crate) fn without_output(config: &mut TaskConfig) {
-    config.stdout_path = NOWHERE.to_owned();
-    config.stderr_path = NOWHERE.to_owned();
-    config.drover_log = None;
-}
-
-fn kept(started: TaskHandle) -> RemoteHandle {
-    let config = started.config.as_ref().map(to_find);
+fn kept(started: TaskHandle, slot: &SlotKey) -> RemoteHandle {
+    let config = started.config.as_ref().map(|config| to_find(config, slot));
     RemoteHandle { schema: SCHEMA, data: handle_to_bytes(&TaskHandle { config, ..started }) }
 }
 
-fn opened(handle: &RemoteHandle) -> Result<(TaskHandle, String), Answer> {
+/// A task's handle as its driver takes it, its id, and its slot, which handles of older agents do not name.
+type Opened = (TaskHandle, String, Option<SlotKey>);
+
+fn opened(handle: &RemoteHandle) -> Result<Opened, Answer> {
     let found = (handle.schema == SCHEMA).then(|| handle_from_bytes(&handle.data)).flatten();
     let id = found.as_ref().and_then(|h| h.config.as_ref()).map(|c| c.id.clone()).filter(|id| !id.is_empty());
     match (found, id) {
         (Some(mut handle), Some(id)) => {
-            // Drivers written in Go follow these without looking.
+            let mut slot = None;
             if let Some(config) = &mut handle.config {
+                slot = config.env.remove(SLOT).and_then(|slot| slot.parse().ok());
+                // Drivers written in Go follow these without looking.
                 driver_host::proto::build::fill_resources(config);
             }
-            Ok((handle, id))
+            Ok((handle, id, slot))
         }
         _ => Err(Answer::CouldNotAsk(format!(
             "the handle (schema {}, {} bytes) is not one of the plain driver protocol: it was made by another driver",
@@ -138,31 +210,43 @@ pub(crate) struct Plain<'a> {
 impl Plain<'_> {
     /// The task's id, when the running plugin knows the task.
     async fn recovered(&self, handle: &RemoteHandle) -> Result<String, Answer> {
-        let (handle, id) = opened(handle)?;
+        let (mut found, id, slot) = opened(handle)?;
         let generation = self.driver.generation();
-        if self.tasks.lock().get(&id) == Some(&generation) {
-            return Ok(id);
+        let known = self.tasks.lock().get(&id).filter(|known| known.generation == generation).cloned();
+        if let Some(known) = known {
+            if !self.tasks.moved(slot.as_ref(), &known.output) {
+                return Ok(id);
+            }
+            // A plugin that knows a task does not look at its paths again.
+            self.let_go(handle).await;
         }
-        self.driver.recover_task(handle).await.map_err(|e| trouble(&e))?;
-        self.tasks.lock().insert(id.clone(), generation);
+        let output = self.tasks.output_of(slot.as_ref()).await;
+        if let Some(config) = &mut found.config {
+            output.put_into(config);
+        }
+        self.driver.recover_task(found).await.map_err(|e| trouble(&e))?;
+        self.tasks.lock().insert(id.clone(), Known { generation, output });
         Ok(id)
     }
 
-    pub(crate) async fn start(&self, mut config: TaskConfig, bundle: &Bundle) -> Answer {
+    pub(crate) async fn start(&self, slot: &SlotKey, mut config: TaskConfig, bundle: &Bundle) -> Answer {
         if !bundle.files.is_empty() {
             return Answer::WrongRequest(
                 "the driver knows the plain driver protocol only, which carries no files: the job must not have artifacts, templates or a payload"
                     .to_owned(),
             );
         }
-        without_output(&mut config);
+        let output = self.tasks.output_of(Some(slot)).await;
+        output.put_into(&mut config);
+        // Drivers that store output by themselves would store it where nobody looks for it.
+        config.drover_log = None;
         let id = config.id.clone();
         match self.driver.start_task(config).await {
             Ok(started) => {
-                self.tasks.lock().insert(id, self.driver.generation());
+                self.tasks.lock().insert(id, Known { generation: self.driver.generation(), output });
                 let network = started.network.unwrap_or_default();
                 bounded(
-                    kept(started.handle),
+                    kept(started.handle, slot),
                     Sighting { observed: Observed::Creating, address: network.address, port_map: network.port_map, ..Sighting::default() },
                 )
             }
@@ -233,7 +317,7 @@ impl Plain<'_> {
     pub(crate) async fn forget(&self, handle: &RemoteHandle) -> Answer {
         match about!(self, handle, destroy_task(false)).await {
             Ok(_) => {
-                if let Ok((_, id)) = opened(handle) {
+                if let Ok((_, id, _)) = opened(handle) {
                     self.tasks.lock().remove(&id);
                 }
                 Answer::Absent
@@ -244,9 +328,10 @@ impl Plain<'_> {
 
     /// The plugin need not know the task any more; the instance goes on. Whatever it answers, nothing is lost.
     pub(crate) async fn let_go(&self, handle: &RemoteHandle) {
-        let Ok((_, id)) = opened(handle) else { return };
+        let Ok((_, id, _)) = opened(handle) else { return };
         // A process that has never heard of it has nothing to let go.
-        if self.tasks.lock().remove(&id) != Some(self.driver.generation()) {
+        let known = self.tasks.lock().remove(&id);
+        if known.is_none_or(|known| known.generation != self.driver.generation()) {
             return;
         }
         let detached = async {
@@ -294,15 +379,36 @@ mod tests {
             msgpack_driver_config: b"secret-config".to_vec(),
             ..TaskConfig::default()
         };
-        let handle = kept(TaskHandle { config: Some(config), driver_state: b"state".to_vec(), ..TaskHandle::default() });
+        let slot: SlotKey = "default/job.g[0]/t".parse().expect("a slot");
+        let handle = kept(TaskHandle { config: Some(config), driver_state: b"state".to_vec(), ..TaskHandle::default() }, &slot);
         let text = String::from_utf8_lossy(&handle.data).into_owned();
         assert!(text.contains("a/t/1") && text.contains("state") && !text.contains("secret"), "{text}");
-        let (back, id) = opened(&handle).expect("one of ours");
-        assert_eq!((id.as_str(), back.driver_state.as_slice()), ("a/t/1", b"state".as_slice()));
+        let (back, id, of) = opened(&handle).expect("one of ours");
+        assert_eq!((id.as_str(), back.driver_state.as_slice(), of), ("a/t/1", b"state".as_slice(), Some(slot)));
+        assert!(back.config.as_ref().is_some_and(|c| c.env.is_empty()), "the driver sees nothing of it");
         assert!(back.config.is_some_and(|c| c.resources.is_some()), "drivers in Go follow it without looking");
         for wrong in [RemoteHandle { schema: 1, ..handle }, RemoteHandle::default()] {
             assert!(matches!(opened(&wrong), Err(Answer::CouldNotAsk(_))));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn output_goes_to_the_allocation_that_shows_the_task_now() {
+        let tasks = PlainTasks::default();
+        let slot: SlotKey = "default/job.g[0]/t".parse().expect("a slot");
+        let output = |n: u128| Output { alloc: AllocId(uuid::Uuid::from_u128(n)), stdout: format!("{n}.out"), stderr: format!("{n}.err") };
+        let nowhere = Output::nowhere(AllocId::NIL);
+        assert_eq!(tasks.output_of(None).await, nowhere);
+        assert_eq!(tasks.output_of(Some(&slot)).await, nowhere, "nobody shows it");
+        tasks.output_to(slot.clone(), output(1));
+        assert_eq!(tasks.output_of(Some(&slot)).await, output(1));
+        assert!(tasks.moved(Some(&slot), &nowhere) && !tasks.moved(Some(&slot), &output(1)) && !tasks.moved(None, &nowhere));
+        // Its successor's allocation comes before the former one goes.
+        tasks.output_to(slot.clone(), output(2));
+        tasks.no_output_to(&slot, output(1).alloc);
+        assert_eq!(tasks.output_of(Some(&slot)).await, output(2));
+        tasks.no_output_to(&slot, output(2).alloc);
+        assert!(!tasks.moved(Some(&slot), &output(2)), "what is told of nowhere else stays");
     }
 
     #[test]

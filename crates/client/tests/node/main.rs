@@ -17,5 +17,6 @@ mod remote_creates;
 mod remote_output;
 mod resources;
 mod services;
+mod task_api;
 mod tasks;
 mod templates;

@@ -1,6 +1,6 @@
 //! Remote tasks through a driver that knows the plain driver protocol only: the same rules, a weaker guarantee, and nothing done in doubt.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use client::{Client, PluginCommand, PluginSettings};
 use mock::fake::FakeProvider;
@@ -116,5 +116,97 @@ async fn a_lost_create_reply_is_held_and_never_repeated() {
     assert_eq!(provider.calls().expect("reads").iter().filter(|c| c.call == "ensure").count(), 1);
     assert_eq!(provider.live().expect("reads").len(), 1, "what was created lives; a person decides");
     client.stop().await;
+    nothing_left(&rig).await;
+}
+
+/// A node with the driver that writes output.
+async fn cloud_node(rig: &Rig) -> Client {
+    let mut config = rig.config();
+    config.builtin_drivers.push(PluginCommand { name: "cloud".into(), program: plugin(), args: vec!["cloud".into()] });
+    let client = rig.node_with(config).await;
+    rig.driver_ready("cloud").await;
+    client
+}
+
+async fn shown(client: &Client, a: &Allocation) -> String {
+    crate::http::text(client, &format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", a.id)).await
+}
+
+/// Waits until the log of the allocation holds just that.
+async fn shows(client: &Client, a: &Allocation, what: &str) {
+    let begin = std::time::Instant::now();
+    loop {
+        let text = shown(client, a).await;
+        if text == what {
+            return;
+        }
+        assert!(begin.elapsed() < crate::fixture::PATIENCE, "the log is {text:?}, not {what:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_remote_task_of_the_plain_protocol_writes_is_its_log_over_deaths_and_hand_overs() {
+    let rig = Rig::new().await;
+    let instance = rig.dir.path().join("instance");
+    let say = |text: &str| {
+        use std::io::Write;
+        fs::File::options().append(true).open(instance.join("output")).expect("there").write_all(text.as_bytes()).expect("written");
+    };
+    let first = cloud_node(&rig).await;
+    let (a, job, order) = managed("service", task("t", "cloud", json!({"instance": instance})));
+    let slot = order.slot.to_string();
+    rig.server.order(&order);
+    rig.server.place(&a, &job);
+    let running = |r: &model::RemoteReport| r.observed == Observed::Running && r.handle.is_some();
+    let report = rig.server.report(&slot, "a running instance", running).await;
+    rig.server.status(a.id, model::ClientStatus::Running).await;
+    shows(&first, &a, "begin\n").await;
+    let audit = first.handle().audit(false).await;
+    assert!(audit.balanced, "what collects the output is claimed: {audit:#?}");
+
+    // Its plugin dies: the next process goes on where it was.
+    crate::faults::plugin_pids(&rig).into_iter().for_each(crate::faults::kill);
+    say("after the plugin's death\n");
+    shows(&first, &a, "begin\nafter the plugin's death\n").await;
+
+    // The agent goes, with its plugins, and the next one goes on with the same log.
+    first.stop().await;
+    say("between agents\n");
+    let adopt = RemoteOrder { adopt: true, handle: report.handle.clone(), ..order.clone() };
+    rig.server.set_order(&adopt);
+    rig.server.forget_reports();
+    let first = cloud_node(&rig).await;
+    rig.server.report(&slot, "the same instance", running).await;
+    shows(&first, &a, "begin\nafter the plugin's death\nbetween agents\n").await;
+
+    // The task is handed to another allocation of this node: its plugin knows the task and is told of the new place.
+    let mut next = a.clone();
+    next.id = model::AllocId(uuid::Uuid::new_v4());
+    rig.server.forget_reports();
+    rig.server.place(&next, &job);
+    rig.server.release_and_order(&RemoteOrder { alloc_id: next.id, epoch: 2, ..adopt.clone() });
+    rig.server.report(&slot, "the same instance under its new manager", |r| r.epoch == 2 && running(r)).await;
+    rig.server.status(next.id, model::ClientStatus::Running).await;
+    say("after the hand-over\n");
+    shows(&first, &next, "after the hand-over\n").await;
+    assert_eq!(shown(&first, &a).await, "begin\nafter the plugin's death\nbetween agents\n", "the former one keeps what it has");
+
+    // It ends: what it said last is there.
+    say("the end\n");
+    fs::write(instance.join("ended"), "0").expect("written");
+    rig.server.report(&slot, "the end", |r| r.observed.ended()).await;
+    shows(&first, &next, "after the hand-over\nthe end\n").await;
+    rig.server.release(&slot);
+    for id in [a.id, next.id] {
+        rig.server.stop_alloc(id);
+        rig.server.alloc(id, "the end of the allocation", |u| u.client_status.terminal()).await;
+    }
+    eventually("its books balanced without collectors", || {
+        let logs = |id| rig.alloc_dir(id).join("alloc/logs/.t.stdout.fifo").exists();
+        !logs(a.id) && !logs(next.id)
+    })
+    .await;
+    first.stop().await;
     nothing_left(&rig).await;
 }

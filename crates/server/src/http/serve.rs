@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -102,16 +101,8 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
     finish(&tasks, &kill, limits).await;
 }
 
-/// Serves the router on a unix socket; a stale one of an earlier process is replaced.
-///
-/// # Errors
-/// When the socket cannot be made.
-pub async fn serve_unix(path: &Path, router: Router, limits: Limits, stop: CancellationToken) -> std::io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
+/// As [`serve`], on a unix socket, without a limit of connections.
+pub async fn serve_unix(listener: UnixListener, router: Router, limits: Limits, stop: CancellationToken) {
     let tasks = TaskTracker::new();
     let kill = CancellationToken::new();
     loop {
@@ -128,9 +119,8 @@ pub async fn serve_unix(path: &Path, router: Router, limits: Limits, stop: Cance
         };
         tasks.spawn(connection(TokioIo::new(stream), router.clone(), limits, stop.clone(), kill.clone(), None));
     }
+    drop(listener);
     finish(&tasks, &kill, limits).await;
-    std::fs::remove_file(path).ok();
-    Ok(())
 }
 
 async fn finish(tasks: &TaskTracker, kill: &CancellationToken, limits: Limits) {
