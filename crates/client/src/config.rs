@@ -69,6 +69,10 @@ pub struct ClientConfig {
     pub dynamic_ports: (u16, u16),
     /// Remote tasks that this node manages at most; 0 = no limit.
     pub remote_sessions: u32,
+    /// No commands are run in tasks for people.
+    pub disable_remote_exec: bool,
+    /// The node comes ineligible, when the servers do not know it yet.
+    pub default_ineligible: bool,
     /// Ports given to plugins that cannot listen on unix sockets, inclusive.
     pub plugin_ports: (u16, u16),
     /// How long drivers are waited for.
@@ -207,6 +211,10 @@ pub struct TemplateConfig {
     pub disable_file_sandbox: bool,
     /// How often missing data and files that templates have read are looked at.
     pub poll: Duration,
+    /// Quiet time after a change and longest wait, for templates that do not say.
+    pub wait: (Duration, Duration),
+    /// Least quiet time and longest wait of any template that waits; `None` = as the job says.
+    pub wait_bounds: (Option<Duration>, Option<Duration>),
 }
 
 impl Default for TemplateConfig {
@@ -215,6 +223,8 @@ impl Default for TemplateConfig {
             function_denylist: ["plugin", "writeToFile"].map(str::to_owned).to_vec(),
             disable_file_sandbox: false,
             poll: Duration::from_secs(3),
+            wait: (Duration::ZERO, Duration::ZERO),
+            wait_bounds: (None, None),
         }
     }
 }
@@ -274,6 +284,8 @@ impl ClientConfig {
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: (20_000, 32_000),
             remote_sessions: 0,
+            disable_remote_exec: false,
+            default_ineligible: false,
             plugin_ports: (14_000, 14_512),
             patience: Patience::default(),
             stop_tasks_on_stop: false,

@@ -56,4 +56,5 @@ pub use config::{
 pub use discovery::{Discovery, DiscoveryError};
 pub use drivers::ConfiguredPlugins;
 pub use error::{RequestError, StartError, StoreError};
+pub use fingerprint::{InterfaceAddress, interface_addresses};
 pub use task_api::TaskApiServer;

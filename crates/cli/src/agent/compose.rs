@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{forward, reload::Reloader, settings::Settings, task_api};
+use super::{config::SchedulerDefaults, forward, reload::Reloader, settings::Settings, task_api};
 use crate::output;
 
 /// Runs an agent until a signal ends it, or until its store can no longer be trusted.
@@ -36,7 +36,9 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     let server = match settings.server.take() {
         Some(mut config) => {
             config.http_advertise.clone_from(&advertised);
-            Some(Server::start(config).await.context("could not start the server")?)
+            let server = Server::start(config).await.context("could not start the server")?;
+            set_up_scheduler(&server, settings.scheduler.take()).await?;
+            Some(server)
         }
         None => None,
     };
@@ -114,6 +116,22 @@ pub(crate) async fn run(mut settings: Settings, mut reloader: Reloader) -> Resul
     }
     drop(serving.await);
     Ok(code)
+}
+
+/// The scheduler's first settings; what somebody has set since counts more.
+async fn set_up_scheduler(server: &Server, defaults: Option<SchedulerDefaults>) -> Result<()> {
+    let now = server.handle().snapshot().scheduler_config().clone();
+    let Some(defaults) = defaults.filter(|_| now.create_index == now.modify_index) else { return Ok(()) };
+    let config = model::SchedulerConfig {
+        scheduler_algorithm: defaults.scheduler_algorithm.unwrap_or_default(),
+        memory_oversubscription_enabled: defaults.memory_oversubscription_enabled,
+        reject_job_registration: defaults.reject_job_registration,
+        pause_eval_broker: defaults.pause_eval_broker,
+        ..(*now).clone()
+    };
+    let request = server::requests::SetSchedulerConfig { config, cas: Some(now.modify_index) };
+    server.handle().set_scheduler_config(request).await.context("could not apply server.default_scheduler_config")?;
+    Ok(())
 }
 
 async fn failed(server: Option<&Server>) -> String {

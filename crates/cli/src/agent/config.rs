@@ -58,6 +58,14 @@ pub(crate) struct AgentFile {
     pub(crate) disable_anonymous_signature: Option<bool>,
     /// Say where in the program a line of the log comes from.
     pub(crate) log_include_location: Option<bool>,
+    /// The log, beside standard error.
+    pub(crate) log_file: Option<String>,
+    /// A file of the log that is older is put aside; one day.
+    pub(crate) log_rotate_duration: Option<String>,
+    /// A file of the log that is larger is put aside; 0 = any size.
+    pub(crate) log_rotate_bytes: Option<u64>,
+    /// How many files are kept aside; 0 = all, below 0 = none.
+    pub(crate) log_rotate_max_files: Option<i64>,
     /// Names that were taken and have no effect.
     #[serde(skip)]
     pub(crate) notes: Notes,
@@ -119,12 +127,28 @@ pub(crate) struct Server {
     pub(crate) job_max_priority: Option<i32>,
     /// Must be the region of the server.
     pub(crate) authoritative_region: Option<String>,
+    /// Settings of the scheduler, until somebody sets them.
+    pub(crate) default_scheduler_config: Option<SchedulerDefaults>,
     /// Servers to join: only this one may be named.
     pub(crate) server_join: ServerJoin,
     /// The same in its former place.
     pub(crate) retry_join: Vec<String>,
     /// The same in its former place.
     pub(crate) start_join: Vec<String>,
+}
+
+/// Settings of the scheduler, until somebody sets them.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SchedulerDefaults {
+    /// `binpack` or `spread`.
+    pub(crate) scheduler_algorithm: Option<String>,
+    /// `memory_max` has an effect.
+    pub(crate) memory_oversubscription_enabled: bool,
+    /// Jobs are not taken.
+    pub(crate) reject_job_registration: bool,
+    /// No evaluation is handed out.
+    pub(crate) pause_eval_broker: bool,
 }
 
 /// Node part.
@@ -179,6 +203,12 @@ pub(crate) struct Client {
     pub(crate) max_kill_timeout: Option<String>,
     /// How many ended allocations are kept.
     pub(crate) gc_max_allocs: Option<u32>,
+    /// What of the host appears in the root of `exec`: path there → path inside.
+    pub(crate) chroot_env: BTreeMap<String, Value>,
+    /// No commands in tasks for people.
+    pub(crate) disable_remote_exec: Option<bool>,
+    /// The node comes ineligible.
+    pub(crate) default_ineligible: Option<bool>,
     /// How often the node looks for allocations to collect.
     pub(crate) gc_interval: Option<String>,
     /// Percent of used disk at which it collects.
@@ -235,6 +265,20 @@ pub(crate) struct Template {
     pub(crate) function_blacklist: Option<Vec<String>>,
     /// The function `file` reads whatever the agent may read.
     pub(crate) disable_file_sandbox: Option<bool>,
+    /// How long changes are gathered where the job does not say.
+    pub(crate) wait: Option<Wait>,
+    /// Between what bounds jobs may say it.
+    pub(crate) wait_bounds: Option<Wait>,
+}
+
+/// How long changes are gathered.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Wait {
+    /// Quiet time.
+    pub(crate) min: Option<String>,
+    /// Longest wait.
+    pub(crate) max: Option<String>,
 }
 
 /// How a node drains itself.
@@ -327,14 +371,21 @@ pub(crate) struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mistake(pub(crate) String);
 
-/// Puts `over` on top of `base`: maps are merged key by key, anything else is replaced.
+/// Lists of servers: each file names further ones.
+const LISTS_THAT_ADD_UP: &[&str] = &["servers", "retry_join", "start_join"];
+
+/// Puts `over` on top of `base`: maps are merged key by key, lists of servers add up, anything else is replaced.
 pub(crate) fn merge(base: &mut Value, over: Value) {
     match (base, over) {
         (Value::Object(base), Value::Object(over)) => {
             for (key, value) in over {
-                match base.get_mut(&key) {
-                    Some(slot) => merge(slot, value),
-                    None => {
+                match (base.get_mut(&key), value) {
+                    (Some(Value::Array(known)), Value::Array(more)) if LISTS_THAT_ADD_UP.contains(&key.as_str()) => {
+                        let new: Vec<Value> = more.into_iter().filter(|v| !known.contains(v)).collect();
+                        known.extend(new);
+                    }
+                    (Some(slot), value) => merge(slot, value),
+                    (None, value) => {
                         base.insert(key, value);
                     }
                 }
@@ -363,9 +414,12 @@ mod tests {
 
     #[test]
     fn later_files_win_and_maps_are_merged() {
-        let mut base = json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}}, "region": "eu"});
-        merge(&mut base, json!({"client": {"meta": {"b": "3"}, "servers": ["x:1"]}, "region": "us"}));
-        assert_eq!(base, json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["x:1"]}, "region": "us"}));
+        let mut base = json!({"client": {"enabled": true, "meta": {"a": "1", "b": "2"}, "servers": ["w:1", "x:1"]}, "region": "eu"});
+        merge(&mut base, json!({"client": {"meta": {"b": "3"}, "servers": ["x:1", "y:1"]}, "region": "us"}));
+        assert_eq!(
+            base,
+            json!({"client": {"enabled": true, "meta": {"a": "1", "b": "3"}, "servers": ["w:1", "x:1", "y:1"]}, "region": "us"})
+        );
     }
 
     #[test]

@@ -6,15 +6,17 @@ mod file;
 mod flags;
 mod forward;
 mod leave;
+mod log_file;
 mod reload;
 mod rules;
 mod settings;
+mod sockaddr;
 mod table;
 mod task_api;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use config::Mistake;
@@ -100,7 +102,7 @@ pub(crate) fn run(args: AgentArgs) -> Result<ExitCode> {
     // The directory of a dev agent goes when this value goes.
     let dev_dir = args.dev.then(|| tempfile::Builder::new().prefix("drover-dev-").tempdir()).transpose()?;
     let settings = settings::settings(file, &args, dev_dir.as_ref().map(tempfile::TempDir::path)).map_err(refuse)?;
-    init_log(&settings);
+    init_log(&settings)?;
     print_notes(&settings.notes);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("drover").max_blocking_threads(BLOCKING_THREADS).build()?;
@@ -135,24 +137,36 @@ fn refuse(mistakes: Vec<Mistake>) -> anyhow::Error {
     anyhow::anyhow!("the agent's configuration cannot be used:\n{}", list.join("\n"))
 }
 
-fn init_log(settings: &settings::Settings) {
+fn init_log(settings: &settings::Settings) -> Result<()> {
     use std::io::{IsTerminal, Write};
-    use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::{
+        EnvFilter,
+        fmt::writer::{BoxMakeWriter, MakeWriterExt},
+    };
     let (level, json, location) = (&settings.log_level, settings.log_json, settings.log_location);
     // The wire libraries speak at debug of every frame: they are heard from warn on, unless RUST_LOG says otherwise.
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn")));
-    // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is written: a panic.
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
-    let builder = builder.with_file(location).with_line_number(location);
-    let ready = if json {
-        builder.json().flatten_event(true).try_init()
-    } else {
-        builder.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
+    let file = match &settings.log_file {
+        Some(rotation) => {
+            let opened = log_file::LogFile::open(rotation.clone());
+            Some(opened.with_context(|| format!("could not open the log_file {}", rotation.path.display()))?)
+        }
+        None => None,
     };
+    let colour = file.is_none() && std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(std::io::stderr.and(file)),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    // A log that cannot be written (a full disk, a closed pipe) would be complained of on standard error, where it is written: a panic.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
+    let builder = builder.with_file(location).with_line_number(location);
+    let ready = if json { builder.json().flatten_event(true).try_init() } else { builder.with_ansi(colour).try_init() };
     if let Err(error) = ready {
         let _ = writeln!(std::io::stderr(), "drover: no log: {error}");
     }
+    Ok(())
 }
 
 /// A path that was given is there; the error says which flag named it.

@@ -15,9 +15,11 @@ use server::ServerConfig;
 
 use super::{
     AgentArgs,
-    config::{AgentFile, Mistake},
+    config::{AgentFile, Mistake, SchedulerDefaults},
     leave::Leave,
+    log_file::Rotation,
     rules::Notes,
+    sockaddr,
 };
 use crate::commands::driver::BUILT_IN;
 
@@ -60,6 +62,10 @@ pub(crate) struct Settings {
     pub(crate) dev: bool,
     /// Say where in the program a line of the log comes from.
     pub(crate) log_location: bool,
+    /// Where the log is kept beside standard error.
+    pub(crate) log_file: Option<Rotation>,
+    /// Settings of the scheduler, until somebody sets them.
+    pub(crate) scheduler: Option<SchedulerDefaults>,
     /// What was taken and has no effect.
     pub(crate) notes: Notes,
 }
@@ -122,10 +128,14 @@ impl Reader {
 }
 
 /// Turns a merged configuration and the flags into settings.
-pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>) -> Result<Settings, Vec<Mistake>> {
+pub(crate) fn settings(mut file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>) -> Result<Settings, Vec<Mistake>> {
     let mut r = Reader(Vec::new(), file.notes.clone());
+    if let Some(bind) = &args.bind {
+        file.bind_addr = Some(bind.clone());
+    }
+    expand_addresses(&mut r, &mut file);
     let dev = dev_dir.is_some();
-    let bind = r.ip("bind_addr", args.bind.as_deref().or(file.bind_addr.as_deref()), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let bind = r.ip("bind_addr", file.bind_addr.as_deref(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     let http_ip = r.ip("addresses.http", file.addresses.http.as_deref(), bind);
     let rpc_ip = r.ip("addresses.rpc", file.addresses.rpc.as_deref(), bind);
     let http = SocketAddr::new(http_ip, file.ports.http.unwrap_or(4646));
@@ -165,6 +175,12 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
         is_server.then(|| server_config(&mut r, &file, dev, &data_dir, &name, &region, &datacenter, rpc, rpc_advertise.as_deref()));
     let client = is_client.then(|| client_config(&mut r, &file, args, dev, is_server, &data_dir, &name, &region, &datacenter));
     let leave = leave(&mut r, &file);
+    let log_file = log_file(&mut r, &file);
+    if let Some(algorithm) = file.server.default_scheduler_config.as_ref().and_then(|c| c.scheduler_algorithm.as_deref())
+        && !["", "binpack", "spread"].contains(&algorithm)
+    {
+        r.wrong(format!("server.default_scheduler_config.scheduler_algorithm must be binpack or spread, it is {algorithm:?}"));
+    }
     for (name, value) in
         [("disable_update_check", file.disable_update_check), ("disable_anonymous_signature", file.disable_anonymous_signature)]
     {
@@ -189,8 +205,50 @@ pub(crate) fn settings(file: AgentFile, args: &AgentArgs, dev_dir: Option<&Path>
         leave,
         dev,
         log_location: file.log_include_location.unwrap_or(false),
+        log_file,
+        scheduler: file.server.default_scheduler_config.clone(),
         notes: r.1,
     })
+}
+
+/// Replaces the templates in addresses by what is found on this machine, which is looked at only where there is one.
+fn expand_addresses(r: &mut Reader, file: &mut AgentFile) {
+    let single = [
+        ("bind_addr", &mut file.bind_addr),
+        ("addresses.http", &mut file.addresses.http),
+        ("addresses.rpc", &mut file.addresses.rpc),
+        ("advertise.http", &mut file.advertise.http),
+        ("advertise.rpc", &mut file.advertise.rpc),
+        ("client.network_interface", &mut file.client.network_interface),
+    ];
+    let single = single.into_iter().filter_map(|(name, text)| Some((name, text.as_mut()?)));
+    let servers = file.client.servers.iter_mut().map(|text| ("client.servers", text));
+    let mut machine = None;
+    for (name, text) in single.chain(servers).filter(|(_, text)| text.contains("{{")) {
+        match sockaddr::expand(text, machine.get_or_insert_with(client::interface_addresses)) {
+            Ok(found) => *text = found,
+            Err(why) => {
+                r.wrong(format!("{name}: {why}"));
+                // Said once: what stands there is no address either.
+                *text = IpAddr::V4(Ipv4Addr::LOCALHOST).to_string();
+            }
+        }
+    }
+}
+
+fn log_file(r: &mut Reader, file: &AgentFile) -> Option<Rotation> {
+    let age = r.duration("log_rotate_duration", file.log_rotate_duration.as_deref(), Duration::from_secs(24 * 3600));
+    let path = Rotation::path_of(file.log_file.as_deref().filter(|path| !path.is_empty())?);
+    if path.is_dir() {
+        r.wrong(format!("log_file must be a file, {} is a directory; end it with a slash for nomad.log in it", path.display()));
+    }
+    let keep = match file.log_rotate_max_files.unwrap_or(0) {
+        0 => None,
+        n => Some(usize::try_from(n).unwrap_or(0)),
+    };
+    // The agent's working directory may be another one when the file is put aside.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    Some(Rotation { path, age, bytes: file.log_rotate_bytes.unwrap_or(0), keep })
 }
 
 fn leave(r: &mut Reader, file: &AgentFile) -> Leave {
@@ -396,6 +454,8 @@ fn client_config(
     config.telemetry_interval =
         r.duration("telemetry.collection_interval", file.telemetry.collection_interval.as_deref(), config.telemetry_interval);
     gc_config(r, c, dev, &mut config.gc);
+    config.disable_remote_exec = c.disable_remote_exec.unwrap_or(false);
+    config.default_ineligible = c.default_ineligible.unwrap_or(false);
     config.plugin_ports = (c.client_min_port.unwrap_or(config.plugin_ports.0), c.client_max_port.unwrap_or(config.plugin_ports.1));
     if config.plugin_ports.0 > config.plugin_ports.1 {
         r.wrong(format!("client.client_min_port {} must not be above client_max_port {}", config.plugin_ports.0, config.plugin_ports.1));
@@ -444,9 +504,18 @@ fn client_config(
     }
     config.plugins =
         file.plugin.iter().map(|(n, p)| (n.clone(), PluginSettings { args: p.args.clone(), config: p.config.clone() })).collect();
+    chroot_env(r, c, &mut config.plugins);
     let plugin_dir = args.plugin_dir.clone().or_else(|| file.plugin_dir.as_ref().map(PathBuf::from));
     // Plugins are started again for as long as the agent runs, whatever its working directory is then.
     let plugin_dir = plugin_dir.map(|dir| std::path::absolute(&dir).unwrap_or(dir));
+    // A directory that is not there holds nothing; a plugin that is configured and missing is a mistake of its own.
+    let plugin_dir = plugin_dir.filter(|dir| {
+        let there = dir.exists();
+        if !there {
+            r.idle("plugin_dir", &format!("there is no directory {}", dir.display()));
+        }
+        there
+    });
     config.plugin_dir = plugin_dir.or_else(|| Some(data_dir.join("plugins")).filter(|d| d.is_dir()));
     match std::env::current_exe().map(replaced) {
         Ok(program) => {
@@ -469,6 +538,33 @@ fn client_config(
     config.templates = template_config(r, &c.template);
     config.artifacts = artifact_config(r, &c.artifact);
     config
+}
+
+/// `client.chroot_env` is what `exec` has in its own configuration; as there, what it says itself wins. Paths that this host does not have are left out,
+/// as files for several hosts rely on.
+fn chroot_env(r: &mut Reader, c: &super::config::Client, plugins: &mut BTreeMap<String, PluginSettings>) {
+    let (mut here, mut absent) = (serde_json::Map::new(), Vec::new());
+    for (host, inside) in texts(&c.chroot_env) {
+        if Path::new(&host).exists() {
+            here.insert(host, inside.into());
+        } else {
+            absent.push(host);
+        }
+    }
+    if c.chroot_env.is_empty() {
+        return;
+    }
+    if here.is_empty() {
+        r.wrong("client.chroot_env: none of its paths is on this host, so tasks of exec would have no programs".into());
+        return;
+    }
+    for path in absent {
+        r.idle(&format!("client.chroot_env.{path:?}"), "there is no such path on this host");
+    }
+    let config = plugins.entry("exec".into()).or_default().config.get_or_insert_with(|| serde_json::json!({}));
+    if let Some(config) = config.as_object_mut() {
+        config.entry("chroot_env").or_insert_with(|| here.into());
+    }
 }
 
 /// When ended allocations are collected. A dev agent shares its disk with everything else of its machine: how full that is says nothing.
@@ -605,6 +701,21 @@ fn template_config(r: &mut Reader, t: &super::config::Template) -> TemplateConfi
         config.function_denylist.clone_from(denied);
     }
     config.disable_file_sandbox = t.disable_file_sandbox.unwrap_or(false);
+    if let Some(wait) = &t.wait {
+        let min = r.duration("client.template.wait.min", wait.min.as_deref(), Duration::from_secs(5));
+        let max = r.duration("client.template.wait.max", wait.max.as_deref(), Duration::from_secs(240).max(min * 4));
+        if max < min {
+            r.wrong("client.template.wait.max must not be below min".into());
+        }
+        config.wait = (min, max);
+    }
+    if let Some(bounds) = &t.wait_bounds {
+        let mut bound = |name: &str, text: Option<&str>| text.map(|text| r.duration(name, Some(text), Duration::ZERO));
+        config.wait_bounds = (
+            bound("client.template.wait_bounds.min", bounds.min.as_deref()),
+            bound("client.template.wait_bounds.max", bounds.max.as_deref()),
+        );
+    }
     config
 }
 
@@ -761,6 +872,58 @@ mod tests {
         assert!((client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01);
         let node = |more| check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}));
         assert!(node(json!(120)).expect_err("too much").contains("percentage"));
+    }
+
+    #[test]
+    fn what_exec_tasks_see_of_the_host() {
+        let with = |chroot: serde_json::Value, plugin: serde_json::Value| {
+            let client = json!({"enabled": true, "servers": ["a"], "chroot_env": chroot});
+            check(json!({"data_dir": "/x", "client": client, "plugin": plugin}))
+        };
+        let s = with(json!({"/bin": "/bin", "/no/such/path": "/x"}), json!({})).expect("fine");
+        assert_eq!(s.notes.lines(), ["client.chroot_env.\"/no/such/path\" has no meaning here: there is no such path on this host"]);
+        let exec = s.client.expect("a node").plugins.remove("exec").expect("settings of exec");
+        assert_eq!(exec.config, Some(json!({"chroot_env": {"/bin": "/bin"}})));
+        let own = json!({"exec": {"config": {"pids_limit": 7, "chroot_env": {"/usr": "/usr"}}}});
+        let s = with(json!({"/bin": "/bin"}), own).expect("fine");
+        let exec = s.client.expect("a node").plugins.remove("exec").expect("settings of exec");
+        assert_eq!(exec.config, Some(json!({"pids_limit": 7, "chroot_env": {"/usr": "/usr"}})));
+        assert!(with(json!({"/no/such/path": "/x"}), json!({})).expect_err("nothing").contains("none of its paths"));
+    }
+
+    #[test]
+    fn logs_waits_and_the_scheduler_have_their_settings() {
+        let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "spread"}},
+            "log_file": "/var/log/drover-test/", "log_rotate_bytes": 1000, "log_rotate_max_files": -1, "log_rotate_duration": "1h",
+            "client": {"enabled": true, "disable_remote_exec": true, "default_ineligible": true,
+                "template": {"wait": {"min": "2s", "max": "10s"}, "wait_bounds": {"max": "8s"}}}}))
+        .expect("fine");
+        let log = s.log_file.expect("a file");
+        assert_eq!(
+            (log.path.as_os_str(), log.bytes, log.keep, log.age.as_secs()),
+            ("/var/log/drover-test/nomad.log".as_ref(), 1000, Some(0), 3600)
+        );
+        assert_eq!(s.scheduler.expect("settings").scheduler_algorithm.as_deref(), Some("spread"));
+        let node = s.client.expect("a node");
+        assert!(node.disable_remote_exec && node.default_ineligible);
+        let seconds = |s: u64| std::time::Duration::from_secs(s);
+        assert_eq!((node.templates.wait, node.templates.wait_bounds), ((seconds(2), seconds(10)), (None, Some(seconds(8)))));
+        let scheduler = json!({"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "random"}});
+        assert!(check(json!({"data_dir": "/x", "server": scheduler})).expect_err("unknown").contains("binpack or spread"));
+        assert!(
+            check(json!({"data_dir": "/x", "server": {"enabled": true}, "log_file": "/tmp"}))
+                .expect_err("a directory")
+                .contains("end it with a slash")
+        );
+    }
+
+    #[test]
+    fn addresses_may_be_templates() {
+        let s = check(json!({"data_dir": "/x", "bind_addr": "{{ GetInterfaceIP \"lo\" }}", "server": {"enabled": true}}))
+            .expect("loopback is there");
+        assert!(s.http.ip().is_loopback());
+        let error = check(json!({"data_dir": "/x", "bind_addr": "{{ GetMagicIP }}", "server": {"enabled": true}})).expect_err("unknown");
+        assert!(error.starts_with("bind_addr: {{ GetMagicIP }} is not understood") && !error.contains("must be an IP"), "{error}");
     }
 
     #[test]

@@ -100,19 +100,30 @@ fn a_changed_job_is_rolled_out_and_an_unchanged_one_is_not() {
 }
 
 #[test]
-fn agent_examples_are_understood() {
-    // The examples name directories and ports of a real installation: they are checked, not run.
-    for file in ["agents/server.hcl", "agents/client.hcl", "agents/client-ssh.hcl", "agents/client-ecs.hcl"] {
+fn agent_examples_start() {
+    // Their directories and ports are those of a real installation: here they are others, everything else is as it is written.
+    let rpc = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port().to_string();
+    let started = |file: &str| {
         let text = fs::read_to_string(example(file)).expect("the example");
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let local = text.replace("/var/lib/drover", &dir.path().display().to_string());
-        let path = dir.path().join("agent.hcl");
-        fs::write(&path, local).expect("configuration");
-        let out = std::process::Command::new(crate::agent::drover())
-            .args(["config", "validate"])
-            .arg(&path)
-            .output()
-            .expect("drover config validate");
-        assert!(out.status.success(), "{file}: {}", String::from_utf8_lossy(&out.stderr));
+        let local = |dir: &std::path::Path| {
+            fs::create_dir(dir.join("plugins")).expect("a plugin directory");
+            let text = text.replace("/opt/drover/plugins", &dir.join("plugins").display().to_string());
+            text.replace("/var/lib/drover", &dir.display().to_string()).replace("127.0.0.1:4647", &format!("127.0.0.1:{rpc}"))
+        };
+        let agent = Agent::of_file(local, &["-http-port", "0", "-rpc-port", &rpc, "-node", file]);
+        assert!(!agent.log().contains("has no meaning here"), "{file}: {}", agent.log());
+        agent
+    };
+    let server = started("agents/server.hcl");
+    for file in ["agents/client.hcl", "agents/client-ssh.hcl", "agents/client-ecs.hcl"] {
+        let _node = started(file);
+        until(&format!("the node of {file}"), || {
+            let nodes = server.get("/v1/nodes")?;
+            nodes
+                .as_array()?
+                .iter()
+                .find(|n| n["Name"] == file && n["Status"] == "ready" && n["Drivers"]["raw_exec"]["Healthy"] == true)
+                .map(drop)
+        });
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, drover};
+use crate::agent::{Agent, drover, until};
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -127,6 +127,63 @@ fn a_dev_agent_with_stock_flags_is_on_loopback_altogether() {
     let alloc = runs_a_job(&agent);
     assert_eq!(agent.logs(&alloc, "t"), "at 127.0.0.1\n");
     assert!(agent.log().contains("server.encrypt"), "{}", agent.log());
+}
+
+#[test]
+fn settings_that_are_taken_have_their_effect() {
+    let more = "log_file = \"@DIR@/logs/agent.log\"\nlog_rotate_bytes = 200\nlog_include_location = true\n";
+    let agent = Agent::of_file(
+        |dir| {
+            fs::create_dir_all(dir.join("tool")).expect("a directory");
+            fs::write(dir.join("tool/hello"), "from the host\n").expect("a file");
+            let text = format!(
+                "data_dir = \"@DIR@/data\"\nbind_addr = \"{{{{ GetInterfaceIP \\\"lo\\\" }}}}\"\nports {{\n  http = 0\n  rpc = 0\n}}\n{more}\
+                 server {{\n  enabled = true\n  default_scheduler_config {{\n    scheduler_algorithm = \"spread\"\n    \
+                 memory_oversubscription_enabled = true\n  }}\n}}\nclient {{\n  enabled = true\n  disable_remote_exec = true\n  \
+                 default_ineligible = true\n  chroot_env {{\n    \"/bin\" = \"/bin\"\n    \"/lib\" = \"/lib\"\n    \"/lib64\" = \"/lib64\"\n    \
+                 \"/usr\" = \"/usr\"\n    \"/no/such/path\" = \"/nothing\"\n    \"@DIR@/tool\" = \"/opt/tool\"\n  }}\n}}\n"
+            );
+            text.replace("@DIR@", &dir.display().to_string())
+        },
+        &[],
+    );
+    let node = agent.wait_for_driver("raw_exec");
+    assert_eq!(node["SchedulingEligibility"], "ineligible");
+    let config = agent.get("/v1/operator/scheduler/configuration").expect("settings")["SchedulerConfig"].clone();
+    assert_eq!((&config["SchedulerAlgorithm"], &config["MemoryOversubscriptionEnabled"]), (&json!("spread"), &json!(true)));
+    agent.cli_ok(&["node", "eligibility", "-self", "-enable"]);
+
+    // A log of its own, put aside by size, with the place of each line.
+    let logs = || fs::read_dir(agent.dir().join("logs")).expect("logs").flatten().map(|e| e.path()).collect::<Vec<_>>();
+    assert!(logs().len() > 1, "{:?}", logs());
+    let all: String = logs().iter().map(|path| fs::read_to_string(path).expect("a log")).collect();
+    assert!(all.contains("server started") && all.contains(".rs:"), "{all}");
+
+    // No command in a task, and the reason.
+    let file = agent.dir().join("sleep.hcl");
+    let job = |driver: &str, script: &str| {
+        format!(
+            "job \"{driver}\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"{driver}\"\n      config {{\n        command = \"/bin/sh\"\n        \
+             args = [\"-c\", \"{script}\"]\n      }}\n    }}\n  }}\n}}\n"
+        )
+    };
+    fs::write(&file, job("raw_exec", "sleep 1000")).expect("the job");
+    agent.cli_ok(&["job", "run", "-detach", &file.display().to_string()]);
+    let alloc = agent.alloc("raw_exec", "running");
+    let out = agent.cli(&["alloc", "exec", alloc["ID"].as_str().expect("an id"), "/bin/true"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("client.disable_remote_exec"), "{said}");
+
+    // What exec tasks see of the host.
+    let exec = agent.get(&format!("/v1/node/{}", node["ID"].as_str().expect("an id"))).expect("the node")["Drivers"]["exec"].clone();
+    if exec["Healthy"] == true {
+        fs::write(&file, job("exec", "cat /opt/tool/hello; ls -d /etc/passwd || echo no etc; sleep 1000")).expect("the job");
+        agent.cli_ok(&["job", "run", "-detach", &file.display().to_string()]);
+        let alloc = agent.alloc("exec", "running");
+        until("what the task sees", || (agent.logs(&alloc, "t") == "from the host\nno etc\n").then_some(()));
+    } else {
+        eprintln!("skipped: exec tasks cannot run here: {}", exec["HealthDescription"]);
+    }
 }
 
 #[test]

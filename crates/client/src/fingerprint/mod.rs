@@ -17,9 +17,10 @@ pub(crate) use cpu::parse_ranges;
 pub use cpu::{Core, Cpu};
 use model::{
     Map,
-    node::{Attributes, Node, NodeStatus},
+    node::{Attributes, Eligibility, Node, NodeStatus},
     resources::{NodeMemory, NodeReserved, NodeResources, ReservedCpu, ReservedPorts},
 };
+pub use network::{InterfaceAddress, interface_addresses};
 
 use crate::config::ClientConfig;
 
@@ -114,6 +115,8 @@ pub fn node(config: &ClientConfig, facts: &Facts) -> Node {
         class: config.node_class.clone(),
         pool: config.node_pool.clone(),
         status: NodeStatus::Initializing,
+        // Servers keep what was decided of a node that they know.
+        eligibility: if config.default_ineligible { Eligibility::Ineligible } else { Eligibility::Eligible },
         host_volumes: config.host_volumes.clone().into_iter().collect(),
         host_networks: config
             .host_networks

@@ -19,6 +19,31 @@ struct Interface {
     addresses: Vec<(IpAddr, u8)>,
 }
 
+/// An address of an interface of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// Name of the interface.
+    pub interface: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// The interface is up.
+    pub up: bool,
+    /// The default route leads over it.
+    pub default_route: bool,
+}
+
+/// The addresses of this machine's interfaces.
+#[must_use]
+pub fn interface_addresses() -> Vec<InterfaceAddress> {
+    let default = default_route();
+    let of = |i: Interface| {
+        let default_route = default.as_ref() == Some(&i.name);
+        let (interface, up) = (i.name, i.up);
+        i.addresses.into_iter().map(move |(ip, _)| InterfaceAddress { interface: interface.clone(), ip, up, default_route })
+    };
+    interfaces().into_iter().flat_map(of).collect()
+}
+
 pub(super) fn look(config: &ClientConfig, facts: &mut Facts) {
     let interfaces = interfaces();
     let chosen = choose(&interfaces, &config.network_interface);

@@ -123,6 +123,10 @@ async fn open(socket: &mut WebSocket, handle: &ClientHandle, alloc: &str, query:
             None => return Err(RequestError::Invalid("no handshake has come first".into())),
         }
     }
+    if handle.config().disable_remote_exec {
+        let why = "Permission denied: commands in tasks are turned off on this node (client.disable_remote_exec)";
+        return Err(RequestError::Invalid(why.into()));
+    }
     let command: Vec<String> = serde_json::from_str(query.get("command"))
         .map_err(|e| RequestError::Invalid(format!("the parameter command must be a JSON list of strings: {e}")))?;
     if command.first().is_none_or(String::is_empty) {

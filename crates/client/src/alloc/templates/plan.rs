@@ -184,7 +184,7 @@ fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, 
         }
         _ => Change::Restart,
     };
-    let wait = t.wait.clone().unwrap_or_default();
+    let wait = t.wait.as_ref().map(|w| (w.min.unwrap_or_default().to_std(), w.max.unwrap_or_default().to_std()));
     let source = text(&t.source);
     Ok(Planned {
         name: destination.clone(),
@@ -201,8 +201,18 @@ fn planned(t: &model::task::Template, config: &TemplateConfig, dirs: &TaskDirs, 
         once: t.once == Some(true),
         change,
         splay: t.splay.unwrap_or_default().to_std(),
-        wait: (wait.min.unwrap_or_default().to_std(), wait.max.unwrap_or_default().to_std()),
+        wait: wait_of(wait, config),
     })
+}
+
+/// How long changes are gathered: as the job says, else as the node does, and within the node's bounds. The longest wait is never the shorter one.
+fn wait_of(job: Option<(Duration, Duration)>, config: &TemplateConfig) -> (Duration, Duration) {
+    let (min, max) = job.unwrap_or(config.wait);
+    let (least, most) = config.wait_bounds;
+    let min = least.map_or(min, |least| min.max(least));
+    let max = most.map_or(max, |most| if max.is_zero() { most } else { max.min(most) });
+    let min = most.map_or(min, |most| min.min(most));
+    (min, if max.is_zero() { max } else { max.max(min) })
 }
 
 /// A template's result and what it was made from.
@@ -386,6 +396,32 @@ pub(super) fn variables(planned: &Planned, content: &[u8]) -> Result<Vec<(String
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn waits_are_the_jobs_or_the_nodes_and_within_its_bounds() {
+        use std::time::Duration;
+        let seconds = |s: u64| Duration::from_secs(s);
+        let config = |wait: (u64, u64), bounds: (Option<u64>, Option<u64>)| super::TemplateConfig {
+            wait: (seconds(wait.0), seconds(wait.1)),
+            wait_bounds: (bounds.0.map(seconds), bounds.1.map(seconds)),
+            ..super::TemplateConfig::default()
+        };
+        for (job, node, bounds, expected) in [
+            (None, (0, 0), (None, None), (0, 0)),
+            (None, (5, 240), (None, None), (5, 240)),
+            (Some((2, 10)), (5, 240), (None, None), (2, 10)),
+            (Some((2, 10)), (5, 240), (Some(3), Some(8)), (3, 8)),
+            (Some((20, 30)), (0, 0), (None, Some(8)), (8, 8)),
+            (Some((2, 0)), (0, 0), (None, Some(8)), (2, 8)),
+            (Some((2, 3)), (0, 0), (Some(5), None), (5, 5)),
+        ] {
+            let job = job.map(|(min, max): (u64, u64)| (seconds(min), seconds(max)));
+            assert_eq!(
+                super::wait_of(job, &config(node, bounds)),
+                (seconds(expected.0), seconds(expected.1)),
+                "{job:?} {node:?} {bounds:?}"
+            );
+        }
+    }
     use super::*;
 
     #[test]
