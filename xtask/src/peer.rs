@@ -65,6 +65,24 @@ pub(crate) fn nomad_module(release: &Release) -> Result<PathBuf> {
     module(release.name, &format!("github.com/hashicorp/nomad@{}", release.module))
 }
 
+/// The published `api` module of a release, as it is.
+pub(crate) fn api_module(release: &Release) -> Result<PathBuf> {
+    module(release.name, &format!("github.com/hashicorp/nomad/api@{}", release.api))
+}
+
+/// The tests of the `api` module, compiled once per target directory and version.
+pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
+    let file = local::target_dir().join("interop").join(format!("nomad-api-{}.test", release.api));
+    cached(&file, |out| {
+        let out = absolute(out)?;
+        let scratch = Scratch::new("api-tests")?;
+        let source = scratch.0.join("api");
+        copy_tree(&api_module(release)?, &source)?;
+        let flags = ["test", "-trimpath", "-c", "-o"].map(std::ffi::OsStr::new);
+        Run::new(packages::go()?, flags.into_iter().chain([out.as_os_str(), ".".as_ref()])).dir(source).run()
+    })
+}
+
 /// A downloaded module by its name and version.
 fn module(what: &str, name: &str) -> Result<PathBuf> {
     let scratch = Scratch::new(&format!("module-{what}"))?;

@@ -107,7 +107,7 @@ pub enum ServerError {
         actual: Option<StoreIndex>,
     },
     /// The version that a revert enforces is not the current one.
-    #[error("Current job has version {actual}, not the enforced prior version {expected}")]
+    #[error("Current job has version {actual}; enforcing version {expected}")]
     EnforceVersion {
         /// Version that the request demands.
         expected: u64,

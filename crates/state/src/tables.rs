@@ -166,10 +166,15 @@ impl State {
             modify_index: FIRST_INDEX,
             ..NamespaceRecord::default()
         };
+        // Clients know that there has been no evaluation yet, and no allocation, by the index 0.
+        let mut table_index = [FIRST_INDEX; Table::COUNT];
+        for table in [Table::Evals, Table::Allocs] {
+            table_index[table.slot()] = 0;
+        }
         let pools = [pool(ALL_NODE_POOL, "Holds all nodes."), pool(DEFAULT_NODE_POOL, "Nodes that name no other pool.")];
         Self {
             index: FIRST_INDEX,
-            table_index: [FIRST_INDEX; Table::COUNT],
+            table_index,
             nodes: OrdMap::new(),
             jobs: OrdMap::new(),
             versions: OrdMap::new(),
@@ -215,7 +220,8 @@ impl State {
     pub fn latest_index(&self) -> StoreIndex {
         self.index
     }
-    /// Index of the last batch that changed the table; it never goes back. At least 1.
+    /// Index of the last batch that changed the table; it never goes back. At least 1, but 0 while there has been no evaluation or no
+    /// allocation.
     #[must_use]
     pub fn index(&self, table: Table) -> StoreIndex {
         self.table_index[table.slot()]

@@ -25,6 +25,7 @@ pub(crate) mod sshd;
 mod stock_cli;
 mod stock_jobs_parse;
 mod stock_nomad;
+mod stock_suites;
 mod suite;
 mod vm;
 
@@ -97,6 +98,7 @@ const CHECKS: &[Check] = &[
     ("go-conformance", "the conformance suite on Nomad's own raw_exec: nothing fails but the faults that are known", go_conformance::check),
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("go-templates", "Go's text/template with consul-template renders the golden cases as they are recorded", go_templates::check),
+    ("stock-api-tests", "the tests of the Go api module, unedited, against our agent", stock_suites::api),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     (
         "stock-jobs-parse",

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     commit::Decided,
-    error::{Kind, ServerError},
+    error::ServerError,
     handle::ServerHandle,
     requests::{EvalCreated, ScaleJob},
 };
@@ -30,8 +30,7 @@ impl ServerHandle {
                 let key = &request.key;
                 jobs::allowed_now(state, key)?;
                 let job = job_of(state, key)?;
-                let group =
-                    job.group(&request.group).ok_or_else(|| ServerError::not_found(Kind::Group, format!("{key}/{}", request.group)))?;
+                let group = job.group(&request.group).ok_or_else(|| no_group(&request.group))?;
                 let mut event = ScalingEvent {
                     time: stamp.now,
                     count: request.count,
@@ -94,4 +93,8 @@ fn check_count(state: &State, job: &Job, group: &TaskGroup, count: i64) -> Resul
         return refused("job scaling blocked due to active deployment".to_owned());
     }
     Ok(small)
+}
+
+fn no_group(name: &str) -> ServerError {
+    ServerError::BadRequest(format!("task group {name:?} specified for scaling does not exist in job"))
 }

@@ -179,7 +179,7 @@ pub(super) async fn health(ctx: Ctx) -> Result<Reply, HttpError> {
 pub(super) async fn schedulers(ctx: Ctx) -> Result<Reply, HttpError> {
     let server = ctx.server();
     let workers: Vec<Value> = (0..server.config().workers)
-        .map(|i| json!({"id": format!("worker-{i}"), "enabled_schedulers": ["service", "batch"], "started": "", "status": "", "workload_status": ""}))
+        .map(|i| json!({"id": format!("worker-{i}"), "enabled_schedulers": ["service", "batch", "system", "sysbatch"], "started": "", "status": "", "workload_status": ""}))
         .collect();
     ctx.plain(&json!({"server_id": server.cluster_id().to_string(), "schedulers": workers}))
 }

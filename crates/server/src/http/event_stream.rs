@@ -63,7 +63,7 @@ fn filter(ctx: &Ctx) -> Result<EventFilter, HttpError> {
         any = true;
         let (topic, key) = text.split_once(':').unwrap_or((text, "*"));
         if key.contains(':') {
-            return Err(HttpError::bad_request(format_args!("Invalid topic query: {text:?} is not TOPIC or TOPIC:KEY")));
+            return Err(HttpError::bad_request(format_args!("Invalid key value pair for topic, topic: {text}")));
         }
         let key = if key.is_empty() { "*" } else { key };
         // Of a topic that is not known here nothing ever comes: it may be one of other releases.

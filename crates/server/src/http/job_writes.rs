@@ -29,10 +29,15 @@ pub(super) async fn register_named(ctx: Ctx) -> Result<Reply, HttpError> {
 
 /// The job of a request: present, with an id, in the namespace and region that query or job name.
 fn job_of(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpError> {
-    let mut job = job.ok_or_else(|| HttpError::bad_request("Job must be specified"))?;
-    if job.id.is_empty() {
+    if job.as_ref().is_some_and(|job| job.id.is_empty()) {
         return Err(HttpError::bad_request("Job ID hasn't been provided"));
     }
+    placed(ctx, job, name)
+}
+
+/// The same with or without an id.
+fn placed(ctx: &Ctx, job: Option<Job>, name: Option<&str>) -> Result<Job, HttpError> {
+    let mut job = job.ok_or_else(|| HttpError::bad_request("Job must be specified"))?;
     if name.is_some_and(|name| job.id != name) {
         return Err(HttpError::bad_request("Job ID does not match name"));
     }
@@ -268,8 +273,14 @@ pub(super) async fn plan(ctx: Ctx) -> Result<Reply, HttpError> {
 
 pub(super) async fn validate(ctx: Ctx) -> Result<Reply, HttpError> {
     let request: JobValidateRequest = ctx.json().await?;
-    let job = job_of(&ctx, request.job, None)?;
-    let verdict = ctx.server().validate_job(job).await?;
+    // A missing id is something to be told with the rest.
+    let job = placed(&ctx, request.job, None)?;
+    let nameless = job.id.is_empty();
+    let mut verdict = ctx.server().validate_job(job).await?;
+    if nameless {
+        verdict.errors.insert(0, "Missing job ID".to_owned());
+        verdict.error = format!("1 error occurred:\n\t* Missing job ID\n\n{}", verdict.error);
+    }
     ctx.plain(&JobValidateResponse {
         // Driver configurations are checked by the drivers, on the nodes.
         driver_config_validated: false,

@@ -71,7 +71,9 @@ pub(super) async fn rotate(ctx: Ctx) -> Result<Reply, HttpError> {
         return Err(HttpError::unsupported("publishing a key before its use", "a new key signs at once; rotate without publish_time"));
     }
     let key = ctx.server().rotate_key().await?;
-    ctx.written(key.modify_index, &KeyRotated { key: meta(&key), index: key.modify_index })
+    // Without its indexes, as in Nomad: clients wait for what is newer than the one they read here, and then list both keys.
+    let made = RootKeyMeta { create_index: 0, modify_index: 0, ..meta(&key) };
+    ctx.written(key.modify_index, &KeyRotated { key: made, index: key.modify_index })
 }
 
 /// `force` deletes an inactive key although it is in use. Which tokens still live is not recorded, so none needs force: deleting a key ends the tokens that

@@ -72,8 +72,9 @@ pub(super) async fn get(ctx: Ctx) -> Result<Reply, HttpError> {
 }
 
 pub(super) async fn allocations(ctx: Ctx) -> Result<Reply, HttpError> {
-    let id = ctx.node_id("id")?;
     let (state, index) = ctx.watch_table(Table::Allocs).await?;
+    // What is no id of a node has no allocations, as in Nomad.
+    let Ok(id) = ctx.node_id("id") else { return ctx.read(index, &Vec::<AllocDetail>::new()) };
     let namespace = ctx.query.get("namespace").map(|_| ctx.query.namespace());
     let wanted = |a: &model::Allocation| namespace.as_ref().is_none_or(|n| in_namespace(n, &a.namespace));
     let list: Vec<AllocDetail> = state.allocs_by_node(id).filter(|a| wanted(a)).map(|a| allocs::detail(&state, a)).collect();

@@ -98,8 +98,8 @@ impl Reply {
 
 /// This server holds the only copy of the state and leads: answers are never older than the snapshot that they come from.
 fn read_headers(headers: &mut HeaderMap, index: u64) {
-    // Clients treat 0 as "no index": it is never sent.
-    headers.insert(INDEX, HeaderValue::from(index.max(1)));
+    // 0 while there has been nothing to read, which clients know from Nomad.
+    headers.insert(INDEX, HeaderValue::from(index));
     headers.insert(KNOWN_LEADER, HeaderValue::from_static("true"));
     headers.insert(LAST_CONTACT, HeaderValue::from_static("0"));
 }

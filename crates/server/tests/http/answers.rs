@@ -98,7 +98,7 @@ async fn what_is_not_there_is_told_with_the_status_that_clients_know() {
         (Method::DELETE, "/v1/service/none/none", Value::Null, 500, "service registration not found"),
         (Method::DELETE, "/v1/operator/raft/peer?address=10.0.0.1:4647", Value::Null, 400, "peers are not removed by address"),
         (Method::DELETE, "/v1/operator/raft/peer?id=nobody", Value::Null, 500, "id \"nobody\" was not found"),
-        (Method::GET, "/v1/event/stream?topic=a:b:c", Value::Null, 400, "Invalid topic query"),
+        (Method::GET, "/v1/event/stream?topic=a:b:c", Value::Null, 400, "Invalid key value pair"),
         (Method::PUT, "/v1/volumes", json!({}), 501, "not supported by this release: volumes and CSI plugins"),
         (Method::PUT, "/v1/agent/reload", json!({}), 501, "not supported by this release: reloading the agent's configuration over HTTP"),
         (Method::GET, "/v1/allocation/7f3b1f4e-0000-4000-8000-000000000000/checks", Value::Null, 404, "Unknown allocation"),

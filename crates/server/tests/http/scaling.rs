@@ -62,7 +62,7 @@ async fn every_request_is_put_on_record() {
         (ask("web", json!({"Count": 0})), 400, "less than scaling policy minimum: 0 < 1"),
         (ask("web", json!({"Count": -1})), 400, "can't be negative"),
         (ask("web", json!({"Count": 1, "Error": true})), 400, "should not contain count"),
-        (json!({"Target": {"Job": "web", "Group": "x"}, "Count": 1}), 400, "task group not found"),
+        (json!({"Target": {"Job": "web", "Group": "x"}, "Count": 1}), 400, "does not exist in job"),
         (ask("other", json!({"Count": 1})), 400, "did not match URL"),
     ] {
         let raw = c.put("/v1/job/web/scale", &body).await;
