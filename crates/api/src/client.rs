@@ -205,7 +205,8 @@ impl Meta {
     fn of(headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
         Self {
-            index: text("x-nomad-index").parse().unwrap_or(0),
+            // 0 stands for what has never held anything. Asked for what comes after it, a server would answer at once, again and again.
+            index: text("x-nomad-index").parse().map_or(0, |index: StoreIndex| index.max(1)),
             known_leader: text("x-nomad-knownleader") == "true",
             last_contact: Duration::from_millis(text("x-nomad-lastcontact").parse().unwrap_or(0)),
             next_token: text("x-nomad-nexttoken").to_owned(),
