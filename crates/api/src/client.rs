@@ -337,6 +337,14 @@ impl ApiClient {
         self.bytes(Method::GET, path, options, Bytes::new()).await
     }
 
+    /// Sends a body as it is, with any method, and reads the answer as it is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn raw(&self, method: Method, path: &str, body: Bytes) -> Result<Answer<Bytes>, ClientError> {
+        self.bytes(method, path, &RequestOptions::default(), body).await
+    }
+
     /// Opens an answer that goes on: log and file frames, events, raw bytes. Dropping it ends the request.
     ///
     /// # Errors

@@ -70,6 +70,11 @@ impl Conn {
         let answer = self.0.get_bytes(path, &RequestOptions::default()).await?;
         Ok(String::from_utf8_lossy(&answer.value).into_owned())
     }
+    /// Any method on any path; the answer as it is.
+    pub(crate) async fn raw(&self, method: &str, path: &str, body: Vec<u8>) -> Result<Vec<u8>> {
+        let method = http::Method::from_bytes(method.as_bytes()).map_err(|_| anyhow::anyhow!("{method:?} is not an HTTP method"))?;
+        Ok(self.0.raw(method, path, body.into()).await?.value.to_vec())
+    }
     /// PUT.
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         Ok(self.0.put(path, body).await?)

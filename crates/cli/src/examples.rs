@@ -74,7 +74,7 @@ drover version -json"
         ["server", "members"] => {
             "\
 drover server members    the servers, and which one leads
-drover server members -json    with their tags"
+drover server members -detailed    with their tags"
         }
         ["service", verb] => service(verb)?,
         ["system", "gc"] => "drover system gc    collect everything that has ended, now",
@@ -283,7 +283,7 @@ fn operator(path: &[&str]) -> Option<&'static str> {
         ["api"] => {
             "\
 drover operator api /v1/jobs    any path of the API
-drover operator api -filter 'ID == \"web\"' /v1/jobs    only what an expression picks
+drover operator api -filter 'Status==running' /v1/jobs    only what an expression picks
 drover operator api -X PUT /v1/system/gc    with another method"
         }
         ["scheduler", "get-config"] => "drover operator scheduler get-config    how the scheduler is set",

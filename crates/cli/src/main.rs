@@ -67,9 +67,15 @@ enum Command {
     /// Work with jobs
     #[command(subcommand)]
     Job(commands::job::Command),
+    /// Work with namespaces
+    #[command(subcommand)]
+    Namespace(commands::namespace::Command),
     /// Work with nodes
     #[command(subcommand)]
     Node(commands::node::Command),
+    /// The HTTP API as it is, and the settings of the cluster
+    #[command(subcommand)]
+    Operator(commands::operator::Command),
     /// Work with remote tasks
     #[command(subcommand)]
     Remote(commands::remote::Command),
@@ -135,6 +141,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Deployment(c) => commands::deployment::run(c).await,
                 Command::Eval(c) => commands::eval::run(c).await,
                 Command::Job(c) => commands::job::run(c).await,
+                Command::Namespace(c) => commands::namespace::run(c).await,
+                Command::Operator(c) => commands::operator::run(c).await,
                 Command::Node(c) => commands::node::run(c).await,
                 Command::Remote(c) => commands::remote::run(c).await,
                 Command::Server(c) => commands::server::run(c).await,

@@ -17,8 +17,12 @@ pub(crate) mod fmt;
 pub(crate) mod job;
 pub(crate) mod job_file;
 pub(crate) mod monitor;
+pub(crate) mod namespace;
 pub(crate) mod node;
 mod node_drain;
+mod node_meta;
+mod node_pool;
+pub(crate) mod operator;
 pub(crate) mod placement;
 pub(crate) mod remote;
 mod resolve;
@@ -32,6 +36,7 @@ pub(crate) mod version;
 
 use anyhow::{Result, bail};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{conn::Conn, help::CONNECTION};
 
@@ -123,6 +128,21 @@ impl Shape {
         let text = id.to_string();
         if self.verbose { text } else { text.chars().take(8).collect() }
     }
+}
+
+/// A value of an object as a cell or after an equal sign.
+pub(crate) fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The pairs of a map, or that there are none.
+pub(crate) fn print_map(map: &Value, nothing: &str) {
+    let rows: Vec<(&str, String)> = map.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), cell(v))).collect();
+    if rows.is_empty() { crate::output::line(nothing) } else { crate::output::pairs(&rows) }
 }
 
 /// A short identifier as the API's lists take it: UUID prefixes need an even number of digits.

@@ -19,6 +19,8 @@ use crate::{
 pub(crate) enum Command {
     /// Compare what exists on a node with what its records claim
     Audit(Audit),
+    /// Show what the node of this agent was told
+    Config(super::node_meta::Config),
     /// Move everything off a node, or stop doing so
     Drain(super::node_drain::Args),
     /// The driver plugins of a node
@@ -26,6 +28,12 @@ pub(crate) enum Command {
     Drivers(Drivers),
     /// Let the scheduler place on a node, or not
     Eligibility(EligibilityArgs),
+    /// Metadata of nodes, which constraints can ask for
+    #[command(subcommand)]
+    Meta(super::node_meta::Meta),
+    /// Pools of nodes
+    #[command(subcommand)]
+    Pool(super::node_pool::Command),
     /// List nodes, or show one
     Status(Status),
 }
@@ -127,6 +135,9 @@ pub(crate) struct Status {
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Audit(args) => audit(args).await,
+        Command::Config(args) => super::node_meta::config(args).await,
+        Command::Meta(command) => super::node_meta::run(command).await,
+        Command::Pool(command) => super::node_pool::run(command).await,
         Command::Drain(args) => super::node_drain::run(args).await,
         Command::Drivers(Drivers::Reload(args)) => reload(args).await,
         Command::Eligibility(args) => eligibility(args).await,

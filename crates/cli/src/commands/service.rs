@@ -44,15 +44,16 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape } => list(&api.conn()?, &shape).await,
+        Command::List { api, json } => list(&api.conn()?, json).await,
         Command::Info { api, shape, filter, choose, service } => {
             let mut path = format!("/v1/service/{}?", encode(&service));
             for (key, value) in [("filter", filter), ("choose", choose)] {
@@ -70,8 +71,8 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
-    if shape.json {
+async fn list(conn: &Conn, json: bool) -> Result<ExitCode> {
+    if json {
         return conn.print("/v1/services").await;
     }
     let namespaces: Vec<NamespaceServices> = conn.get("/v1/services").await?;

@@ -1,4 +1,4 @@
-//! `drover system gc`.
+//! `drover system gc|reconcile`.
 
 use std::process::ExitCode;
 
@@ -15,11 +15,29 @@ pub(crate) enum Command {
         #[command(flatten)]
         api: ApiArgs,
     },
+    /// Count anew what was counted
+    #[command(subcommand)]
+    Reconcile(Reconcile),
+}
+
+/// Verbs of `system reconcile`.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Reconcile {
+    /// The allocations of all jobs, by status
+    Summaries {
+        #[command(flatten)]
+        api: ApiArgs,
+    },
 }
 
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
+        Command::Reconcile(Reconcile::Summaries { api }) => {
+            api.conn()?.put_empty("/v1/system/reconcile/summaries").await?;
+            output::line("The allocations of all jobs are counted anew");
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Gc { api } => {
             api.conn()?.put_empty("/v1/system/gc").await?;
             output::line("Collected what has ended. Remote tasks that are still to be stopped are kept until their absence is confirmed.");

@@ -19,6 +19,7 @@ mod metrics;
 mod migrate;
 mod names;
 mod node_agents;
+mod operator;
 mod plugins;
 mod remote;
 mod remote_checks;
