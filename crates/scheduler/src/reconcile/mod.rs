@@ -333,6 +333,7 @@ impl Reconciler<'_> {
         // Unlimited policies would grow the list without bound; what is older than these has no influence on the next pause.
         let surplus = tracker.events.len().saturating_sub(self.tracked_events(group));
         tracker.events.drain(..surplus);
+        "ok".clone_into(&mut tracker.last_reschedule);
         tracker
     }
 

@@ -351,7 +351,9 @@ fn what_takes_the_place_of_one_that_is_cut_off_has_it_on_record() {
     w.cut_off("n1");
     w.run();
     let replacement = w.live().into_iter().find(|a| &*a.node_name == "n2").expect("replaced");
-    let events = &replacement.reschedule_tracker.as_ref().expect("an attempt").events;
+    let tracker = replacement.reschedule_tracker.as_ref().expect("an attempt");
+    assert_eq!(tracker.last_reschedule, "ok");
+    let events = &tracker.events;
     let attempts: Vec<_> = events.iter().map(|e| (e.prev_alloc_id, e.prev_node_id, e.time, e.delay)).collect();
     assert_eq!(attempts, [(original, node_id("n1"), w.now, GoDuration::from_secs(30))]);
 }
