@@ -53,7 +53,7 @@ pub struct ClientConfig {
     pub driver_allowlist: Vec<String>,
     /// Drivers that may not be used.
     pub driver_denylist: Vec<String>,
-    /// Free options with Nomad's names; those that the node knows are listed at [`KNOWN_OPTIONS`], others are refused by the agent's configuration.
+    /// Free options with Nomad's names; those that the node knows are listed at [`KNOWN_OPTIONS`], the agent's configuration takes others out and says so.
     pub options: BTreeMap<String, String>,
     /// How artifacts are fetched.
     pub artifacts: ArtifactConfig,

@@ -1,0 +1,257 @@
+//! What is asked of the settings of an agent.
+
+use serde_json::json;
+
+use super::settings;
+use crate::agent::{AgentArgs, config::typed};
+
+fn check(tree: serde_json::Value) -> Result<super::Settings, String> {
+    let file = typed(tree).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))?;
+    settings(file, &AgentArgs::default(), None).map_err(|m| m.into_iter().map(|m| m.0).collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let error = check(
+        json!({"bind_addr": "nowhere", "log_level": "loud", "server": {"enabled": true, "job_max_priority": 7, "min_heartbeat_ttl": "0s"}}),
+    )
+    .expect_err("mistakes");
+    for part in ["bind_addr", "log_level", "data_dir is missing", "job_max_priority", "min_heartbeat_ttl"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn a_node_needs_a_server_and_servers_get_their_port() {
+    let node = json!({"data_dir": "/x", "client": {"enabled": true}});
+    assert!(check(node).expect_err("no servers").contains("client.servers is empty"));
+    let s = check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a", "b:5"]}})).expect("fine");
+    assert_eq!(s.client.expect("client").servers, ["a:4647", "b:5"]);
+    assert!(s.server.is_none());
+}
+
+#[test]
+fn networks_have_the_names_that_files_are_written_for() {
+    let with = |client: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+        tree["client"].as_object_mut().expect("object").extend(client.as_object().expect("object").clone());
+        check(tree).map(|s| s.client.expect("client").network)
+    };
+    assert_eq!(with(json!({})).expect("defaults"), super::NetworkConfig::default());
+    let full = with(json!({
+        "cni_path": "/usr/lib/cni:/opt/cni/bin", "cni_config_dir": "/etc/cni", "bridge_network_name": "br7",
+        "bridge_network_subnet": "10.9.0.0/16", "bridge_network_hairpin_mode": true
+    }));
+    let full = full.expect("fine");
+    assert_eq!(full.cni_path, ["/usr/lib/cni", "/opt/cni/bin"].map(std::path::PathBuf::from));
+    assert_eq!((full.bridge_name.as_str(), full.bridge_subnet.as_str(), full.bridge_hairpin), ("br7", "10.9.0.0/16", true));
+    for (name, wrong) in [
+        ("cni_path", json!("bin")),
+        ("cni_config_dir", json!("./config")),
+        ("bridge_network_name", json!("a-name-that-is-too-long")),
+        ("bridge_network_subnet", json!("10.9.0.0")),
+        ("bridge_network_subnet", json!("fd00::/64")),
+        ("bridge_network_subnet", json!("10.9.0.0/31")),
+    ] {
+        let error = with(json!({name: wrong.clone()})).expect_err("a mistake");
+        assert!(error.contains(&format!("client.{name} must be")), "{name} = {wrong}: {error}");
+    }
+}
+
+#[test]
+fn a_node_drains_itself_only_when_a_signal_means_it() {
+    let with = |top: serde_json::Value, drain: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+        tree.as_object_mut().expect("object").extend(top.as_object().expect("object").clone());
+        if !drain.is_null() {
+            tree["client"]["drain_on_shutdown"] = drain;
+        }
+        check(tree).map(|s| s.leave)
+    };
+    let leave = with(json!({"leave_on_terminate": true}), json!({"deadline": "5m", "ignore_system_jobs": true})).expect("fine");
+    assert!(leave.on_terminate && !leave.on_interrupt && leave.ignore_system_jobs);
+    assert_eq!(leave.deadline, Some(std::time::Duration::from_secs(300)));
+    let forced = with(json!({"leave_on_interrupt": true}), json!({"force": true})).expect("fine");
+    assert_eq!((forced.on_interrupt, forced.deadline), (true, None));
+    assert_eq!(with(json!({"leave_on_terminate": false}), json!(null)).expect("off"), super::Leave::default());
+    for (top, drain, part) in [
+        (json!({}), json!({}), "needs leave_on_interrupt or leave_on_terminate"),
+        (json!({"leave_on_terminate": true}), json!({"force": true, "deadline": "1m"}), "takes no deadline"),
+        (json!({"leave_on_terminate": true}), json!({"deadline": "soon"}), "drain_on_shutdown.deadline"),
+    ] {
+        assert!(with(top, drain).expect_err("a mistake").contains(part), "{part}");
+    }
+}
+
+#[test]
+fn what_has_no_meaning_here_is_taken_and_said() {
+    let node = |more: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"]}});
+        crate::agent::config::merge(&mut tree, more);
+        check(tree)
+    };
+    for (more, part) in [
+        (json!({"leave_on_terminate": true}), "leave_on_terminate has no meaning here: there is no cluster to leave"),
+        (json!({"plugin_dir": "/no/such/directory"}), "plugin_dir has no meaning here: there is no directory /no/such/directory"),
+        (json!({"disable_update_check": false}), "disable_update_check has no meaning here: Drover never calls home"),
+        (json!({"client": {"options": {"driver.raw_exec.enable": "1"}}}), "client.options.\"driver.raw_exec.enable\" has no meaning here"),
+        (json!({"client": {"options": {"fingerprint.allowlist": "cpu"}}}), "client.options.\"fingerprint.allowlist\" has no meaning here"),
+        (json!({"ports": {"serf": 4648}}), "ports.serf has no meaning here: Drover has no gossip"),
+    ] {
+        let lines = node(more.clone()).unwrap_or_else(|e| panic!("{more}: {e}")).notes.lines();
+        assert!(lines.len() == 1 && lines[0].starts_with(part), "{more}: {lines:?}");
+    }
+    assert!(node(json!({})).expect("plain").notes.lines().is_empty());
+    let error = node(json!({"client": {"options": {"driver.denylst": "docker"}}})).expect_err("a misspelt ban");
+    assert!(error.contains("did you mean \"driver.denylist\"?"), "{error}");
+    let former = node(json!({"client": {"options": {"driver.blacklist": "docker, exec"}}})).expect("its former name");
+    assert_eq!(former.client.expect("client").driver_denylist, ["docker", "exec"]);
+}
+
+#[test]
+fn a_server_may_join_itself_and_nobody_else() {
+    let server = |more: serde_json::Value| {
+        let mut tree = json!({"data_dir": "/x", "bind_addr": "10.0.0.5", "server": {"enabled": true, "bootstrap_expect": 1}});
+        crate::agent::config::merge(&mut tree, json!({"server": more}));
+        check(tree)
+    };
+    for itself in ["127.0.0.1", "10.0.0.5:4648", "localhost:4648", "::1"] {
+        let lines = server(json!({"server_join": {"retry_join": [itself], "retry_max": 3}})).expect(itself).notes.lines();
+        assert!(lines.iter().any(|l| l == "server.server_join.retry_join has no meaning here: there is one server"), "{lines:?}");
+    }
+    for other in ["10.0.0.6", "provider=aws tag_key=x", "nomad.example.com:4648"] {
+        let error = server(json!({"retry_join": [other]})).expect_err(other);
+        assert!(error.contains("server.retry_join names other servers") && error.contains("etcd store"), "{error}");
+    }
+    server(json!({"authoritative_region": "global"})).expect("its own region");
+    assert!(server(json!({"authoritative_region": "eu"})).expect_err("another").contains("one region per cluster"));
+}
+
+#[test]
+fn collection_has_its_settings() {
+    let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "batch_eval_gc_threshold": "2h", "job_max_priority": 200},
+        "client": {"enabled": true, "gc_interval": "5s", "gc_disk_usage_threshold": 90.5, "gc_inode_usage_threshold": 60, "gc_max_allocs": 3,
+            "client_min_port": 15000, "client_max_port": 15010}}))
+    .expect("fine");
+    let (server, client) = (s.server.expect("server"), s.client.expect("client"));
+    assert_eq!((server.gc.batch_eval_threshold.as_secs(), server.job_max_priority), (7200, 200));
+    assert_eq!((client.gc.interval.as_secs(), client.gc.max_allocs, client.plugin_ports), (5, 3, (15_000, 15_010)));
+    assert!((client.gc.disk_usage_threshold - 90.5).abs() < 0.01 && (client.gc.inode_usage_threshold - 60.0).abs() < 0.01);
+    let node = |more| check(json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "gc_disk_usage_threshold": more}}));
+    assert!(node(json!(120)).expect_err("too much").contains("percentage"));
+}
+
+#[test]
+fn what_exec_tasks_see_of_the_host() {
+    let with = |chroot: serde_json::Value, plugin: serde_json::Value| {
+        let client = json!({"enabled": true, "servers": ["a"], "chroot_env": chroot});
+        check(json!({"data_dir": "/x", "client": client, "plugin": plugin}))
+    };
+    let s = with(json!({"/bin": "/bin", "/no/such/path": "/x"}), json!({})).expect("fine");
+    assert_eq!(s.notes.lines(), ["client.chroot_env.\"/no/such/path\" has no meaning here: there is no such path on this host"]);
+    let exec = s.client.expect("a node").plugins.remove("exec").expect("settings of exec");
+    assert_eq!(exec.config, Some(json!({"chroot_env": {"/bin": "/bin"}})));
+    let own = json!({"exec": {"config": {"pids_limit": 7, "chroot_env": {"/usr": "/usr"}}}});
+    let s = with(json!({"/bin": "/bin"}), own).expect("fine");
+    let exec = s.client.expect("a node").plugins.remove("exec").expect("settings of exec");
+    assert_eq!(exec.config, Some(json!({"pids_limit": 7, "chroot_env": {"/usr": "/usr"}})));
+    assert!(with(json!({"/no/such/path": "/x"}), json!({})).expect_err("nothing").contains("none of its paths"));
+}
+
+#[test]
+fn logs_waits_and_the_scheduler_have_their_settings() {
+    let s = check(json!({"data_dir": "/x", "server": {"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "spread"}},
+        "log_file": "/var/log/drover-test/", "log_rotate_bytes": 1000, "log_rotate_max_files": -1, "log_rotate_duration": "1h",
+        "client": {"enabled": true, "disable_remote_exec": true, "default_ineligible": true,
+            "template": {"wait": {"min": "2s", "max": "10s"}, "wait_bounds": {"max": "8s"}}}}))
+    .expect("fine");
+    let log = s.log_file.expect("a file");
+    assert_eq!(
+        (log.path.as_os_str(), log.bytes, log.keep, log.age.as_secs()),
+        ("/var/log/drover-test/nomad.log".as_ref(), 1000, Some(0), 3600)
+    );
+    assert_eq!(s.scheduler.expect("settings").scheduler_algorithm.as_deref(), Some("spread"));
+    let node = s.client.expect("a node");
+    assert!(node.disable_remote_exec && node.default_ineligible);
+    let seconds = |s: u64| std::time::Duration::from_secs(s);
+    assert_eq!((node.templates.wait, node.templates.wait_bounds), ((seconds(2), seconds(10)), (None, Some(seconds(8)))));
+    let scheduler = json!({"enabled": true, "default_scheduler_config": {"scheduler_algorithm": "random"}});
+    assert!(check(json!({"data_dir": "/x", "server": scheduler})).expect_err("unknown").contains("binpack or spread"));
+    assert!(
+        check(json!({"data_dir": "/x", "server": {"enabled": true}, "log_file": "/tmp"}))
+            .expect_err("a directory")
+            .contains("end it with a slash")
+    );
+}
+
+#[test]
+fn addresses_may_be_templates() {
+    let s = check(json!({"data_dir": "/x", "bind_addr": "{{ GetInterfaceIP \"lo\" }}", "server": {"enabled": true}}))
+        .expect("loopback is there");
+    assert!(s.http.ip().is_loopback());
+    let error = check(json!({"data_dir": "/x", "bind_addr": "{{ GetMagicIP }}", "server": {"enabled": true}})).expect_err("unknown");
+    assert!(error.starts_with("bind_addr: {{ GetMagicIP }} is not understood") && !error.contains("must be an IP"), "{error}");
+}
+
+#[test]
+fn a_dev_agent_is_on_loopback_altogether() {
+    let dir = std::path::Path::new("/x");
+    let s = settings(typed(json!({})).expect("empty"), &AgentArgs::default(), Some(dir)).expect("dev");
+    let client = s.client.expect("a node");
+    assert_eq!((client.network_interface.as_str(), client.gc.interval.as_secs(), s.prometheus), ("lo", 600, true));
+    assert!(s.http.ip().is_loopback());
+    let s =
+        settings(typed(json!({"client": {"network_interface": "eth7"}})).expect("fine"), &AgentArgs::default(), Some(dir)).expect("dev");
+    assert_eq!(s.client.expect("a node").network_interface, "eth7");
+}
+
+#[test]
+fn host_volumes_are_directories_that_are_there() {
+    let with = |path: &str| {
+        check(
+            json!({"data_dir": "/x", "client": {"enabled": true, "servers": ["a"], "host_volume": {"v": {"path": path, "read_only": true}}}}),
+        )
+    };
+    let volume = with("/tmp").expect("fine").client.expect("client").host_volumes.remove("v").expect("a volume");
+    assert_eq!((volume.name.as_str(), volume.path.as_str(), volume.read_only), ("v", "/tmp", true));
+    for (path, part) in [("relative", "must be absolute"), ("", "must be absolute"), ("/tmp/no/such/directory", "does not exist")] {
+        assert!(with(path).expect_err(path).contains(part), "{path}");
+    }
+}
+
+#[test]
+fn artifacts_have_their_limits() {
+    let with = |artifact: serde_json::Value| {
+        let client = json!({"enabled": true, "servers": ["a"], "artifact": artifact});
+        check(json!({"data_dir": "/x", "client": client})).map(|s| s.client.expect("client").artifacts)
+    };
+    let given = with(json!({
+        "http_read_timeout": "5m", "http_max_size": "2GiB", "git_timeout": "1m", "s3_timeout": "2m",
+        "decompression_file_count_limit": 7, "decompression_size_limit": "10 MB", "disable_filesystem_isolation": true,
+        "filesystem_isolation_extra_paths": ["d:r:/srv"], "set_environment_variables": "A, B"
+    }))
+    .expect("fine");
+    let seconds = [given.limits.http_timeout, given.limits.git_timeout, given.limits.s3_timeout].map(|d| d.as_secs());
+    assert_eq!(seconds, [300, 60, 120]);
+    assert_eq!((given.limits.http_max_bytes, given.limits.unpacked_bytes, given.limits.unpacked_files), (2 << 30, 10_000_000, 7));
+    assert_eq!((given.isolate, given.extra_paths.len(), given.environment.join(" ")), (false, 1, "A B".to_owned()));
+    assert!(with(json!({})).expect("defaults").isolate);
+    for (wrong, part) in [
+        (json!({"http_max_size": "big"}), "http_max_size"),
+        (json!({"http_max_size": "0"}), "above 0"),
+        (json!({"git_timeout": "x"}), "git_timeout"),
+        (json!({"filesystem_isolation_extra_paths": ["/srv"]}), "KIND:MODE"),
+        (json!({"disable_artifact_inspection": true}), "links"),
+    ] {
+        assert!(with(wrong.clone()).expect_err("a mistake").contains(part), "{wrong}");
+    }
+}
+
+#[test]
+fn leases_follow_the_heartbeat_settings() {
+    let s =
+        check(json!({"data_dir": "/x", "server": {"enabled": true, "min_heartbeat_ttl": "2s", "heartbeat_grace": "300ms"}})).expect("fine");
+    let server = s.server.expect("server");
+    assert_eq!((server.lease.as_millis(), server.lease_margin.as_millis()), (2000, 300));
+    assert!(server.heartbeat_interval < server.lease / 2);
+}
