@@ -1,9 +1,9 @@
-//! `drover deployment list|status|promote|fail`.
+//! `drover deployment list|status|promote|fail|pause|resume`.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use api::shapes::{DeploymentPromoteRequest, DeploymentUpdateResponse};
+use api::shapes::DeploymentUpdateResponse;
 use model::Deployment;
 
 use super::{ApiArgs, Shape, eval::lower, find_by_prefix};
@@ -37,30 +37,38 @@ pub(crate) enum Command {
     /// Roll the version out whose canaries are healthy
     Promote {
         #[command(flatten)]
-        api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
+        change: Change,
         /// Only these groups; may be given several times
         #[arg(long, value_name = "GROUP")]
         group: Vec<String>,
-        /// Do not follow what comes of it
-        #[arg(long)]
-        detach: bool,
-        /// The deployment
-        id: String,
     },
     /// Give a deployment up; its job returns to its last stable version if it says so
-    Fail {
-        #[command(flatten)]
-        api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
-        /// Do not follow what comes of it
-        #[arg(long)]
-        detach: bool,
-        /// The deployment
-        id: String,
-    },
+    Fail(Change),
+    /// Place nothing more for now
+    Pause(Change),
+    /// Go on with what was paused
+    Resume(Change),
+}
+
+/// What each verb takes that changes a deployment.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Change {
+    #[command(flatten)]
+    api: ApiArgs,
+    /// Do not follow what comes of it
+    #[arg(long)]
+    detach: bool,
+    /// Print identifiers in full
+    #[arg(long)]
+    verbose: bool,
+    /// The deployment
+    id: String,
+}
+
+impl Change {
+    fn shape(&self) -> Shape {
+        Shape { json: false, verbose: self.verbose }
+    }
 }
 
 /// Runs a verb.
@@ -80,29 +88,40 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             show(&conn.get::<Deployment>(&path).await?, &shape);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Promote { api, shape, group, detach, id } => {
-            let conn = api.conn()?;
-            let id = find(&conn, &id).await?.id;
-            let request = DeploymentPromoteRequest { deployment_id: id.to_string(), all: group.is_empty(), groups: group };
-            let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/promote/{id}"), &request).await?;
-            followed(&conn, &answer, detach, &shape).await
+        Command::Promote { change, group } => {
+            let conn = change.api.conn()?;
+            let id = find(&conn, &change.id).await?.id;
+            super::job::promoted(&conn, id, group, change.detach, &change.shape()).await
         }
-        Command::Fail { api, shape, detach, id } => {
-            let conn = api.conn()?;
-            let id = find(&conn, &id).await?.id;
+        Command::Fail(change) => {
+            let conn = change.api.conn()?;
+            let (id, shape) = (find(&conn, &change.id).await?.id, change.shape());
             let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/fail/{id}"), &serde_json::json!({})).await?;
             output::line(&format!("Deployment {} is failed", shape.id(id)));
             if let Some(version) = answer.reverted_job_version {
                 output::line(&format!("Its job returns to version {version}"));
             }
             // That it ends as failed is what was asked for.
-            followed(&conn, &answer, detach, &shape).await?;
+            followed(&conn, &answer, change.detach, &shape).await?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Pause(change) => pause(&change, true).await,
+        Command::Resume(change) => pause(&change, false).await,
     }
 }
 
-async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, detach: bool, shape: &Shape) -> Result<ExitCode> {
+/// Holds a deployment, or lets it go on.
+async fn pause(change: &Change, hold: bool) -> Result<ExitCode> {
+    let conn = change.api.conn()?;
+    let (id, shape) = (find(&conn, &change.id).await?.id, change.shape());
+    let body = serde_json::json!({"DeploymentID": id.to_string(), "Pause": hold});
+    let answer: DeploymentUpdateResponse = conn.put(&format!("/v1/deployment/pause/{id}"), &body).await?;
+    output::line(&format!("Deployment {} {}", shape.id(id), if hold { "is paused" } else { "goes on" }));
+    if hold { Ok(ExitCode::SUCCESS) } else { followed(&conn, &answer, change.detach, &shape).await }
+}
+
+/// Follows what came of a change.
+pub(crate) async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, detach: bool, shape: &Shape) -> Result<ExitCode> {
     if answer.eval_id.is_nil() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -131,6 +150,13 @@ async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
         return conn.print("/v1/deployments").await;
     }
     let all: Vec<Deployment> = conn.get("/v1/deployments").await?;
+    table(all, shape);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints deployments, the newest first.
+pub(crate) fn table(mut all: Vec<Deployment>, shape: &Shape) {
+    all.sort_by_key(|d| std::cmp::Reverse((d.create_index, d.id)));
     let mut table = Table::new(["ID", "Namespace", "Job ID", "Job Version", "Status", "Description"]);
     for d in &all {
         table.row([
@@ -142,12 +168,7 @@ async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
             d.status_description.clone(),
         ]);
     }
-    if table.is_empty() {
-        output::line("No deployments found")
-    } else {
-        table.print()
-    }
-    Ok(ExitCode::SUCCESS)
+    if table.is_empty() { output::line("No deployments found") } else { table.print() }
 }
 
 /// What a deployment's canaries wait for.

@@ -15,6 +15,7 @@ mod fleet;
 mod fleet_output;
 mod follow;
 mod help;
+mod job_verbs;
 mod metrics;
 mod migrate;
 mod names;

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::defaults::shown;
+
 /// A diff tree as lines: `+` added, `-` deleted, `+/-` edited.
 pub(crate) fn diff_lines(diff: &Value, verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
@@ -47,8 +49,9 @@ fn notes(v: &Value) -> String {
 fn fields_and_objects(v: &Value, depth: usize, verbose: bool, lines: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
     for field in v["Fields"].as_array().into_iter().flatten() {
-        let (old, new) = (field["Old"].as_str().unwrap_or_default(), field["New"].as_str().unwrap_or_default());
         let name = field["Name"].as_str().unwrap_or_default();
+        let value = |key: &str| shown(name, field[key].as_str().unwrap_or_default());
+        let (old, new) = (value("Old"), value("New"));
         let value = match field["Type"].as_str() {
             Some("Edited") => format!("{old:?} => {new:?}"),
             Some("Deleted") => format!("{old:?}"),

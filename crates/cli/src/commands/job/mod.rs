@@ -1,15 +1,22 @@
-//! `drover job dispatch|run|plan|status|stop|inspect|validate|history|eval`.
+//! `drover job …`: one file per verb, or group of verbs; what they share is here.
 
+mod change;
+mod defaults;
 mod diff;
 mod dispatch;
 mod history;
+mod init;
+mod inspect;
+mod lists;
 mod plan;
+mod restart;
 mod run;
 mod standing;
 mod status;
 mod stop;
 mod wait;
 
+pub(crate) use change::promoted;
 pub(crate) use status::{Parts, list, show};
 
 use std::process::ExitCode;
@@ -32,6 +39,10 @@ use crate::{
 /// Verbs.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// List the allocations of a job
+    Allocs(lists::Allocs),
+    /// List the deployments of a job
+    Deployments(lists::Deployments),
     /// Make a job of a parameterized one and follow it
     Dispatch(dispatch::Dispatch),
     /// Have the scheduler look at a job again
@@ -51,37 +62,27 @@ pub(crate) enum Command {
         id: String,
     },
     /// Show the versions of a job
-    History {
-        #[command(flatten)]
-        api: ApiArgs,
-        #[command(flatten)]
-        shape: Shape,
-        /// What changed from version to version
-        #[arg(short)]
-        p: bool,
-        /// Only this version
-        #[arg(long)]
-        version: Option<u64>,
-        /// The job
-        id: String,
-    },
-    /// Print a job as the servers have it
-    Inspect {
-        #[command(flatten)]
-        api: ApiArgs,
-        /// Accepted for scripts: the output is always JSON
-        #[arg(long)]
-        json: bool,
-        /// Only this version
-        #[arg(long)]
-        version: Option<u64>,
-        /// The job
-        id: String,
-    },
+    History(history::History),
+    /// Write an example of a job file
+    Init(init::Init),
+    /// Print a job as the servers have it, or as it was written
+    Inspect(inspect::Inspect),
     /// Show what submitting a job file would do
     Plan(plan::Plan),
+    /// Roll out the version whose canaries are healthy
+    Promote(change::Promote),
+    /// Restart the allocations of a job, some at a time
+    Restart(restart::Restart),
+    /// Return a job to an earlier version
+    Revert(change::Revert),
     /// Submit a job file and follow the work until it is healthy or it is clear why not
     Run(run::Run),
+    /// Change how many allocations of a group run
+    Scale(change::Scale),
+    /// Show how the counts of a job were changed
+    ScalingEvents(lists::ScalingEvents),
+    /// Run a stopped job again
+    Start(change::Start),
     /// List jobs, or show one
     Status {
         #[command(flatten)]
@@ -122,21 +123,17 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
             let answer: Value = conn.put(&format!("/v1/job/{}/evaluate", encode(&id)), &body).await?;
             followed(&conn, &id, &answer, detach, &Shape { json: false, verbose }).await
         }
-        Command::History { api, shape, p, version, id } => history::history(&api.conn()?, &shape, p, version, &id).await,
-        Command::Inspect { api, json: _, version, id } => {
-            let conn = api.conn()?;
-            let id = find(&conn, &id).await?;
-            let job: Value = match version {
-                None => conn.get(&format!("/v1/job/{}", encode(&id))).await?,
-                Some(version) => {
-                    let all: Value = conn.get(&format!("/v1/job/{}/versions", encode(&id))).await?;
-                    let wanted = all["Versions"].as_array().into_iter().flatten().find(|j| j["Version"].as_u64() == Some(version));
-                    wanted.cloned().with_context(|| format!("job {id:?} has no version {version}"))?
-                }
-            };
-            output::json(&json!({"Job": job}))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Allocs(args) => lists::allocs(args).await,
+        Command::Deployments(args) => lists::deployments(args).await,
+        Command::History(args) => history::run(args).await,
+        Command::Init(args) => init::run(&args),
+        Command::Inspect(args) => inspect::run(args).await,
+        Command::Promote(args) => change::promote(args).await,
+        Command::Restart(args) => restart::run(args).await,
+        Command::Revert(args) => change::revert(args).await,
+        Command::Scale(args) => change::scale(args).await,
+        Command::ScalingEvents(args) => lists::scaling_events(args).await,
+        Command::Start(args) => change::start(args).await,
         Command::Plan(args) => plan::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Status { api, shape, short, all_allocs, evals, id } => {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::diff::diff_lines;
+use super::{defaults::left_out, diff::diff_lines};
 use crate::{
     commands::{
         ApiArgs,
@@ -13,7 +13,7 @@ use crate::{
         placement,
     },
     conn::encode,
-    output,
+    failure, output,
 };
 
 /// Arguments of `job plan`.
@@ -23,22 +23,60 @@ pub(crate) struct Plan {
     api: ApiArgs,
     #[command(flatten)]
     file: JobFileArgs,
-    /// Do not show what changes
-    #[arg(long)]
+    /// Whether what changes is shown
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    diff: bool,
+    /// The older name of -diff=false
+    #[arg(long, hide = true)]
     no_diff: bool,
-    /// Show unchanged fields as well
+    /// Print the servers' answer as JSON
+    #[arg(long)]
+    json_output: bool,
+    /// Also what does not change, and what is the default
     #[arg(long)]
     verbose: bool,
 }
 
-/// Shows what submitting would do.
+/// Exit code when it cannot be told what would happen.
+const ERROR: u8 = 255;
+
+/// Shows what submitting would do. Its errors have an exit code of their own, because 1 means that something would change.
 pub(crate) async fn run(args: Plan) -> Result<ExitCode> {
+    match plan(args).await {
+        Ok(changes) => Ok(ExitCode::from(u8::from(changes))),
+        Err(error) => {
+            output::note(&failure::text(&error));
+            Ok(ExitCode::from(ERROR))
+        }
+    }
+}
+
+/// Whether the change would create or destroy allocations: one in place, or none at all, needs no second look.
+fn changes(answer: &Value) -> bool {
+    if answer["Diff"]["Type"] == "None" {
+        return false;
+    }
+    answer["Annotations"]["DesiredTGUpdates"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .any(|(_, u)| ["Place", "Migrate", "Stop", "DestructiveUpdate", "Canary"].iter().any(|k| u[*k].as_u64().unwrap_or(0) > 0))
+}
+
+async fn plan(args: Plan) -> Result<bool> {
     let conn = args.api.conn()?;
     let file = JobFile::read(&args.file)?;
     let id = file.job["ID"].as_str().context("the job has no id")?.to_owned();
-    let answer: Value = conn.put(&format!("/v1/job/{}/plan", encode(&id)), &json!({"Job": file.job, "Diff": !args.no_diff})).await?;
-    if !args.no_diff {
-        for text in diff_lines(&answer["Diff"], args.verbose) {
+    let diff = args.diff && !args.no_diff;
+    let answer: Value = conn.put(&format!("/v1/job/{}/plan", encode(&id)), &json!({"Job": file.job, "Diff": diff})).await?;
+    if args.json_output {
+        output::json(&answer)?;
+        return Ok(changes(&answer));
+    }
+    if diff {
+        let new = answer["Diff"]["Type"] == "Added" && !args.verbose;
+        let shown = if new { left_out(&file.job, answer["Diff"].clone()) } else { answer["Diff"].clone() };
+        for text in diff_lines(&shown, args.verbose) {
             output::line(&text);
         }
         output::line("");
@@ -64,9 +102,29 @@ pub(crate) async fn run(args: Plan) -> Result<ExitCode> {
         answer["JobModifyIndex"],
         args.file.path()
     ));
-    let changes = answer["Annotations"]["DesiredTGUpdates"].as_object().into_iter().flatten().any(|(_, u)| {
-        ["Place", "Migrate", "Stop", "InPlaceUpdate", "DestructiveUpdate", "Canary"].iter().any(|k| u[*k].as_u64().unwrap_or(0) > 0)
-    });
-    // Exit codes as in Nomad: 0 nothing would change, 1 something would, 255 an error.
-    Ok(if changes { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(changes(&answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_created_or_destroyed_counts() {
+        for (what, wanted) in [
+            ("Place", true),
+            ("Stop", true),
+            ("DestructiveUpdate", true),
+            ("Canary", true),
+            ("Migrate", true),
+            ("InPlaceUpdate", false),
+            ("Ignore", false),
+        ] {
+            let mut answer = json!({"Annotations": {"DesiredTGUpdates": {"a": {"Ignore": 1}, "g": {}}}});
+            answer["Annotations"]["DesiredTGUpdates"]["g"][what] = 1.into();
+            assert_eq!(changes(&answer), wanted, "{what}");
+        }
+        assert!(!changes(&json!({"Annotations": null})));
+        assert!(!changes(&json!({"Diff": {"Type": "None"}, "Annotations": {"DesiredTGUpdates": {"g": {"Place": 1}}}})));
+    }
 }

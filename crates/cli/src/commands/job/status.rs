@@ -1,10 +1,10 @@
 //! `drover job status`.
 
-use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use api::shapes::{JobChildren, JobSummary, RemoteTaskView};
-use model::{AllocId, Allocation, ClientStatus, Deployment, Evaluation, Job, Observed};
+use model::{Allocation, ClientStatus, Deployment, Evaluation, Job};
 
 use super::Stub;
 use crate::{
@@ -52,8 +52,7 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     }
     let job: Job = conn.get(&path).await?;
     let remote: Vec<RemoteTaskView> = conn.get(&format!("/v1/remote/tasks?job={}", encode(job.id.as_str()))).await?;
-    let unmanaged = Unmanaged::of(&remote);
-    let status = match unmanaged.since {
+    let status = match unmanaged_since(&remote) {
         _ if job.stop => format!("{} (stopped)", job.status),
         Some(since) => format!("running (unmanaged, {})", when::span(when::now_ns() - since)),
         None => job.status.clone(),
@@ -73,12 +72,11 @@ pub(crate) async fn show(conn: &Conn, shape: &Shape, id: &str, parts: Parts) -> 
     if parts.short {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut summary: JobSummary = conn.get(&format!("{path}/summary")).await?;
+    let summary: JobSummary = conn.get(&format!("{path}/summary")).await?;
     if job.is_template() {
         return children(conn, &job, summary.children.unwrap_or_default()).await;
     }
     let allocs: Vec<Allocation> = conn.get(&format!("{path}/allocations?all={}", parts.all_allocs)).await?;
-    unmanaged.count_as_running(&mut summary, &allocs);
     output::heading("Summary");
     let mut table = Table::new(["Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"]);
     for (group, s) in &summary.summary {
@@ -173,47 +171,10 @@ async fn failures(conn: &Conn, job: &Job, allocs: &[Allocation], shape: &Shape) 
     }
 }
 
-/// Remote tasks that run although no node manages them at present: for the job they run.
-#[derive(Debug, Default)]
-struct Unmanaged {
-    /// Since when the first of them is unmanaged, Unix ns.
-    since: Option<i64>,
-    /// The allocation that each place was managed by last, with its group.
-    places: BTreeMap<AllocId, Arc<str>>,
-}
-
-impl Unmanaged {
-    fn of(tasks: &[RemoteTaskView]) -> Self {
-        let runs = |t: &&RemoteTaskView| t.manager.is_none() && t.unmanaged_since > 0 && matches!(t.observed, Observed::Running);
-        let mut found = Self::default();
-        for t in tasks.iter().filter(runs) {
-            found.since = Some(found.since.map_or(t.unmanaged_since, |s| s.min(t.unmanaged_since)));
-            found.places.insert(t.alloc_id, t.slot.group.clone());
-        }
-        found
-    }
-
-    /// The servers count allocations; these have none that runs, and yet they do.
-    fn count_as_running(&self, summary: &mut JobSummary, allocs: &[Allocation]) {
-        for (id, group) in &self.places {
-            let Some(counts) = summary.summary.get_mut(group) else { continue };
-            let status = allocs.iter().find(|a| a.id == *id).map(|a| a.client_status);
-            let counted = match status {
-                Some(ClientStatus::Running) => continue,
-                Some(ClientStatus::Lost) => Some(&mut counts.lost),
-                Some(ClientStatus::Unknown) => Some(&mut counts.unknown),
-                Some(ClientStatus::Pending) => Some(&mut counts.starting),
-                _ => None,
-            };
-            if let Some(n) = counted {
-                *n = (*n - 1).max(0);
-            }
-            if !matches!(status, Some(ClientStatus::Unknown | ClientStatus::Pending)) {
-                counts.queued = (counts.queued - 1).max(0);
-            }
-            counts.running += 1;
-        }
-    }
+/// Since when a remote task of a job runs that no node manages at present, Unix ns: the earliest.
+fn unmanaged_since(tasks: &[RemoteTaskView]) -> Option<i64> {
+    let runs = |t: &&RemoteTaskView| t.manager.is_none() && t.unmanaged_since > 0 && t.stands();
+    tasks.iter().filter(runs).map(|t| t.unmanaged_since).min()
 }
 
 /// What was made from a parameterized job.
@@ -245,24 +206,24 @@ async fn children(conn: &Conn, job: &Job, counts: JobChildren) -> Result<ExitCod
 
 #[cfg(test)]
 mod tests {
-    use api::shapes::GroupSummary;
+    use api::shapes::RemoteExtra;
+    use model::{Observed, RemoteTask, remote::Manager};
 
     use super::*;
 
     #[test]
-    fn what_runs_unmanaged_counts_as_running() {
-        let id = |n: u64| format!("00000000-0000-0000-0000-{n:012}").parse::<AllocId>().expect("an id");
-        let alloc = |n, client_status| Allocation { id: id(n), client_status, ..Allocation::default() };
-        let unmanaged = Unmanaged { since: Some(1), places: (1..=3).map(|n| (id(n), Arc::from("g"))).collect() };
-        let counts = GroupSummary { queued: 2, lost: 2, running: 1, ..GroupSummary::default() };
-        let mut summary = JobSummary { summary: [(Arc::from("g"), counts)].into(), ..JobSummary::default() };
-        let allocs = [alloc(1, ClientStatus::Lost), alloc(2, ClientStatus::Lost), alloc(3, ClientStatus::Running)];
-        unmanaged.count_as_running(&mut summary, &allocs);
-        assert_eq!(summary.summary["g"], GroupSummary { running: 3, ..GroupSummary::default() });
-        let counts = GroupSummary { unknown: 1, ..GroupSummary::default() };
-        let mut summary = JobSummary { summary: [(Arc::from("g"), counts)].into(), ..JobSummary::default() };
-        Unmanaged { since: Some(1), places: [(id(1), Arc::from("g"))].into() }
-            .count_as_running(&mut summary, &[alloc(1, ClientStatus::Unknown)]);
-        assert_eq!(summary.summary["g"], GroupSummary { running: 1, ..GroupSummary::default() });
+    fn what_runs_unmanaged_is_known_by_its_longest() {
+        let task = |since, observed, manager| {
+            let task = RemoteTask { unmanaged_since: since, observed, manager, started_at: 1, ..RemoteTask::default() };
+            RemoteTaskView::new(task.into(), RemoteExtra::default())
+        };
+        let tasks = [
+            task(7, Observed::Running, None),
+            task(5, Observed::Running, None),
+            task(0, Observed::Running, Some(Manager::default())),
+            task(1, Observed::Gone, None),
+        ];
+        assert_eq!(unmanaged_since(&tasks), Some(5));
+        assert_eq!(unmanaged_since(&tasks[2..]), None);
     }
 }
