@@ -24,7 +24,7 @@ use std::sync::Arc;
 use hcl_lang::body::{self, Schema};
 use hcl_lang::eval::{Budget, Context, Undefined};
 use hcl_lang::functions::{DiskHost, FunctionSet};
-pub use hcl_lang::{Diagnostic, Severity, render};
+pub use hcl_lang::{Diagnostic, Severity, nearest, render};
 use hcl_lang::{Source, Value, tidy};
 use serde_json::{Map, Value as Json, json};
 

@@ -93,6 +93,7 @@ fn add_implied_constraints(job: &mut Job) {
 /// What a person should know of the job in this cluster, although it is accepted.
 pub(super) fn cluster_warnings(state: &State, job: &Job) -> Vec<String> {
     let mut lines = remote::warnings(state, job);
+    lines.extend(super::drivers::unknown(state, job));
     if !state.memory_oversubscribed(&job.node_pool) {
         let tasks = job.task_groups.iter().flat_map(|group| &group.tasks);
         let more: Vec<&str> = tasks.filter(|t| t.resources.memory_max_mb.is_some_and(|m| m != 0)).map(|t| &*t.name).collect();

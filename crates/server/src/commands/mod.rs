@@ -3,6 +3,7 @@
 mod allocs;
 mod deployments;
 mod dispatch;
+mod drivers;
 mod jobs;
 mod keyring;
 mod nodes;

@@ -72,6 +72,20 @@ async fn a_periodic_job_that_is_switched_off_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_no_node_has_is_told() {
+    let c = Cluster::start().await;
+    let _n = FakeNode::join(&c, node("one")).await;
+    let mut web = plain("web");
+    web["TaskGroups"][0]["Tasks"][0]["Driver"] = json!("mok");
+    for path in ["/v1/validate/job", "/v1/job/web/plan", "/v1/jobs"] {
+        let raw = c.put(path, &json!({"Job": web})).await;
+        assert_eq!(raw.status, StatusCode::OK, "{path}: {}", raw.text());
+        let warnings = raw.json()["Warnings"].as_str().unwrap_or_default().to_owned();
+        assert!(warnings.contains("no node has the driver \"mok\" (did you mean \"mock\"?)"), "{path}: {warnings}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn priorities_of_evaluations_are_bounded() {
     let c = Cluster::start().await;
     c.register(&job("web", 0)).await;
