@@ -143,7 +143,10 @@ impl Act {
     /// What it is called in paths.
     pub(super) fn label(&self) -> String {
         match self {
-            Self::Run(_) | Self::RunWith(..) => "run".into(),
+            Self::Run(hcl) | Self::RunWith(hcl, _) => {
+                let other = hcl.strip_prefix("job \"JOB-").and_then(|rest| rest.split('"').next());
+                other.map_or_else(|| "run".into(), |name| format!("run {name}"))
+            }
             Self::Plan(_) => "plan".into(),
             Self::Stop { purge: false } => "stop".into(),
             Self::Stop { purge: true } => "purge".into(),

@@ -45,6 +45,8 @@ fn operators() -> Job {
 /// A third of a node's memory, and a bit.
 const BIG: &str = "resources {; cpu = 20; memory = 3000; }";
 
+const SCORES_ALL: &str = "affinity {; attribute = \"${attr.kernel.name}\"; value = \"linux\"; weight = 100; }";
+
 pub(super) fn scenarios() -> Vec<Scenario> {
     let service = Job::service;
     vec![
@@ -132,5 +134,48 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "spread-evenly",
             [run(service().count(3).group("spread {; attribute = \"${meta.rack}\"; }").update("max_parallel = 0")).count("running", 3), Step::from(Scale("g", 6)).count("running", 6)],
         ),
+        // An affinity that all nodes meet alike makes the stock score them all.
+        Scenario::nodes(
+            "bin-packing",
+            [
+                run(service().named("filler").group("constraint {; attribute = \"${meta.rack}\"; value = \"r1\"; }").task("resources {; cpu = 1000; memory = 1000; }").update("max_parallel = 0"))
+                    .look(Look::Job("filler")),
+                run(Job::batch(TOLD).group(SCORES_ALL)).count("running", 1),
+                Step::from(Scale("g", 3)).count("running", 3),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "affinity-and-spread",
+            [
+                run(service()
+                    .count(3)
+                    .group("affinity {; attribute = \"${meta.rack}\"; value = \"r2\"; weight = 50; }; spread {; attribute = \"${node.class}\"; weight = 50; }")
+                    .update("max_parallel = 0"))
+                .count("running", 3),
+                Step::from(Scale("g", 5)).count("running", 5),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "spread-on-two-levels",
+            [
+                run(service()
+                    .count(4)
+                    .group("spread {; attribute = \"${node.class}\"; weight = 80; target \"class-0\" {; percent = 75; }; target \"class-1\" {; percent = 25; }; }; spread {; attribute = \"${meta.rack}\"; weight = 20; }")
+                    .update("max_parallel = 0"))
+                .count("running", 4),
+                Step::from(Tell("g[1]", "t", 1)),
+            ],
+        )
+        .which_nodes(),
+        Scenario::nodes(
+            "constraint-leaves-one",
+            [
+                run(service().count(2).group("constraint {; attribute = \"${meta.number}\"; operator = \">\"; value = \"1\"; }").update("max_parallel = 0")).count("running", 2),
+                run(service().count(2).group("constraint {; attribute = \"${node.class}\"; value = \"class-1\"; }").update("max_parallel = 0")).count("running", 2),
+            ],
+        )
+        .which_nodes(),
     ]
 }
