@@ -64,6 +64,13 @@ impl Volume {
     }
 }
 
+/// Whether a job speaks of a node at all: of its pool and its datacenter.
+#[must_use]
+pub fn in_scope(job: &Job, node: &Node) -> bool {
+    let pool = job.node_pool.is_empty() || job.node_pool == ALL_NODE_POOL || job.node_pool == node.pool;
+    pool && (job.datacenters.is_empty() || job.datacenters.iter().any(|d| Glob::new(d).matches(&node.datacenter)))
+}
+
 /// All that a group asks of a node before resources are looked at.
 pub(crate) struct GroupRules {
     region: String,

@@ -31,6 +31,7 @@ mod version;
 
 pub use canary::Coverage;
 pub use disconnect::node_patience;
+pub use feasible::in_scope;
 use model::{
     eval::{EvalStatus, Evaluation},
     ids::{EvalId, JobKey, TimestampNs},

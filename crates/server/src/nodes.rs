@@ -68,10 +68,18 @@ fn node_eval(job: &Job, node: NodeId, trigger: Trigger, stamp: Stamp) -> Evaluat
     }
 }
 
-/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already.
-pub(crate) fn system_evals(state: &State, node: NodeId, made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
+/// Evaluations of the system jobs, which have something to do on a node that has come or changed; without those that are made already, and
+/// those that do not speak of its datacenter or pool: an evaluation starts what has failed again, on other nodes too.
+/// `changes` are those that are made of the node at the same time.
+pub(crate) fn system_evals(state: &State, node: NodeId, changes: &[Change], made: &[Evaluation], stamp: Stamp) -> Vec<Evaluation> {
+    let registered = changes.iter().rev().find_map(|change| match change {
+        Change::RegisterNode(facts) if facts.id == node => Some(&**facts),
+        _ => None,
+    });
+    let facts = registered.or_else(|| state.node(node).map(|node| &**node));
     let jobs = state.jobs().filter(|job| job_type::everywhere(&job.kind) && !job.stopped() && !job.is_template());
-    let new = jobs.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
+    let concerned = jobs.filter(|job| facts.is_none_or(|facts| scheduler::in_scope(job, facts)));
+    let new = concerned.filter(|job| !made.iter().any(|eval| eval.job_id == job.id && eval.namespace == job.namespace));
     new.map(|job| node_eval(job, node, Trigger::NodeUpdate, stamp)).collect()
 }
 
@@ -106,7 +114,7 @@ pub(crate) fn update(shared: &Arc<Shared>, mut node: Node) -> impl Future<Output
         let id = node.id;
         update_facts(state, node, &mut batch)?;
         if !batch.is_empty() {
-            let evals = system_evals(state, id, &[], stamp);
+            let evals = system_evals(state, id, &batch.changes, &[], stamp);
             if !evals.is_empty() {
                 batch.push(Change::UpsertEvals(evals));
             }
@@ -166,7 +174,7 @@ fn make_ready(state: &State, id: NodeId, stamp: Stamp, batch: &mut Batch) {
     };
     batch.push(Change::NodeStatus { id, status: NodeStatus::Ready, description: "the node holds a lease".to_owned(), event });
     let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
-    evals.extend(system_evals(state, id, &evals, stamp));
+    evals.extend(system_evals(state, id, &batch.changes, &evals, stamp));
     if !evals.is_empty() {
         batch.push(Change::UpsertEvals(evals));
     }

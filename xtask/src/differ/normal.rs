@@ -1,5 +1,7 @@
 //! What differs from run to run and says nothing – ids, ports, paths, durations, times – becomes a word. Pure.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 /// Text with the given words replaced (longest first), and with everything that looks like an id, a port of the dynamic range or a duration.
@@ -112,7 +114,17 @@ pub(super) fn answer(value: &Value, known: &[(String, &str)]) -> Value {
             let kept = kept.map(|(name, value)| (text(name, known), answer(value, known))).filter(|(_, value)| !is_nothing(value));
             Value::Object(kept.collect::<Map<_, _>>())
         }
-        Value::Array(all) => Value::Array(all.iter().map(|value| answer(value, known)).collect()),
+        Value::Array(all) => {
+            // Things with names are told apart by these.
+            let names: Option<BTreeSet<&str>> = all.iter().map(|value| value["Name"].as_str()).collect();
+            let of_all = names.filter(|names| !all.is_empty() && names.len() == all.len());
+            let named = || all.iter().map(|value| (value["Name"].as_str().unwrap_or_default().to_owned(), answer(value, known)));
+            if of_all.is_some() {
+                Value::Object(named().collect())
+            } else {
+                Value::Array(all.iter().map(|value| answer(value, known)).collect())
+            }
+        }
         Value::String(s) => Value::String(text(s, known)),
         other => other.clone(),
     }
@@ -158,5 +170,6 @@ mod tests {
     fn answers_lose_indexes_and_zero_values() {
         let given = json!({"ID": "a", "CreateIndex": 5, "Warnings": "", "Stop": false, "Meta": null, "List": [{"N": 0, "M": 1}]});
         assert_eq!(answer(&given, &[]), json!({"ID": "a", "List": [{"M": 1}]}));
+        assert_eq!(answer(&json!([{"Name": "b", "N": 1}, {"Name": "a"}]), &[]), json!({"a": {"Name": "a"}, "b": {"Name": "b", "N": 1}}));
     }
 }

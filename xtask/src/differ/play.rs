@@ -73,7 +73,7 @@ pub(super) fn play(scenario: &Scenario, lane: &str, systems: [&System; 2]) -> Re
                 for mut difference in tree::compare(&stock, &ours) {
                     if difference.path.starts_with("answer") {
                         for (answer, side) in [&mut difference.stock, &mut difference.ours].into_iter().zip(&sides) {
-                            if let Some(text) = answer.as_mut().filter(|text| text.contains("refused")) {
+                            if let Some(text) = answer.as_mut().filter(|text| difference.path == "answer/refused" && *text == "true") {
                                 text.push_str(&format!(" ({})", side.refusal));
                             }
                         }
@@ -383,7 +383,13 @@ impl Side<'_> {
             }
             Look::Nodes => {
                 let mut nodes = Map::new();
-                for (n, name) in self.touched.iter().collect::<BTreeSet<_>>().into_iter().enumerate() {
+                let mut named: Vec<&String> = Vec::new();
+                for name in &self.touched {
+                    if !named.contains(&name) {
+                        named.push(name);
+                    }
+                }
+                for (n, name) in named.into_iter().enumerate() {
                     let node = self.node(name)?;
                     // What the scenario before has left is none of this one's.
                     let last = if self.drains.contains(name) { node["LastDrain"]["Status"].clone() } else { Value::Null };

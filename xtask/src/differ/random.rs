@@ -17,9 +17,9 @@ pub(super) fn scenario(seed: u64, n: u64) -> Scenario {
     };
     let shape = Shape::thrown(&mut dice);
     let mut steps = vec![Step::from(Act::Run(shape.job(0).hcl()))];
-    let mut version = 0;
+    let mut state = State { version: 0, count: Some(shape.count) };
     for _ in 0..dice.between(2, 4) {
-        steps.extend(shape.event(&mut dice, place, &mut version));
+        steps.extend(shape.event(&mut dice, place, &mut state));
     }
     steps.push(Act::Stop { purge: false }.into());
     Scenario::new(&format!("random-{seed}-{n}"), place, steps)
@@ -58,6 +58,13 @@ impl Dice {
     fn text(&mut self, all: &[&'static str]) -> &'static str {
         self.one_of(all).unwrap_or_default()
     }
+}
+
+/// What is known of the job in the middle of its story.
+struct State {
+    version: u32,
+    /// None when it is that of some version before.
+    count: Option<u32>,
 }
 
 /// What stays of a job through its versions.
@@ -128,7 +135,7 @@ impl Shape {
     }
 
     /// Something that happens: one step, or two that belong together.
-    fn event(&self, dice: &mut Dice, place: Place, version: &mut u32) -> Vec<Step> {
+    fn event(&self, dice: &mut Dice, place: Place, state: &mut State) -> Vec<Step> {
         let request = |method, path, body| Step::from(Act::Request(method, path, body));
         let fails = |dice: &mut Dice| Step::from(Act::TellAll("g[0]", "t", i32::try_from(dice.between(1, 5)).unwrap_or(1)));
         if place == Place::Nodes && dice.one_in(2) {
@@ -145,18 +152,28 @@ impl Shape {
             0 | 1 => fails(dice),
             2 if self.kind == "batch" => Act::TellAll("g[0]", "t", 0).into(),
             2 | 3 => {
-                *version += 1;
-                Act::Run(self.job(*version).hcl()).into()
+                (state.version, state.count) = (state.version + 1, Some(self.count));
+                Act::Run(self.job(state.version).hcl()).into()
             }
-            4 if self.kind != "system" => Act::Scale("g", u32::try_from(dice.below(5)).unwrap_or(1)).into(),
-            5 if *version > 0 => Act::Revert(*version - 1).into(),
+            // To another count: the stock makes a new version of the same, too.
+            4 if self.kind != "system" && state.count.is_some() => {
+                let count = u32::try_from(dice.below(5)).unwrap_or(1);
+                let count = if state.count == Some(count) { count + 1 } else { count };
+                state.count = Some(count);
+                Act::Scale("g", count).into()
+            }
+            5 if state.version > 0 => {
+                state.count = None;
+                Act::Revert(state.version - 1).into()
+            }
             6 => Act::Alloc("g[0]", "POST", "/v1/allocation/ALLOC/stop", json!(null)).into(),
             7 => request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})),
             8 if self.update.contains("canary") && self.kind == "service" => {
                 request("POST", "/v1/deployment/promote/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "All": true}))
             }
             9 => {
-                let again = Act::Run(self.job(*version).hcl()).into();
+                state.count = Some(self.count);
+                let again = Act::Run(self.job(state.version).hcl()).into();
                 let mut steps = vec![Act::Stop { purge: false }.into()];
                 if place == Place::Alone {
                     steps.push(request("PUT", "/v1/system/gc", json!(null)));

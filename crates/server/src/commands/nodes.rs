@@ -71,7 +71,7 @@ impl ServerHandle {
                     evals_where(state, id, Trigger::NodeDrain, stamp, remote)
                 } else {
                     let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
-                    evals.extend(system_evals(state, id, &evals, stamp));
+                    evals.extend(system_evals(state, id, &[], &evals, stamp));
                     evals
                 };
                 if !evals.is_empty() {
@@ -110,7 +110,7 @@ impl ServerHandle {
                     Eligibility::Ineligible => "Node marked as ineligible for scheduling",
                 };
                 let mut batch: Batch = Change::NodeEligibility { id, eligibility, event: Some(event(message, "Cluster", stamp)) }.into();
-                let evals = system_evals(state, id, &[], stamp);
+                let evals = system_evals(state, id, &[], &[], stamp);
                 if eligibility == Eligibility::Eligible && !evals.is_empty() {
                     answer.eval_ids = evals.iter().map(|eval| eval.id).collect();
                     answer.eval_create_index = stamp.index;
@@ -178,7 +178,7 @@ impl ServerHandle {
             .commit(move |state, stamp| {
                 let node = state.node(id).ok_or_else(|| ServerError::not_found(Kind::Node, id))?;
                 let mut evals = evals_for(state, id, Trigger::NodeUpdate, stamp);
-                evals.extend(system_evals(state, id, &evals, stamp));
+                evals.extend(system_evals(state, id, &[], &evals, stamp));
                 let mut answer =
                     NodeChanged { node_modify_index: node.modify_index, index: state.latest_index(), ..NodeChanged::default() };
                 let mut batch = Batch::default();

@@ -67,6 +67,28 @@ async fn a_system_job_follows_the_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_other_datacenters_do_not_concern_it() {
+    let server = start().await;
+    let s = server.handle();
+    let p = Provider::default();
+    let _a = FakeNode::join(s, node(1), Fate::Fails, &p).await;
+    let here = s.snapshot().node(node(1).id).map(|n| n.datacenter.clone()).unwrap();
+    let mut agent = everywhere(job("agent", 1));
+    agent.datacenters = vec![here];
+    submit(s, agent).await;
+    until(s, "it has failed", |state| state.allocs_by_job(&key("agent")).any(|a| a.client_status == ClientStatus::Failed)).await;
+    let mut elsewhere = node(2);
+    elsewhere.datacenter = "elsewhere".to_owned();
+    let _b = FakeNode::join(s, elsewhere, Fate::Runs, &p).await;
+    // One of its own comes later: what that one leads to has been decided after what the other would have led to.
+    let c = FakeNode::join(s, node(3), Fate::Runs, &p).await;
+    runs(s, "agent", &[&c]).await;
+    let of = |id: NodeId| s.snapshot().evals_by_job(&key("agent")).filter(|e| e.node_id == id).count();
+    assert_eq!(of(node(2).id), 0);
+    assert!(of(c.id()) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fails_on_a_node_is_not_started_again_and_again() {
     let server = start().await;
     let s = server.handle();
