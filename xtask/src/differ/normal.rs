@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
+const DYNAMIC_PORTS: std::ops::RangeInclusive<u64> = 20_000..=32_000;
+
 /// Text with the given words replaced (longest first), and with everything that looks like an id, a port of the dynamic range or a duration.
 pub(super) fn text(text: &str, known: &[(String, &str)]) -> String {
     let mut out = text.to_owned();
@@ -34,7 +36,7 @@ fn ids(text: &str) -> String {
         &out,
         |c| c.is_ascii_alphanumeric(),
         |word| {
-            let is_port = word.len() == 5 && word.parse::<u32>().is_ok_and(|n| (20_000..=32_000).contains(&n));
+            let is_port = word.len() == 5 && word.parse::<u64>().is_ok_and(|n| DYNAMIC_PORTS.contains(&n));
             let is_hash = word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit());
             if is_hash { Some("<hash>".to_owned()) } else { is_port.then(|| "<port>".to_owned()) }
         },
@@ -126,6 +128,7 @@ pub(super) fn answer(value: &Value, known: &[(String, &str)]) -> Value {
             }
         }
         Value::String(s) => Value::String(text(s, known)),
+        Value::Number(n) if n.as_u64().is_some_and(|n| DYNAMIC_PORTS.contains(&n)) => Value::String("<port>".into()),
         other => other.clone(),
     }
 }

@@ -122,6 +122,11 @@ fn play_step(scenario: &Scenario, step: &Step, lane: &str, sides: &mut [Side<'_>
         for (side, reason) in sides.iter_mut().zip(&mut reasons) {
             side.seen = Seen::ask(side.system, job)?;
             *reason = side.on_its_way(step.until)?;
+            for look in &step.looks {
+                if let (Look::Job(other), None) = (look, &*reason) {
+                    *reason = side.other_on_its_way(&format!("{job}-{other}"))?;
+                }
+            }
         }
         let trees = [sides[0].tree(nodes), sides[1].tree(nodes)];
         same = if trees == last { same + 1 } else { 0 };
@@ -183,6 +188,11 @@ impl Side<'_> {
             }
         }
         Ok(None)
+    }
+
+    fn other_on_its_way(&self, job: &str) -> Result<Option<String>> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(settle::on_its_way(&Seen::ask(self.system, job)?, &self.away.values().cloned().collect(), now))
     }
 
     fn node(&self, name: &str) -> Result<Value> {

@@ -166,7 +166,7 @@ impl Shape {
                 state.count = None;
                 Act::Revert(state.version - 1).into()
             }
-            6 => Act::Alloc("g[0]", "POST", "/v1/allocation/ALLOC/stop", json!(null)).into(),
+            6 if self.kind != "system" => Act::Alloc("g[0]", "POST", "/v1/allocation/ALLOC/stop", json!(null)).into(),
             7 => request("POST", "/v1/job/JOB/evaluate", json!({"JobID": "JOB"})),
             8 if self.update.contains("canary") && self.kind == "service" => {
                 request("POST", "/v1/deployment/promote/DEPLOYMENT", json!({"DeploymentID": "DEPLOYMENT", "All": true}))

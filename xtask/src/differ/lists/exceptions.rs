@@ -99,7 +99,13 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "Alloc Unhealthy: Checks were not healthy *",
         "Ours names the check that keeps it from being healthy.",
     ),
-    known("sticky-disk", "*/events", "-", "Task Setup: Waiting for the previous allocation*", "Ours says what a task waits for."),
+    known(
+        "sticky-disk || as-stored",
+        "*/events",
+        "-",
+        "Task Setup: Waiting for the previous allocation*",
+        "Ours says what a task waits for.",
+    ),
     // What a task is given.
     known("directories", "*/stdout *", "*d 777 *", "-", "Directories are sticky, and private and secret ones are the task's alone."),
     known(
@@ -123,6 +129,80 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "-",
         "Marks and pipes of the stock's own agent are no part of the layout.",
     ),
-    known("environment", "*/stdout *", "NOMAD_CPU_CORES=", "-", "A task without cores of its own has no variable of them."),
+    known("environment", "*/stdout *", "NOMAD_CPU_CORES=*", "-", "A task without cores of its own has no variable of them."),
     known("environment", "*/stdout *", "NOMAD_PARENT_CGROUP=*", "NOMAD_PARENT_CGROUP=*", "The parent of control groups has another name."),
+    // Kinds of evaluations that depend on who is first.
+    sometimes("*", "*/evals/kinds", "*", "queued-allocs canceled *", "Descriptions of cancelled evaluations are sentences of our own."),
+    sometimes(
+        "system* || drain* || random* || priority*",
+        "*/evals/kinds",
+        "-",
+        "node-update complete",
+        "Nodes of the lane come and go while the scenario is played.",
+    ),
+    // Reconnected allocations.
+    // Health.
+    sometimes(
+        "*",
+        "*/Healthy",
+        "false",
+        "- || null",
+        "An allocation that was stopped before it could become healthy is not called unhealthy.",
+    ),
+    sometimes("*", "*/UnhealthyAllocs", "1", "-", "An allocation that was stopped before it could become healthy is not called unhealthy."),
+    // Jobs.
+    known("system-fits-nowhere", "*/job/Status", "running", "pending", "A system job that has found no room is not running."),
+    sometimes(
+        "disconnect*",
+        "3 node returns/* || 2 node of */HasNext || 2 node of */Healthy",
+        "*",
+        "*",
+        "The stock sometimes runs out of attempts for its plan; which allocation it keeps and links then is chance.",
+    ),
+    known(
+        "disconnect-for-too-long",
+        "*/ClientDescription",
+        "alloc is unknown *",
+        "alloc is lost since its node is down",
+        "An allocation that is lost does not say that it is unknown.",
+    ),
+    sometimes(
+        "node-down || random*",
+        "*/tasks/*/events",
+        "-",
+        "Killed: Task successfully killed",
+        "Ours tells the end of the task on the node that has returned.",
+    ),
+    known(
+        "directories",
+        "*/stdout *",
+        "*",
+        "s 666 ./t/secrets/api.sock",
+        "The stock makes no socket where the path is too long for one, as it is here.",
+    ),
+    known(
+        "logs-rotate",
+        "*.fifo || *.index",
+        "*",
+        "*",
+        "How logs are passed on is not the layout: pipes there, a file with the place reached here.",
+    ),
+    sometimes("logs-rotate", "*/Size", "*", "*", "After how many lines a new file begins depends on how much is written at once."),
+    known("*as-stored", "*/Consul", "*", "-", "There is no Consul: nothing is stored of one."),
+    known(
+        "refusals",
+        "*numeric-port-of-a-task/answer/*",
+        "*",
+        "*",
+        "A numeric port of a task's service and its check has an address here, and is taken.",
+    ),
+    sometimes("*", "*/evals/kinds", "queued-allocs complete", "-", "What waits for room is looked at again only when there may be some."),
+    known(
+        "as-stored",
+        "*/Constraints",
+        "{*${attr.nomad.*",
+        "-",
+        "Every node here has services: no constraint on versions is added to the job's own.",
+    ),
+    known("as-stored", "*/Services/*/Cluster", "default", "-", "There is no Consul: nothing is stored of a cluster of it."),
 ];

@@ -20,6 +20,10 @@ fn wrong() -> Vec<Step> {
         service().group(&format!("constraint {{; attribute = \"${{meta.rack}}\"; operator = {operator:?}; value = {value:?}; }}"))
     };
     let jobs = [
+        (
+            "numeric-port-of-a-task",
+            service().task("service {; name = \"JOB-w\"; provider = \"nomad\"; port = \"12345\"; check {; type = \"tcp\"; interval = \"5s\"; timeout = \"1s\"; }; }"),
+        ),
         ("count-below-zero", service().group("count = -1")),
         ("priority-2000", service().job("priority = 2000")),
         ("no-such-pool", service().job("node_pool = \"no-such-pool\"")),

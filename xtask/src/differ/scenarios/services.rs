@@ -35,7 +35,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::shared(
             "task-service",
             [
-                run(Job::service().task(&service(CHECK))).count("running", 1).look(registered()).look(checks()),
+                run(Job::service()
+                    .group("network {; port \"web\" {}; }")
+                    .task("service {; name = \"JOB-web\"; provider = \"nomad\"; port = \"web\"; tags = [\"${NOMAD_ALLOC_INDEX}\"]; }"))
+                .count("running", 1)
+                .look(registered()),
                 Step::from(Scale("g", 2)).count("running", 2).look(registered()),
                 Step::from(Tell("g[0]", "t", 1)).look(registered()),
             ],
