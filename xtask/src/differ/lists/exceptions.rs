@@ -118,13 +118,6 @@ pub(super) const EXCEPTIONS: &[Known] = &[
     known(
         "directories",
         "*/stdout *",
-        "*d 777 *",
-        "*d 1777 * || *d 700 *",
-        "Directories are sticky, and private and secret ones are the task's alone.",
-    ),
-    known(
-        "directories",
-        "*/stdout *",
         "*.nomad-mount || *.fifo",
         "-",
         "Marks and pipes of the stock's own agent are no part of the layout.",
@@ -205,4 +198,11 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "Every node here has services: no constraint on versions is added to the job's own.",
     ),
     known("as-stored", "*/Services/*/Cluster", "default", "-", "There is no Consul: nothing is stored of a cluster of it."),
+    known(
+        "refusals",
+        "*run affinity-weight/answer/* || *run payload-without-parameters/answer/* || *run volume-type/answer/* || *run service-port/answer/*",
+        "*",
+        "*",
+        "What can never work is refused at submission; the stock takes it.",
+    ),
 ];
