@@ -161,11 +161,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "spread-on-two-levels",
             [
                 run(service()
-                    .count(4)
-                    .group("spread {; attribute = \"${node.class}\"; weight = 80; target \"class-0\" {; percent = 75; }; target \"class-1\" {; percent = 25; }; }; spread {; attribute = \"${meta.rack}\"; weight = 20; }")
+                    .count(3)
+                    .group("spread {; attribute = \"${node.class}\"; weight = 80; target \"class-0\" {; percent = 67; }; target \"class-1\" {; percent = 33; }; }; spread {; attribute = \"${meta.rack}\"; weight = 20; }")
                     .update("max_parallel = 0"))
-                .count("running", 4),
-                Step::from(Tell("g[1]", "t", 1)),
+                .count("running", 3),
+                Step::from(Scale("g", 6)).count("running", 6),
             ],
         )
         .which_nodes(),
