@@ -663,7 +663,7 @@ async fn make_place(subject: &Subject, task: &Task) -> Result<(), String> {
 
 /// The remote task is over for this allocation: what [`place_output`] has made goes, after what was written has been read.
 pub(crate) async fn output_over(subject: &Subject) {
-    subject.ctx.remote.no_output_to(&slot_of(&subject.alloc, &subject.task), subject.alloc.id);
+    subject.ctx.remote.no_output_to(&slot_of(&subject.alloc, &subject.task), subject.alloc.id).await;
     let released = end_collection(subject).await;
     if !released.is_empty() {
         let _ = subject.ctx.store.commit(released).await;

@@ -412,20 +412,24 @@ impl AllocLoop {
                 // An agent before this one may have made it.
                 (None | Some(Some(_)), true) => {
                     let placing = self.outputs.insert(task.clone(), None).flatten();
-                    let subject = self.subject(&task);
-                    self.cleaning.insert(task.clone());
-                    self.cleanups.spawn(async move {
-                        if let Some(placing) = placing {
-                            placing.abort();
-                            let _ = placing.await;
-                        }
-                        effects::output_over(&subject).await;
-                        task
-                    });
+                    self.end_output(task, placing);
                 }
                 (Some(Some(_)), false) | (Some(None), _) => {}
             }
         }
+    }
+
+    fn end_output(&mut self, task: Arc<str>, placing: Option<AbortOnDropHandle<()>>) {
+        let subject = self.subject(&task);
+        self.cleaning.insert(task.clone());
+        self.cleanups.spawn(async move {
+            if let Some(placing) = placing {
+                placing.abort();
+                let _ = placing.await;
+            }
+            effects::output_over(&subject).await;
+            task
+        });
     }
 
     fn changes(&self) -> Vec<Write> {
@@ -635,6 +639,12 @@ impl AllocLoop {
     }
 
     async fn destroy(&mut self) {
+        // Remote tasks live on, without a place for their output here.
+        for (task, placing) in std::mem::take(&mut self.outputs) {
+            if placing.is_some() {
+                self.end_output(task, placing);
+            }
+        }
         // What is still being cleaned up uses the directory.
         while let Ok(Some(_)) = tokio::time::timeout(Duration::from_secs(15), self.cleanups.join_next()).await {}
         let subject = self.subject(&Arc::from(""));

@@ -153,9 +153,16 @@ impl RemoteManager {
         self.plain.output_to(slot, output);
     }
 
-    /// Nobody reads any more what goes to that allocation.
-    pub(crate) fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
+    /// No driver is told any more to write what goes to that allocation; returns when none does, or when that takes too long.
+    pub(crate) async fn no_output_to(&self, slot: &SlotKey, alloc: AllocId) {
         self.plain.no_output_to(slot, alloc);
+        let written = async {
+            while self.plain.tells(alloc) {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        // One that does not let go loses its reader.
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(4), written).await;
     }
 
     /// How many slots have an order here.

@@ -38,7 +38,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const DETACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a task waits for the place of its output before its driver is told that there is none.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which tasks the running plugins know, and where the output of tasks goes.
 #[derive(Debug, Default)]
@@ -95,6 +95,11 @@ impl PlainTasks {
             let reads = outputs.get(slot).is_some_and(|output| output.alloc == alloc);
             reads && outputs.remove(slot).is_some()
         });
+    }
+
+    /// Some plugin has been told to write there, and has not been told otherwise.
+    pub(super) fn tells(&self, alloc: AllocId) -> bool {
+        self.lock().values().any(|known| known.output.alloc == alloc)
     }
 
     /// Where the output of the slot's task goes. That is known in a moment where it is not yet: the allocation comes with the order for its task.
