@@ -90,7 +90,10 @@ fn errors_of_job_files_show_the_place() {
             "job \"x\" { periodic { crons = [\"* * * * *\"] }\n group \"g\" { task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
             "periodic",
         ),
-        ("job \"x\" { group \"g\" { consul { }\n task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }", "consul"),
+        (
+            "job \"x\" { group \"g\" { consul { namespace = \"n\" }\n task \"t\" { driver = \"raw_exec\"\n config { command = \"/bin/true\" } } } }",
+            "consul",
+        ),
     ] {
         fs::write(&file, text.replace("{ ", "{\n").replace(" }", "\n}")).expect("the file");
         let out = agent.cli(&["job", "run", &file.display().to_string()]);
