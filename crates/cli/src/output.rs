@@ -93,6 +93,11 @@ impl Table {
     }
     /// The lines.
     pub(crate) fn render(&self) -> Vec<String> {
+        self.painted(false)
+    }
+    /// The lines; what has failed and what runs stands out in the columns that tell of it.
+    fn painted(&self, colours: bool) -> Vec<String> {
+        let header = self.rows.first().cloned().unwrap_or_default();
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> =
             (0..columns).map(|c| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0)).collect();
@@ -101,7 +106,10 @@ impl Table {
             .map(|row| {
                 let mut text = String::new();
                 for (i, cell) in row.iter().enumerate() {
-                    text.push_str(cell);
+                    match header.get(i).and_then(|h| paint(h, cell)).filter(|_| colours) {
+                        Some(code) => text.push_str(&format!("\x1b[{code}m{cell}\x1b[0m")),
+                        None => text.push_str(cell),
+                    }
                     if i + 1 < row.len() {
                         text.extend(std::iter::repeat_n(' ', widths[i] - cell.chars().count() + 2));
                     }
@@ -112,9 +120,24 @@ impl Table {
     }
     /// Prints it, the header bold on a terminal.
     pub(crate) fn print(&self) {
-        for (i, text) in self.render().iter().enumerate() {
+        for (i, text) in self.painted(colour()).iter().enumerate() {
             line(&if i == 0 { bold(text) } else { text.clone() });
         }
+    }
+}
+
+/// The colour of a cell, by the column that it stands in: red for what has failed, green for what does what it should, yellow for what waits.
+fn paint(column: &str, cell: &str) -> Option<u8> {
+    if !matches!(column, "Status" | "Observed" | "Healthy") {
+        return None;
+    }
+    match cell {
+        "failed" | "lost" | "down" | "unhealthy" | "unknown" | "disconnected" => Some(31),
+        "false" if column == "Healthy" => Some(31),
+        "running" | "ready" | "successful" | "alive" => Some(32),
+        "true" if column == "Healthy" => Some(32),
+        "pending" | "blocked" | "initializing" | "paused" => Some(33),
+        _ => None,
     }
 }
 
@@ -164,6 +187,18 @@ mod tests {
         t.row(["abcdef", "running"]);
         t.row(["x", ""]);
         assert_eq!(t.render(), ["ID      Status", "abcdef  running", "x       <none>"]);
+    }
+
+    #[test]
+    fn colours_stand_in_their_columns_and_do_not_move_others() {
+        let mut t = Table::new(["Status", "Name", "Healthy"]);
+        t.row(["failed", "running", "true"]);
+        t.row(["complete", "x", "false"]);
+        assert_eq!(t.render(), ["Status    Name     Healthy", "failed    running  true", "complete  x        false"]);
+        assert_eq!(
+            t.painted(true)[1..],
+            ["\x1b[31mfailed\x1b[0m    running  \x1b[32mtrue\x1b[0m", "complete  x        \x1b[31mfalse\x1b[0m"]
+        );
     }
 
     #[test]
