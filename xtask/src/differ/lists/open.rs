@@ -40,7 +40,7 @@ pub(super) const OPEN: &[Known] = &[
         "0",
         "A forced reschedule is recorded without the delay that the policy would have had.",
     ),
-    known(
+    sometimes(
         "template-restarts",
         "*/events",
         "-",
