@@ -83,6 +83,25 @@ pub(crate) fn api_tests(release: &Release) -> Result<PathBuf> {
     })
 }
 
+/// A directory with the compiled tests of these packages below `e2e`, and of `e2e` itself as `framework`. Built once per target directory, version and
+/// packages.
+pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    packages.hash(&mut hasher);
+    let dir = local::target_dir().join("interop").join(format!("nomad-e2e-{}-{:016x}", release.module, hasher.finish()));
+    cached(&dir, |out| {
+        fs::create_dir_all(out)?;
+        let scratch = Scratch::new("e2e-tests")?;
+        let source = nomad_source(release, &scratch.0)?;
+        for (name, package) in packages.iter().map(|name| (*name, format!("./e2e/{name}"))).chain([("framework", "./e2e".to_owned())]) {
+            let file = out.join(format!("{name}.test"));
+            let flags = ["test", "-trimpath", "-tags", release.tags, "-c", "-o"].map(std::ffi::OsStr::new);
+            Run::new(crate::packages::go()?, flags.into_iter().chain([file.as_os_str(), package.as_ref()])).dir(&source).run()?;
+        }
+        Ok(())
+    })
+}
+
 /// A downloaded module by its name and version.
 fn module(what: &str, name: &str) -> Result<PathBuf> {
     let scratch = Scratch::new(&format!("module-{what}"))?;
