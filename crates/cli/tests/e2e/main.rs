@@ -14,6 +14,7 @@ mod faults;
 mod fleet;
 mod fleet_output;
 mod follow;
+mod getting_started;
 mod help;
 mod job_verbs;
 mod metrics;
