@@ -183,7 +183,7 @@ pub(super) const EXCEPTIONS: &[Known] = &[
     sometimes("logs-rotate", "*/Size", "*", "*", "After how many lines a new file begins depends on how much is written at once."),
     known("*as-stored", "*/Consul", "*", "-", "There is no Consul: nothing is stored of one."),
     known(
-        "refusals",
+        "refusals-*",
         "*numeric-port-of-a-task/answer/*",
         "*",
         "*",
@@ -199,7 +199,7 @@ pub(super) const EXCEPTIONS: &[Known] = &[
     ),
     known("as-stored", "*/Services/*/Cluster", "default", "-", "There is no Consul: nothing is stored of a cluster of it."),
     known(
-        "refusals",
+        "refusals-*",
         "*run affinity-weight/answer/* || *run payload-without-parameters/answer/* || *run volume-type/answer/* || *run service-port/answer/*",
         "*",
         "*",

@@ -94,11 +94,13 @@ fn everything() -> Job {
 pub(super) fn scenarios() -> Vec<Scenario> {
     let service = Job::service;
     let scaled = || service().group("scaling {; min = 1; max = 3; enabled = true; }");
-    let mut refused = vec![run(service()).count("running", 1)];
-    refused.extend(wrong());
-    refused.push(stop());
-    vec![
-        Scenario::shared("refusals", refused),
+    // Several, because each step waits until things are settled on both systems.
+    let refusals = wrong();
+    let refusals = refusals.chunks(8).enumerate().map(|(n, wrong)| {
+        let steps = [run(service()).count("running", 1)].into_iter().chain(wrong.iter().cloned()).chain([stop()]);
+        Scenario::shared(&format!("refusals-{}", n + 1), steps)
+    });
+    let others = vec![
         Scenario::shared("stop-and-run-again", [run(service()).count("running", 1), stop(), run(service()).count("running", 1), stop()]),
         Scenario::shared(
             "as-stored",
@@ -192,5 +194,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 Step::from(Run(service().hcl())).count("running", 1),
             ],
         ),
-    ]
+    ];
+    refusals.chain(others).collect()
 }
