@@ -373,9 +373,11 @@ mod tests {
             ("too large", large),
             ("cut off", cut),
         ] {
-            let to = tempfile::tempdir().expect("temp dir");
-            let error = unpack(&bytes[..], to.path(), &[], 1 << 20).expect_err(name);
-            assert!(!to.path().join("../x").exists(), "{name}: {error}");
+            let around = tempfile::tempdir().expect("temp dir");
+            let to = around.path().join("to");
+            fs::create_dir(&to).expect("made");
+            let error = unpack(&bytes[..], &to, &[], 1 << 20).expect_err(name);
+            assert!(!around.path().join("x").exists(), "{name}: {error}");
             let untouched = fs::metadata(elsewhere.path()).expect("there").mode() & 0o777 != 0o611;
             assert!(untouched && fs::read_dir(elsewhere.path()).expect("there").next().is_none(), "{name}: {error}");
         }
