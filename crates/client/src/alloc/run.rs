@@ -453,7 +453,8 @@ impl AllocLoop {
             _ => None,
         }));
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
-        let network_status = self.network.status().map(Box::new).or_else(|| view.alloc.network_status.clone());
+        let group = self.machine.group();
+        let network_status = Some(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)).map(Box::new);
         let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_deref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);

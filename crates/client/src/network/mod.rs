@@ -432,6 +432,16 @@ pub(crate) async fn end_without_driver(ctx: &NodeContext, dir: &Path) -> Result<
     }
 }
 
+/// What the servers are told of where an allocation is reached: what its network has told, or what they know already. On the host's network
+/// nothing is found out: the interface and the address stay empty. Names are resolved as the group wants where the network tells nothing of it.
+pub(crate) fn reached(own: Option<NetworkStatus>, known: Option<&NetworkStatus>, group: Option<&TaskGroup>) -> NetworkStatus {
+    let mut status = own.or_else(|| known.cloned()).unwrap_or_default();
+    if status.dns.is_none() {
+        status.dns = group.and_then(|g| g.networks.first()).and_then(|n| n.dns.clone());
+    }
+    status
+}
+
 /// Directories of networks, with the allocations that they belong to.
 pub(crate) fn directories(parent: &Path) -> Vec<(AllocId, PathBuf)> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -440,3 +450,33 @@ pub(crate) fn directories(parent: &Path) -> Vec<(AllocId, PathBuf)> {
 
 /// Of an allocation's loop and of everybody who looks at it.
 pub(crate) type SharedNetwork = Arc<AllocNetwork>;
+
+#[cfg(test)]
+mod tests {
+    use model::Network;
+
+    use super::*;
+
+    #[test]
+    fn where_an_allocation_is_reached_is_told_of_every_network() {
+        let dns = |server: &str| Some(Dns { servers: vec![server.to_owned()], ..Dns::default() });
+        let group = |dns| TaskGroup { networks: vec![Network { dns, ..Network::default() }], ..TaskGroup::default() };
+        let status = |address: &str, dns| NetworkStatus { address: address.to_owned(), dns, ..NetworkStatus::default() };
+        for (own, known, group, expected) in [
+            (None, None, None, status("", None)),
+            (None, None, Some(TaskGroup::default()), status("", None)),
+            (None, None, Some(group(None)), status("", None)),
+            (None, None, Some(group(dns("1.1.1.1"))), status("", dns("1.1.1.1"))),
+            (
+                Some(status("10.0.0.2", None)),
+                Some(status("10.0.0.1", None)),
+                Some(group(dns("1.1.1.1"))),
+                status("10.0.0.2", dns("1.1.1.1")),
+            ),
+            (Some(status("10.0.0.2", dns("2.2.2.2"))), None, Some(group(dns("1.1.1.1"))), status("10.0.0.2", dns("2.2.2.2"))),
+            (None, Some(status("10.0.0.1", None)), None, status("10.0.0.1", None)),
+        ] {
+            assert_eq!(reached(own.clone(), known.as_ref(), group.as_ref()), expected, "{own:?} {known:?} {group:?}");
+        }
+    }
+}

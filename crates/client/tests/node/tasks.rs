@@ -70,7 +70,8 @@ async fn a_service_runs_until_it_is_stopped() {
     rig.driver_ready("mock").await;
     let (a, job) = alloc("service", vec![task("t", "mock", json!({"run_for": "1h"}))]);
     rig.server.place(&a, &job);
-    rig.server.status(a.id, ClientStatus::Running).await;
+    let running = rig.server.status(a.id, ClientStatus::Running).await;
+    assert_eq!(running.network_status, Some(Box::default()), "it is on the host's network");
     rig.server.stop_alloc(a.id);
     let update = rig.server.status(a.id, ClientStatus::Complete).await;
     let kinds = kinds(&update.task_states["t"]);
