@@ -122,7 +122,9 @@ async fn searches_know_classes_and_policies_and_wait() {
             "Tasks": [{"Name": "t", "Driver": "java", "Config": {"class": "org.example.Main"}}],
         }],
     });
-    assert_eq!(c.put("/v1/jobs", &json!({"Job": web})).await.status, StatusCode::OK);
+    let eval = c.put("/v1/jobs", &json!({"Job": web})).await.json()["EvalID"].as_str().expect("an evaluation").to_owned();
+    // Its end changes the job once more.
+    c.until(&format!("/v1/evaluation/{eval}"), "complete", |e| e["Status"] == "complete").await;
     let found = c.put("/v1/search/fuzzy", &json!({"Text": "example", "Context": "classes"})).await.json();
     assert_eq!(found["Matches"]["classes"], json!([{"ID": "org.example.Main", "Scope": ["default", "web", "g", "t"]}]), "{found}");
     // The class of nodes is no such class.
