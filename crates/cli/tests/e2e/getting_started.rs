@@ -53,7 +53,11 @@ fn shows(wanted: &str, line: &str) -> bool {
     let Some(mut left) = line.strip_prefix(first.as_str()) else { return false };
     for (n, part) in rest.iter().enumerate() {
         let last = n + 1 == rest.len();
-        let at = if last && !part.is_empty() { left.ends_with(part.as_str()).then(|| left.len() - part.len()) } else { left.find(part.as_str()) };
+        let at = if last && !part.is_empty() {
+            left.ends_with(part.as_str()).then(|| left.len() - part.len())
+        } else {
+            left.find(part.as_str())
+        };
         match at {
             Some(at) => left = &left[at + part.len()..],
             None => return false,
