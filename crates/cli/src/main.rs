@@ -44,6 +44,9 @@ enum Command {
     /// Fetch one artifact: what a node starts for each, with its task on stdin
     #[command(hide = true)]
     ArtifactFetch,
+    /// Complete a command line: what the scripts of `completion` call
+    #[command(hide = true)]
+    Complete(commands::complete::Args),
     /// Print a completion script for a shell
     Completion(commands::completion::Args),
     /// Work with agent configuration files
@@ -125,6 +128,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Agent(args) => agent::run(args),
         Command::ArtifactFetch => Ok(artifact::serve()),
         Command::Driver(args) => commands::driver::run(&args),
+        Command::Complete(args) => commands::complete::run(&args, &self::command()),
         Command::Completion(args) => {
             commands::completion::run(&args, &mut self::command());
             Ok(ExitCode::SUCCESS)
@@ -152,6 +156,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Command::Agent(_)
                 | Command::ArtifactFetch
                 | Command::Driver(_)
+                | Command::Complete(_)
                 | Command::Completion(_)
                 | Command::Config(_)
                 | Command::Fmt(_)

@@ -8,6 +8,7 @@ mod alloc_follow;
 pub(crate) mod alloc_fs;
 pub(crate) mod alloc_logs;
 pub(crate) mod cause;
+pub(crate) mod complete;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deployment;

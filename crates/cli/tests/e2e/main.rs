@@ -4,6 +4,7 @@
 mod agent;
 mod artifacts;
 mod commands;
+mod completion;
 mod credentials;
 mod demo;
 mod disk_full;
