@@ -134,15 +134,9 @@ pub(crate) async fn followed(conn: &Conn, answer: &DeploymentUpdateResponse, det
 
 /// The deployment that begins with a prefix.
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Deployment> {
-    find_by_prefix(
-        conn,
-        "/v1/deployments",
-        prefix,
-        "deployment",
-        |d: &Deployment| d.id.to_string(),
-        |d| format!("{} {}", d.job_id, lower(&d.status)),
-    )
-    .await
+    // In full: what people are to do is give more of an id.
+    let shape = Shape { verbose: true, ..Shape::default() };
+    find_by_prefix(conn, "/v1/deployments", prefix, "deployment", |d: &Deployment| d.id.to_string(), |all| rows(all, &shape)).await
 }
 
 async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
@@ -155,7 +149,13 @@ async fn list(conn: &Conn, shape: &Shape) -> Result<ExitCode> {
 }
 
 /// Prints deployments, the newest first.
-pub(crate) fn table(mut all: Vec<Deployment>, shape: &Shape) {
+pub(crate) fn table(all: Vec<Deployment>, shape: &Shape) {
+    let table = rows(all, shape);
+    if table.is_empty() { output::line("No deployments found") } else { table.print() }
+}
+
+/// Deployments as rows, the newest first.
+fn rows(mut all: Vec<Deployment>, shape: &Shape) -> Table {
     all.sort_by_key(|d| std::cmp::Reverse((d.create_index, d.id)));
     let mut table = Table::new(["ID", "Namespace", "Job ID", "Job Version", "Status", "Description"]);
     for d in &all {
@@ -168,7 +168,7 @@ pub(crate) fn table(mut all: Vec<Deployment>, shape: &Shape) {
             d.status_description.clone(),
         ]);
     }
-    if table.is_empty() { output::line("No deployments found") } else { table.print() }
+    table
 }
 
 /// What a deployment's canaries wait for.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use model::{Allocation, Evaluation};
 
-use super::{ApiArgs, Shape, find_by_prefix};
+use super::{ApiArgs, Page, Shape, find_by_prefix};
 use crate::{
     conn::Conn,
     output::{self, Table},
@@ -21,6 +21,8 @@ pub(crate) enum Command {
         api: ApiArgs,
         #[command(flatten)]
         shape: Shape,
+        #[command(flatten)]
+        page: Page,
         /// Only those of a job
         #[arg(long)]
         job: Option<String>,
@@ -45,8 +47,8 @@ pub(crate) enum Command {
 /// Runs a verb.
 pub(crate) async fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::List { api, shape, job, status } => list(&api.conn()?, &shape, job.as_deref(), status.as_deref()).await,
-        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, None, None).await,
+        Command::List { api, shape, page, job, status } => list(&api.conn()?, &shape, &page, job.as_deref(), status.as_deref()).await,
+        Command::Status { api, shape, id: None, .. } => list(&api.conn()?, &shape, &Page::default(), None, None).await,
         Command::Status { api, shape, id: Some(id), monitor } => {
             let conn = api.conn()?;
             let eval = find(&conn, &id).await?;
@@ -60,15 +62,9 @@ pub(crate) async fn run(command: Command) -> Result<ExitCode> {
 
 /// The evaluation that begins with a prefix.
 pub(crate) async fn find(conn: &Conn, prefix: &str) -> Result<Evaluation> {
-    find_by_prefix(
-        conn,
-        "/v1/evaluations",
-        prefix,
-        "evaluation",
-        |e: &Evaluation| e.id.to_string(),
-        |e| format!("{} {}", e.job_id, lower(&e.status)),
-    )
-    .await
+    // In full: what people are to do is give more of an id.
+    let shape = Shape { verbose: true, ..Shape::default() };
+    find_by_prefix(conn, "/v1/evaluations", prefix, "evaluation", |e: &Evaluation| e.id.to_string(), |all| table(&all, &shape)).await
 }
 
 /// A unit enum's wire name.
@@ -76,7 +72,7 @@ pub(crate) fn lower<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-async fn list(conn: &Conn, shape: &Shape, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
+async fn list(conn: &Conn, shape: &Shape, page: &Page, job: Option<&str>, status: Option<&str>) -> Result<ExitCode> {
     let mut path = "/v1/evaluations?".to_owned();
     for (key, value) in [("job", job), ("status", status)] {
         if let Some(value) = value {
@@ -85,11 +81,26 @@ async fn list(conn: &Conn, shape: &Shape, job: Option<&str>, status: Option<&str
     }
     let path = path.trim_end_matches(['&', '?']);
     if shape.json {
-        return conn.print(path).await;
+        let (evals, next): (Vec<serde_json::Value>, String) = page.of(conn, path).await?;
+        output::json(&evals)?;
+        Page::rest(&next);
+        return Ok(ExitCode::SUCCESS);
     }
-    let evals: Vec<Evaluation> = conn.get(path).await?;
+    let (evals, next): (Vec<Evaluation>, String) = page.of(conn, path).await?;
+    let table = table(&evals, shape);
+    if table.is_empty() {
+        output::line("No evaluations found")
+    } else {
+        table.print()
+    }
+    Page::rest(&next);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Evaluations as rows.
+fn table(evals: &[Evaluation], shape: &Shape) -> Table {
     let mut table = Table::new(["ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"]);
-    for e in &evals {
+    for e in evals {
         table.row([
             shape.id(e.id),
             e.priority.to_string(),
@@ -101,12 +112,7 @@ async fn list(conn: &Conn, shape: &Shape, job: Option<&str>, status: Option<&str
             (!e.failed_groups.is_empty()).to_string(),
         ]);
     }
-    if table.is_empty() {
-        output::line("No evaluations found")
-    } else {
-        table.print()
-    }
-    Ok(ExitCode::SUCCESS)
+    table
 }
 
 /// Shows an evaluation; the id is complete.

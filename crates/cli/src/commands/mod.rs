@@ -157,25 +157,37 @@ pub(crate) fn id_prefix(text: &str) -> Result<String> {
     Ok(clean[..keep].to_owned())
 }
 
-/// The only object of a list whose identifier begins with a prefix.
-pub(crate) async fn find_by_prefix<T: DeserializeOwned + Clone>(
+/// The only object of a list whose identifier begins with a prefix. Where several do, the error shows them as `table` does.
+pub(crate) async fn find_by_prefix<T: DeserializeOwned>(
     conn: &Conn,
     list: &str,
     prefix: &str,
     what: &str,
     id: impl Fn(&T) -> String,
-    describe: impl Fn(&T) -> String,
+    table: impl Fn(Vec<T>) -> crate::output::Table,
 ) -> Result<T> {
     let asked = id_prefix(prefix)?;
     let all: Vec<T> = conn.get(&format!("{list}?prefix={asked}&namespace=*")).await?;
+    one_of(all, prefix, what, id, table)
+}
+
+/// The one whose identifier begins so.
+fn one_of<T>(
+    all: Vec<T>,
+    prefix: &str,
+    what: &str,
+    id: impl Fn(&T) -> String,
+    table: impl Fn(Vec<T>) -> crate::output::Table,
+) -> Result<T> {
     let wanted = prefix.trim_end_matches('*').to_ascii_lowercase();
-    let found: Vec<T> = all.into_iter().filter(|o| id(o).starts_with(&wanted)).collect();
-    match found.as_slice() {
-        [] => bail!("no {what} begins with {prefix:?}"),
-        [one] => Ok(one.clone()),
-        many => {
-            let list: Vec<String> = many.iter().map(|o| format!("  {}  {}", id(o), describe(o))).collect();
-            bail!("{} {what}s begin with {prefix:?}, give more of the identifier:\n{}", many.len(), list.join("\n"))
+    let mut found: Vec<T> = all.into_iter().filter(|o| id(o).starts_with(&wanted)).collect();
+    match (found.len(), found.pop()) {
+        (1, Some(one)) => Ok(one),
+        (_, None) => bail!("no {what} begins with {prefix:?}"),
+        (count, Some(last)) => {
+            found.push(last);
+            let table = table(found).render().join("\n");
+            bail!("{count} {what}s begin with {prefix:?}, give more of the identifier:\n{table}")
         }
     }
 }
@@ -190,6 +202,23 @@ mod tests {
         assert_eq!(id_prefix("ABCD").expect("hex"), "abcd");
         assert!(id_prefix("x").is_err());
         assert!(id_prefix("web").is_err());
+    }
+
+    #[test]
+    fn identifiers_that_are_not_clear_are_shown_as_a_table() {
+        let table = |all: Vec<&str>| {
+            let mut table = crate::output::Table::new(["ID"]);
+            all.into_iter().for_each(|id| table.row([id.to_owned()]));
+            table
+        };
+        let one_of = |prefix| super::one_of(vec!["abcd", "abce", "b000"], prefix, "thing", |o| (*o).to_owned(), table);
+        assert_eq!(one_of("b").expect("one"), "b000");
+        assert_eq!(one_of("ABCD").expect("one"), "abcd");
+        assert_eq!(one_of("c").expect_err("none").to_string(), "no thing begins with \"c\"");
+        assert_eq!(
+            one_of("abc*").expect_err("two").to_string(),
+            "2 things begin with \"abc*\", give more of the identifier:\nID\nabcd\nabce"
+        );
     }
 
     #[test]

@@ -115,3 +115,22 @@ fn job_files_are_formatted() {
     assert_eq!(fs::read_to_string(&file).expect("the file"), "job \"x\" {\n  type     = \"batch\"\n  priority = 50\n}\n");
     assert!(fmt(&["-check"]).status.success());
 }
+
+#[test]
+fn lists_of_evaluations_come_in_pages() {
+    let agent = Agent::start("");
+    let file = example("hello.nomad.hcl").display().to_string();
+    agent.cli_ok(&["job", "run", &file]);
+    agent.cli_ok(&["job", "eval", "hello"]);
+    let out = agent.cli(&["eval", "list", "-per-page", "1", "-json"]);
+    let rows: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(rows.as_array().map(Vec::len), Some(1));
+    let hint = String::from_utf8_lossy(&out.stderr).into_owned();
+    let token = hint.split("-page-token ").nth(1).and_then(|rest| rest.split(' ').next()).expect("where to go on").to_owned();
+    let next: Value =
+        serde_json::from_slice(&agent.cli(&["eval", "list", "-per-page", "1", "-page-token", &token, "-json"]).stdout).expect("JSON");
+    assert_ne!(next[0]["ID"], rows[0]["ID"]);
+    let table = agent.cli_ok(&["eval", "list", "-verbose", "-filter", "JobID == \"hello\"", "-per-page", "1"]);
+    assert_eq!(table.lines().count(), 2, "a header and a row: {table}");
+    assert!(agent.cli_ok(&["eval", "list", "-filter", "JobID == \"other\""]).contains("No evaluations found"));
+}
