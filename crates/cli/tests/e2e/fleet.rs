@@ -376,7 +376,8 @@ fn a28_a_system_job_of_remote_tasks_goes_from_manager_to_manager() {
     let first = fleet.managed(slot, &[]);
     let (old, other) = if first["ManagerName"] == "a" { ("a", "b") } else { ("b", "a") };
     // A drain, then the loss of the next one, then a node that is new.
-    fleet.server.cli_ok(&["node", "drain", "-enable", "-yes", "-detach", &text(&first["Manager"]["NodeID"])]);
+    let drained = fleet.server.cli_ok(&["node", "drain", "-enable", "-yes", &text(&first["Manager"]["NodeID"])]);
+    assert!(drained.contains(&format!("Remote task agent.g[0]/t: handed to {other}, same instance")), "{drained}");
     let second = fleet.managed(slot, &[old]);
     assert_eq!(second["ManagerName"], other);
     until("the drain to end", || {
@@ -385,6 +386,12 @@ fn a28_a_system_job_of_remote_tasks_goes_from_manager_to_manager() {
     });
     fleet.kill(other);
     until("it to be unmanaged", || fleet.record(slot).filter(|r| r["Unmanaged"] == true));
+    // People are told that it runs, and why nobody can show its output.
+    let status = fleet.server.cli_ok(&["job", "status", "agent"]);
+    assert!(status.contains("running (unmanaged, "), "{status}");
+    let logs = fleet.server.cli(&["alloc", "logs", &text(&second["Manager"]["AllocID"])]);
+    let why = String::from_utf8_lossy(&logs.stderr);
+    assert!(!logs.status.success() && why.contains("task t is managed by no node since ") && why.contains("it runs on"), "{why}");
     let at = |part: &str| fleet.dir.path().join(part);
     let c = join(&fleet.server, "c", &at("provider"), &at("runtime"), "");
     fleet.nodes.insert("c".to_owned(), c);
