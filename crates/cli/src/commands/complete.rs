@@ -1,5 +1,5 @@
-//! `drover complete -- WORD…`: what the last word of a command line may become, one candidate a line; `:files` asks the shell for names of files. The
-//! scripts of `drover completion` call it. It is silent about whatever goes wrong: nobody has asked for an error between two words.
+//! `drover complete -- WORD…`: what the last word of a command line may become, one candidate a line; `:files` asks the shell for files.
+//! The scripts of `drover completion` call it. It is silent about whatever goes wrong: nobody has asked for an error between two words.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -243,8 +243,8 @@ fn read<'a>(leaf: &'a Command, args: &[String]) -> Line<'a> {
     line
 }
 
-/// The words as the command would get them: without the shell's quotes, and with `-flag=value` in one piece, which bash has parted. Also whether the last
-/// word was parted.
+/// The words as the command would get them: without the shell's quotes, and with `-flag=value` in one piece, which bash has parted. Also
+/// whether the last word was parted.
 fn joined(words: &[String]) -> (Vec<String>, bool) {
     let mut whole: Vec<String> = Vec::new();
     let mut parted = false;

@@ -168,6 +168,11 @@ fn a_remote_task_is_restarted_through_its_allocation_wherever_that_is_asked_and_
     let restarted = |before: &str| until("another instance", || instance().filter(|i| i != before));
 
     for (n, agent) in [&server, &node].into_iter().enumerate() {
+        // Only what runs is started again, and an allocation is running as soon as one of its tasks is.
+        until("the local task to run", || {
+            let state = server.get(&format!("/v1/allocation/{id}"))?["TaskStates"]["near"]["State"].clone();
+            (state == "running").then_some(())
+        });
         let said = agent.cli_ok(&["alloc", "restart", "mixed"]);
         assert!(said.contains("default/mixed.g[0]/far") && said.contains("task near"), "{said}");
         before = restarted(&before);
