@@ -102,6 +102,45 @@ pub(crate) fn e2e_tests(release: &Release, packages: &[&str]) -> Result<PathBuf>
     })
 }
 
+/// Packages of drivers whose tests [`driver_tests`] compiles.
+pub(crate) const DRIVER_PACKAGES: &[&str] = &["rawexec", "exec"];
+
+/// A directory with the compiled tests of [`DRIVER_PACKAGES`], where a driver of ours that hands its calls to a plugin has the place of the stock
+/// ones. Built once per target directory, version and source.
+pub(crate) fn driver_tests(release: &Release) -> Result<PathBuf> {
+    let from = workspace::root().join("xtask/interop/go-driver-proxy");
+    let file = |name: &str| from.join(format!("{name}.go"));
+    let mut hasher = DefaultHasher::new();
+    for name in DRIVER_PACKAGES.iter().chain(&["proxy"]) {
+        fs::read(file(name)).with_context(|| format!("could not read {}", file(name).display()))?.hash(&mut hasher);
+    }
+    let dir = local::target_dir().join("interop").join(format!("nomad-drivers-{}-{:016x}", release.module, hasher.finish()));
+    cached(&dir, |out| {
+        let out = absolute(out)?;
+        fs::create_dir_all(&out)?;
+        let scratch = Scratch::new("driver-tests")?;
+        let source = nomad_source(release, &scratch.0)?;
+        let shared = source.join("drivers/shared/droverproxy");
+        fs::create_dir_all(&shared)?;
+        fs::copy(file("proxy"), shared.join("proxy.go"))?;
+        for package in DRIVER_PACKAGES {
+            let dir = source.join("drivers").join(package);
+            // The tests stay as they are; everything else of the package goes.
+            for entry in fs::read_dir(&dir)? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|e| e == "go") && !path.to_string_lossy().ends_with("_test.go") {
+                    fs::remove_file(path)?;
+                }
+            }
+            fs::copy(file(package), dir.join("driver.go"))?;
+            let (test, package) = (out.join(format!("{package}.test")), format!("./drivers/{package}"));
+            let flags = ["test", "-trimpath", "-tags", release.tags, "-c", "-o"].map(std::ffi::OsStr::new);
+            Run::new(packages::go()?, flags.into_iter().chain([test.as_os_str(), package.as_ref()])).dir(&source).run()?;
+        }
+        Ok(())
+    })
+}
+
 /// A downloaded module by its name and version.
 fn module(what: &str, name: &str) -> Result<PathBuf> {
     let scratch = Scratch::new(&format!("module-{what}"))?;

@@ -23,6 +23,7 @@ mod remote;
 mod ssh;
 pub(crate) mod sshd;
 mod stock_cli;
+mod stock_drivers;
 mod stock_e2e;
 mod stock_jobs_parse;
 mod stock_nomad;
@@ -100,6 +101,11 @@ const CHECKS: &[Check] = &[
     ("go-host", "Nomad's own plugin client drives a driver of ours", go_driver::our_driver_under_go),
     ("go-templates", "Go's text/template with consul-template renders the golden cases as they are recorded", go_templates::check),
     ("stock-api-tests", "the tests of the Go api module, unedited, against our agent", stock_suites::api),
+    (
+        "stock-driver-tests",
+        "the tests that stock drivers have for raw_exec and exec, unedited, through the stock driver harness, against our plugins",
+        stock_drivers::check,
+    ),
     ("stock-e2e", "the stock end-to-end tests that need no cloud, unedited, with the stock command line and with ours", stock_e2e::check),
     ("stock-cli", "Nomad's own command line works with a Drover agent", stock_cli::check),
     (

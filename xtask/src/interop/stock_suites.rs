@@ -141,6 +141,10 @@ impl Place {
         }
         Ok(Self(dir))
     }
+    /// A name in it.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
     /// A program that is found under this name.
     pub(super) fn offer(&self, name: &str, program: &Path) -> Result<()> {
         std::os::unix::fs::symlink(program, self.0.join("bin").join(name)).with_context(|| format!("could not offer {name}"))
