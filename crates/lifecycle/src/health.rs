@@ -50,15 +50,40 @@ pub enum Health {
     /// Decided: healthy.
     Healthy,
     /// Decided: unhealthy.
-    Unhealthy {
-        /// Why, for a task event.
-        why: String,
-    },
+    Unhealthy(Cause),
     /// Not decided; ask again when a task changes or at that time, if given.
     Undecided {
         /// Unix ns.
         again_at: Option<TimestampNs>,
     },
+}
+
+/// Why an allocation is unhealthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A task has failed, or ended that should run.
+    Task,
+    /// The deadline has passed; what it lacked then.
+    Late(String),
+}
+
+/// What a task has to do with it that its allocation is unhealthy, for an event of the task; None = nothing.
+#[must_use]
+pub fn contribution(cause: &Cause, criteria: &Criteria, phase: Phase, state: &TaskState) -> Option<String> {
+    if state.failed {
+        return Some("Unhealthy because of failed task".to_owned());
+    }
+    match (state.state, phase) {
+        (TaskRunState::Pending, _) => {
+            Some(format!("Task not running by healthy_deadline of {}", model::GoDuration(criteria.healthy_deadline_ns)))
+        }
+        (TaskRunState::Dead, Phase::Prestart | Phase::Poststart | Phase::Poststop) => None,
+        (TaskRunState::Dead, _) => Some("Unhealthy because of dead task".to_owned()),
+        (TaskRunState::Running, _) => match cause {
+            Cause::Task => None,
+            Cause::Late(why) => Some(why.clone()),
+        },
+    }
 }
 
 /// Decides. `watched_since`: when the node began to run the allocation (of this job version), from which the deadline counts.
@@ -83,15 +108,13 @@ pub fn decide(
             continue;
         };
         if state.failed {
-            return Health::Unhealthy { why: format!("Unhealthy because of failed task \"{}\"", spec.name) };
+            return Health::Unhealthy(Cause::Task);
         }
         match (spec.phase, state.state) {
             (Phase::Poststop, _) | (Phase::Prestart | Phase::Poststart, TaskRunState::Dead) => {}
             // What begins after the main tasks counts from its start, like them; it need not end.
             (Phase::Prestart, _) | (_, TaskRunState::Pending) => waiting = true,
-            (_, TaskRunState::Dead) => {
-                return Health::Unhealthy { why: format!("Unhealthy because of dead task \"{}\"", spec.name) };
-            }
+            (_, TaskRunState::Dead) => return Health::Unhealthy(Cause::Task),
             (_, TaskRunState::Running) => running_since = running_since.max(started_ns(state).unwrap_or(now)),
         }
     }
@@ -112,21 +135,17 @@ pub fn decide(
     {
         let bad: Vec<_> = checks.iter().filter(|c| criteria.checks && c.healthy_since.is_none()).map(|c| format!("{:?}", c.name)).collect();
         if !tasks_wait && !bad.is_empty() {
-            return Health::Unhealthy {
-                why: format!(
-                    "Checks were not healthy by healthy_deadline of {}: {}",
-                    model::GoDuration(criteria.healthy_deadline_ns),
-                    bad.join(", ")
-                ),
-            };
+            return Health::Unhealthy(Cause::Late(format!(
+                "Checks were not healthy by healthy_deadline of {}: {}",
+                model::GoDuration(criteria.healthy_deadline_ns),
+                bad.join(", ")
+            )));
         }
-        return Health::Unhealthy {
-            why: format!(
-                "Not all tasks ran for min_healthy_time of {} by healthy_deadline of {}",
-                model::GoDuration(criteria.min_healthy_time_ns),
-                model::GoDuration(criteria.healthy_deadline_ns)
-            ),
-        };
+        return Health::Unhealthy(Cause::Late(format!(
+            "Not all tasks ran for min_healthy_time of {} by healthy_deadline of {}",
+            model::GoDuration(criteria.min_healthy_time_ns),
+            model::GoDuration(criteria.healthy_deadline_ns)
+        )));
     }
     let next = if waiting { deadline } else { Some(deadline.map_or(healthy_at, |d| d.min(healthy_at))) };
     Health::Undecided { again_at: next }
@@ -157,7 +176,9 @@ mod tests {
         use TaskRunState::{Dead, Pending, Running};
         let specs = [spec("init", Phase::Prestart), spec("web", Phase::Main), spec("clean", Phase::Poststop)];
         let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
-        let unhealthy = |why: &str| Health::Unhealthy { why: why.to_owned() };
+        let late =
+            || Health::Unhealthy(Cause::Late("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s".to_owned()));
+        let by_task = || Health::Unhealthy(Cause::Task);
         for (init, web, now, expected) in [
             (None, None, 100, undecided(400)),
             (Some((Running, false)), None, 110, undecided(400)),
@@ -167,16 +188,11 @@ mod tests {
             // A restart begins the time anew.
             (Some((Dead, false)), Some((Running, false, 129)), 130, undecided(139)),
             (Some((Dead, false)), Some((Running, false, 395)), 396, undecided(400)),
-            (
-                Some((Dead, false)),
-                Some((Running, false, 395)),
-                405,
-                unhealthy("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s"),
-            ),
-            (None, None, 400, unhealthy("Not all tasks ran for min_healthy_time of 10s by healthy_deadline of 5m0s")),
-            (Some((Dead, true)), None, 110, unhealthy("Unhealthy because of failed task \"init\"")),
-            (Some((Dead, false)), Some((Dead, true, 110)), 111, unhealthy("Unhealthy because of failed task \"web\"")),
-            (Some((Dead, false)), Some((Dead, false, 110)), 111, unhealthy("Unhealthy because of dead task \"web\"")),
+            (Some((Dead, false)), Some((Running, false, 395)), 405, late()),
+            (None, None, 400, late()),
+            (Some((Dead, true)), None, 110, by_task()),
+            (Some((Dead, false)), Some((Dead, true, 110)), 111, by_task()),
+            (Some((Dead, false)), Some((Dead, false, 110)), 111, by_task()),
         ] {
             let mut states = BTreeMap::new();
             if let Some((s, failed)) = init {
@@ -198,7 +214,7 @@ mod tests {
             (Running, false, 103, 112, Health::Undecided { again_at: Some(113 * S) }),
             (Running, false, 103, 113, Health::Healthy),
             (Dead, false, 103, 110, Health::Healthy),
-            (Dead, true, 103, 110, Health::Unhealthy { why: "Unhealthy because of failed task \"after\"".into() }),
+            (Dead, true, 103, 110, Health::Unhealthy(Cause::Task)),
         ] {
             let states = BTreeMap::from([(Arc::from("web"), state(Running, false, 100)), (Arc::from("after"), state(after, failed, at))]);
             assert_eq!(decide(&CRITERIA, &specs, &states, &[], 100 * S, now * S), expected, "{after:?} {failed} at {now}");
@@ -211,7 +227,7 @@ mod tests {
         let states = BTreeMap::from([(Arc::from("web"), state(TaskRunState::Running, false, 100))]);
         let check = |since: Option<i64>| CheckHealth { name: "c".into(), healthy_since: since.map(|s| s * S) };
         let undecided = |s: i64| Health::Undecided { again_at: Some(s * S) };
-        let late = Health::Unhealthy { why: "Checks were not healthy by healthy_deadline of 5m0s: \"c\"".to_owned() };
+        let late = Health::Unhealthy(Cause::Late("Checks were not healthy by healthy_deadline of 5m0s: \"c\"".to_owned()));
         for (counts, checks, now, expected) in [
             (true, vec![check(Some(105))], 110, undecided(115)),
             (true, vec![check(Some(105))], 115, Health::Healthy),
@@ -222,6 +238,28 @@ mod tests {
         ] {
             let criteria = Criteria { checks: counts, ..CRITERIA };
             assert_eq!(decide(&criteria, &specs, &states, &checks, 100 * S, now * S), expected, "{counts} {checks:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn each_task_is_told_what_it_has_to_do_with_it() {
+        use TaskRunState::{Dead, Pending, Running};
+        let late = || Cause::Late("too slow".to_owned());
+        for (cause, phase, run, failed, expected) in [
+            (Cause::Task, Phase::Main, Dead, true, Some("Unhealthy because of failed task")),
+            (Cause::Task, Phase::Prestart, Dead, true, Some("Unhealthy because of failed task")),
+            (Cause::Task, Phase::Main, Dead, false, Some("Unhealthy because of dead task")),
+            (Cause::Task, Phase::PoststartSidecar, Dead, false, Some("Unhealthy because of dead task")),
+            (Cause::Task, Phase::Prestart, Dead, false, None),
+            (Cause::Task, Phase::Poststart, Dead, false, None),
+            (Cause::Task, Phase::Poststop, Pending, false, Some("Task not running by healthy_deadline of 5m0s")),
+            (Cause::Task, Phase::Main, Running, false, None),
+            (late(), Phase::Main, Running, false, Some("too slow")),
+            (late(), Phase::Main, Pending, false, Some("Task not running by healthy_deadline of 5m0s")),
+            (late(), Phase::Prestart, Dead, false, None),
+        ] {
+            let told = contribution(&cause, &CRITERIA, phase, &state(run, failed, 0));
+            assert_eq!(told.as_deref(), expected, "{cause:?} {phase:?} {run:?} {failed}");
         }
     }
 

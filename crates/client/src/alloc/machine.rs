@@ -639,6 +639,7 @@ impl Machine {
         if alloc.deployment_id != self.record.alloc.deployment_id {
             self.record.watched_since = now.time;
             self.record.health = None;
+            self.record.unhealthy_untold = false;
         }
         self.record.alloc = alloc.clone().into();
         self.job = job;
@@ -681,6 +682,12 @@ impl Machine {
             let mut changed = false;
             for (task, reason) in &orders.stop {
                 changed |= self.stop(task, reason, now, out);
+            }
+            // The verdict is about what ran before the poststop tasks do.
+            if !orders.start.is_empty()
+                && self.specs.iter().any(|s| s.phase == task_order::Phase::Poststop && orders.start.contains(&s.name))
+            {
+                self.look_at_health(now, out);
             }
             for task in &orders.start {
                 changed |= self.start(task, now, out);

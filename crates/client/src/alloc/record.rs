@@ -20,6 +20,8 @@ pub(crate) struct AllocRecord {
     pub(crate) watched_since: TimestampNs,
     /// Health as decided here.
     pub(crate) health: Option<AllocDeploymentStatus>,
+    /// A task has made it unhealthy, and the tasks are told when those that end because of it have ended.
+    pub(crate) unhealthy_untold: bool,
     /// When it ended; 0 = it has not.
     pub(crate) ended_at: TimestampNs,
     /// Checks of services that stand, by key. Written when something about a check changes, not with each run.

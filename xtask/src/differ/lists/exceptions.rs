@@ -99,6 +99,27 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "Alloc Unhealthy: Checks were not healthy *",
         "Ours names the check that keeps it from being healthy.",
     ),
+    sometimes(
+        "*",
+        "*/events",
+        "-",
+        "Alloc Unhealthy: *",
+        "The end of a failed allocation may come before the stock tells why it is unhealthy; ours tells it always.",
+    ),
+    sometimes(
+        "prestart-fails",
+        "*/tasks/last/events",
+        "Task Setup: Building Task Directory",
+        "-",
+        "The stock may start a poststop task before it tells why the allocation is unhealthy; ours tells it first.",
+    ),
+    sometimes(
+        "prestart-fails",
+        "*/tasks/last/events",
+        "-",
+        "Task Setup: Building Task Directory",
+        "The stock may start a poststop task before it tells why the allocation is unhealthy; ours tells it first.",
+    ),
     known(
         "sticky-disk || as-stored",
         "*/events",

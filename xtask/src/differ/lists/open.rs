@@ -6,27 +6,6 @@ pub(super) const OPEN: &[Known] = &[
     known("system-preempts", "2 run high/*", "*", "*", "There is no preemption yet: a system job does not evict work of lower priority."),
     known(
         "*",
-        "*/tasks/*/events",
-        "Alloc Unhealthy: *",
-        "-",
-        "An allocation that becomes unhealthy because its task failed has no event that says so.",
-    ),
-    known(
-        "prestart-fails",
-        "*/events",
-        "-",
-        "Alloc Unhealthy: *",
-        "The reason why an allocation is unhealthy is told of a task that has not begun.",
-    ),
-    sometimes(
-        "prestart-fails",
-        "*/events",
-        "Alloc Unhealthy: *",
-        "Alloc Unhealthy: *",
-        "The reason why an allocation is unhealthy has other words and another place.",
-    ),
-    known(
-        "*",
         "*/Healthy",
         "null",
         "false",

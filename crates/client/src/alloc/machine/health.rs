@@ -1,37 +1,51 @@
 //! Health of the allocation, for deployments and migrations.
 
-use lifecycle::health::{self, Criteria, Health};
-use model::{AllocDeploymentStatus, TaskRunState, job::job_type};
+use lifecycle::{
+    health::{self, Cause, Criteria, Health},
+    task_order,
+};
+use model::{AllocDeploymentStatus, job::job_type};
 
 use super::{Effect, Machine, Now, Timer};
 use crate::events;
 
 impl Machine {
     pub(super) fn look_at_health(&mut self, now: Now, out: &mut Vec<Effect>) {
-        let alloc = &self.record.alloc;
-        if self.record.health.is_some() || alloc.healthy().is_some() || self.stopping() {
-            return;
+        self.decide_health(now, out);
+        // As long as a task that ends because of another has not ended, the reason would stand before its end.
+        if self.record.unhealthy_untold && task_order::next(&self.specs(), &self.states(), self.stopping()).stop.is_empty() {
+            self.record.unhealthy_untold = false;
+            self.tell_unhealthy(&Cause::Task, now);
         }
-        let Some(group) = self.job.group(&alloc.task_group) else {
-            return;
-        };
-        let criteria = if !alloc.deployment_id.is_nil() {
+    }
+
+    /// What the health is decided by; None = nobody asks.
+    fn criteria(&self) -> Option<Criteria> {
+        let group = self.group()?;
+        if !self.record.alloc.deployment_id.is_nil() {
             group.update.as_ref().map(Criteria::from)
         } else if self.job.kind == job_type::SERVICE {
             group.migrate.as_ref().map(Criteria::from)
         } else {
             None
-        };
-        let Some(criteria) = criteria else { return };
+        }
+    }
+
+    fn decide_health(&mut self, now: Now, out: &mut Vec<Effect>) {
+        let alloc = &self.record.alloc;
+        if self.record.health.is_some() || alloc.healthy().is_some() || self.stopping() {
+            return;
+        }
+        let Some(criteria) = self.criteria() else { return };
         let deployment = !alloc.deployment_id.is_nil();
         let canary = alloc.deployment_status.as_ref().is_some_and(|d| d.canary);
         match health::decide(&criteria, &self.specs, &self.states(), &self.check_health(), self.record.watched_since, now.time) {
             Health::Healthy => self.decided(true, canary, now),
-            Health::Unhealthy { why } => {
-                if deployment {
-                    for slot in self.slots.values_mut().filter(|s| s.record.state.state != TaskRunState::Dead) {
-                        events::push(&mut slot.record.state, events::alloc_unhealthy(now.time, &why));
-                    }
+            Health::Unhealthy(cause) => {
+                if cause == Cause::Task {
+                    self.record.unhealthy_untold = deployment;
+                } else if deployment {
+                    self.tell_unhealthy(&cause, now);
                 }
                 self.decided(false, canary, now);
             }
@@ -40,6 +54,17 @@ impl Machine {
                 out.push(Effect::Wake { at, timer: Timer::Health });
             }
             Health::Undecided { .. } => {}
+        }
+    }
+
+    fn tell_unhealthy(&mut self, cause: &Cause, now: Now) {
+        let Some(criteria) = self.criteria() else { return };
+        for spec in &self.specs {
+            if let Some(slot) = self.slots.get_mut(&spec.name)
+                && let Some(why) = health::contribution(cause, &criteria, spec.phase, &slot.record.state)
+            {
+                events::push(&mut slot.record.state, events::alloc_unhealthy(now.time, &why));
+            }
         }
     }
 

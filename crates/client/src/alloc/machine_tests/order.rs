@@ -184,3 +184,48 @@ fn the_first_interval_of_restarts_begins_with_the_task() {
     }
     assert_eq!((restarts, p.state("t")), (2, TaskRunState::Dead), "one in each of two intervals");
 }
+
+/// In a deployment, each task with a policy without restarts.
+fn deployed(tasks: Vec<Task>) -> Machine {
+    let mut record = record();
+    record.alloc.deployment_id = "99999999-2222-3333-4444-555555555555".parse().expect("uuid");
+    let tasks = tasks.into_iter().map(|t| Task { restart: Some(policy(0)), ..t }).collect();
+    let mut job = Job::clone(&job("service", tasks));
+    job.task_groups[0].update = Some(Update { healthy_deadline: Some(GoDuration::from_secs(20)), ..Update::default() });
+    Machine::new(record, Arc::new(job), Vec::new(), GoDuration::from_secs(30))
+}
+
+#[test]
+fn why_an_allocation_is_unhealthy_is_told_when_what_ends_because_of_it_has_ended() {
+    const FAILED: &str = "Unhealthy because of failed task";
+    const DEAD: &str = "Unhealthy because of dead task";
+    let why = |p: &Play, task: &str| {
+        let events = &p.machine.update().task_states[task].events;
+        events.iter().filter(|e| e.kind == "Alloc Unhealthy").map(|e| e.display_message.clone()).collect::<Vec<_>>()
+    };
+    let (mut p, _) = Play::begin(deployed(vec![task("t"), task("other"), hooked("last", "poststop", false)]), 0);
+    p.started("t", S);
+    p.started("other", S);
+    assert_eq!(p.exited("t", 1, 2 * S), ["free t", "stop other"]);
+    assert_eq!(p.machine.update().deployment_status.and_then(|d| d.healthy), Some(false), "decided at once");
+    assert!(why(&p, "t").is_empty() && why(&p, "other").is_empty());
+    assert_eq!(p.exited("other", 0, 3 * S), ["free other", "start last"]);
+    assert_eq!((why(&p, "t"), why(&p, "other")), (vec![FAILED.to_owned()], vec![DEAD.to_owned()]));
+    let order = ["Received", "Task Setup", "Started", "Sibling Task Failed", "Killing", "Terminated", "Killed", "Alloc Unhealthy"];
+    assert_eq!(p.told("other"), order);
+    assert_eq!(why(&p, "last"), ["Task not running by healthy_deadline of 20s"]);
+    assert_eq!(p.told("last"), ["Received", "Alloc Unhealthy", "Task Setup"]);
+    p.started("last", 4 * S);
+    p.exited("last", 0, 5 * S);
+    assert_eq!(why(&p, "t").len() + why(&p, "other").len() + why(&p, "last").len(), 3, "once");
+
+    // A task that has not begun ends with the failed one; the servers' wish to stop it all comes too late to keep the reason.
+    let (mut p, _) = Play::begin(deployed(vec![task("t"), hooked("before", "prestart", false), hooked("side", "prestart", true)]), 0);
+    p.started("side", S);
+    p.started("before", S);
+    p.exited("before", 5, 2 * S);
+    assert!(why(&p, "before").is_empty() && why(&p, "t").is_empty());
+    p.stop(3 * S);
+    p.exited("side", 0, 4 * S);
+    assert_eq!((why(&p, "before"), why(&p, "t"), why(&p, "side")), (vec![FAILED.to_owned()], vec![DEAD.to_owned()], vec![DEAD.to_owned()]));
+}
