@@ -357,7 +357,10 @@ impl Reconciler<'_> {
         let at = failed_at(a);
         let tracker = |delay| self.attempted(group, a, delay);
         if t.force_reschedule == Some(true) {
-            return Fate::RescheduleNow(tracker(GoDuration::ZERO));
+            // Recorded with the pause that the policy would have had: the next one grows from it.
+            let delay =
+                group.reschedule.as_ref().map_or(GoDuration::ZERO, |p| reschedule::next_delay(p, a.reschedule_tracker.as_deref(), at));
+            return Fate::RescheduleNow(tracker(delay));
         }
         // Within a deployment it is the deployment's watcher that says whether to try again.
         let within = self.deployment.as_ref().is_some_and(|d| d.status.active() && d.id == a.deployment_id);

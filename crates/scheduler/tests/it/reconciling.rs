@@ -279,6 +279,24 @@ fn failures_beyond_the_policy_stay() {
     assert_eq!(w.live().len(), 1);
 }
 
+/// A person does not wait; the pauses grow all the same.
+#[test]
+fn a_forced_attempt_counts_with_the_pause_that_the_policy_would_have_had() {
+    let mut w = World::new(THREE);
+    w.submit(&service(1));
+    for (attempt, pause) in [30, 60].into_iter().enumerate() {
+        w.now += S;
+        let failed = w.fail(0);
+        assert_eq!(w.run().new_evals[0].wait_until, w.now + pause * S);
+        w.mark(failed, DesiredTransition { force_reschedule: Some(true), ..DesiredTransition::default() });
+        w.run();
+        let new = w.at(0);
+        let events = &new.reschedule_tracker.as_ref().expect("it has a history").events;
+        assert_eq!((new.previous_allocation, events.len()), (failed, attempt + 1));
+        assert_eq!((events[attempt].delay, events[attempt].time), (GoDuration::from_secs(pause), w.now));
+    }
+}
+
 #[test]
 fn within_a_deployment_the_watcher_decides_about_failures() {
     let mut w = World::new(THREE);

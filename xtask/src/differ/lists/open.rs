@@ -12,13 +12,6 @@ pub(super) const OPEN: &[Known] = &[
         "A replacement that fails after its deployment has ended is called unhealthy; without a deployment nobody has asked.",
     ),
     known("*", "*/Healthy", "null", "true", "An update in place without a deployment keeps the health of the version before."),
-    known(
-        "forced-reschedule",
-        "*/RescheduleDelays",
-        "3600",
-        "0",
-        "A forced reschedule is recorded without the delay that the policy would have had.",
-    ),
     sometimes(
         "template-restarts",
         "*/events",
