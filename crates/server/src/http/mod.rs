@@ -12,6 +12,7 @@ mod deployments;
 mod dispatch;
 mod evals;
 mod event_stream;
+mod exec;
 mod job_writes;
 mod jobs;
 mod keyring;

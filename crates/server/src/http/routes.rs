@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use http::Method;
 
 use super::{
-    agent, allocs, deployments, evals, event_stream, job_writes, jobs, keyring, metrics, nodes, operator, proxy, refused, remote,
+    agent, allocs, deployments, evals, event_stream, exec, job_writes, jobs, keyring, metrics, nodes, operator, proxy, refused, remote,
     reply::{HttpError, Reply},
     request::Ctx,
     scaling, search, services, ui,
@@ -164,7 +164,7 @@ routes! {
     "/v1/client/allocation/:alloc/restart": Put proxy::restart;
     "/v1/client/allocation/:alloc/gc": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/checks": Get proxy::by_alloc;
-    "/v1/client/allocation/:alloc/exec": Get proxy::by_alloc;
+    "/v1/client/allocation/:alloc/exec": Get exec::exec;
     "/v1/client/allocation/:alloc/snapshot": Get proxy::by_alloc;
     "/v1/client/allocation/:alloc/pause": Get refused::alloc_pause, Put refused::alloc_pause;
     "/v1/client/stats": Get proxy::by_node;

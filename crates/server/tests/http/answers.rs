@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::RequestOptions;
+use api::{ClientError, RequestOptions, shapes::ExecInput};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -110,6 +110,27 @@ async fn what_is_not_there_is_told_with_the_status_that_clients_know() {
         let raw = c.get(path).await;
         assert_eq!((raw.status, raw.json()), (StatusCode::OK, json!([])), "{path}");
     }
+}
+
+/// Clients of an exec session read in the web socket what is wrong with it, and show that as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_in_an_allocation_that_is_not_there_are_refused_in_the_web_socket() {
+    let c = Cluster::start().await;
+    let path = "/v1/client/allocation/7f3b1f4e-0000-4000-8000-000000000000/exec";
+    let why = "Unknown allocation \"7f3b1f4e-0000-4000-8000-000000000000\"";
+    let options = RequestOptions::default().with("task", "t").with("command", r#"["true"]"#);
+    let mut socket = c.client.exec(path, &options).await.expect("a web socket");
+    let error = socket.next().await.expect_err("a reason");
+    assert!(matches!(&error, ClientError::Closed(told) if told == why), "{error:?}");
+    // Who greets first is listened to first.
+    let mut socket = c.client.exec(path, &options.with("ws_handshake", "true")).await.expect("a web socket");
+    assert!(tokio::time::timeout(Duration::from_millis(200), socket.next()).await.is_err(), "the greeting is waited for");
+    socket.send(&ExecInput::default()).await.expect("sent");
+    let error = socket.next().await.expect_err("a reason");
+    assert!(matches!(&error, ClientError::Closed(told) if told == why), "{error:?}");
+    // Without a web socket the status tells.
+    let raw = c.get(path).await;
+    assert_eq!((raw.status, raw.text().as_str()), (StatusCode::NOT_FOUND, why));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
