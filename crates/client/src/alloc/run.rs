@@ -454,7 +454,7 @@ impl AllocLoop {
         }));
         let mut view = view_of(&self.machine, &self.cleaning, &self.network);
         let group = self.machine.group();
-        let network_status = Some(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)).map(Box::new);
+        let network_status = Some(Box::new(network::reached(self.network.status(), view.alloc.network_status.as_deref(), group)));
         let mut standing = services::standing(&self.ctx, &self.machine, network_status.as_deref());
         self.say_problems(&standing.problems);
         let mut update = AllocClientUpdate::clone(&view.update);
