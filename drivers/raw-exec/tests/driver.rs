@@ -239,6 +239,11 @@ async fn what_cannot_be_had_is_refused_with_the_reason() {
     node.driver.set_config(config(&[("denied_host_uids", "0-10")]), None).await.unwrap();
     let error = node.driver.start_task(with(&|t| t.user = "0".into())).await.unwrap_err();
     assert!(error.to_string().contains("denied_host_uids"), "{error}");
+    // A task without a user would run as the plugin does.
+    let own = rustix::process::geteuid().as_raw().to_string();
+    node.driver.set_config(config(&[("denied_host_uids", &own)]), None).await.unwrap();
+    let error = node.driver.start_task(node.shell("t", "exit 0")).await.unwrap_err();
+    assert!(error.to_string().contains("names no user") && error.to_string().contains("denied_host_uids"), "{error}");
     node.driver.set_config(config(&[("enabled", "false")]), None).await.unwrap();
     assert!(node.driver.start_task(node.shell("t", "exit 0")).await.unwrap_err().to_string().contains("disabled"));
     assert_eq!(node.driver.fingerprint().await.health, driver_sdk::Health::Undetected);
@@ -271,8 +276,9 @@ async fn commands_run_beside_a_task() {
         let command = ["sh", "-c", script].map(String::from).to_vec();
         node.driver.exec_task(&id, command, Duration::from_secs(timeout))
     };
-    let seen = run("echo $WHO; echo e >&2; cat; exit 3", 20).await.unwrap();
-    assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice(), seen.exit.exit_code), (&b"task\n"[..], &b"e\n"[..], 3));
+    let seen = run("echo $WHO; sleep 0.2; echo e >&2; cat; exit 3", 20).await.unwrap();
+    // Both streams as one, as hosts expect it that show standard output alone.
+    assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice(), seen.exit.exit_code), (&b"task\ne\n"[..], &b""[..], 3));
     let seen = run("seq 1 100000; sleep 1000 &", 20).await.unwrap();
     assert!(seen.stdout.ends_with(b"\n100000\n") && seen.stdout.len() <= 64 * 1024, "its end is kept");
     let error = run("exec sleep 1000", 0).await.unwrap_err();

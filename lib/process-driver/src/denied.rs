@@ -17,6 +17,13 @@ impl DeniedIds {
         self.denies(0, &[0]).map(drop)
     }
 
+    /// Why tasks must not run under the ids of this process, if so.
+    pub fn denies_own(&self) -> Result<Option<String>, Error> {
+        let gids = rustix::process::getgroups().map_err(|e| Error::failed(format!("could not read the groups of the plugin: {e}")))?;
+        let gids: Vec<u32> = gids.into_iter().chain([rustix::process::getegid()]).map(rustix::process::Gid::as_raw).collect();
+        self.denies(rustix::process::geteuid().as_raw(), &gids)
+    }
+
     /// Why tasks must not run under these ids, if so.
     pub fn denies(&self, uid: u32, gids: &[u32]) -> Result<Option<String>, Error> {
         let uids = ranges("denied_host_uids", &self.uids)?;

@@ -1,5 +1,6 @@
 //! Commands beside a task: interactive ones and those whose output is collected.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use driver_sdk::exec::{ExecInput, ExecIo, ExecOutputSink};
@@ -8,7 +9,7 @@ use executor_client::{ExecExit, ExecSession, ExecSpec, Executor, SessionInput, S
 
 /// How much is passed on at a time.
 const CHUNK: usize = 16 * 1024;
-/// How much of a collected command's output is kept of each stream: its end, where a check says what is wrong.
+/// How much of a collected command's output is kept: its end, where a check says what is wrong.
 const KEPT: usize = 64 * 1024;
 /// After the program's end: how long output may take that its background processes hold open.
 const DRAIN: Duration = Duration::from_millis(100);
@@ -85,14 +86,16 @@ async fn copy(mut from: SessionOutput, to: &ExecOutputSink, is_stderr: bool) {
     }
 }
 
-/// Runs a command and collects what it writes. After `timeout` it is killed, which is an error.
+/// Runs a command and collects what it writes, both streams as one: hosts of the protocol show standard output alone.
+///
+/// After `timeout` it is killed, which is an error.
 pub(crate) async fn collect(executor: &Executor, command: Vec<String>, timeout: Duration) -> Result<ExecOutput, Error> {
     let session = executor.exec(spec(command, false)?).await.map_err(failed)?;
     let ExecSession { mut stdin, mut stdout, mut stderr, mut end } = session;
     let _ = stdin.close().await;
-    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let kept = Mutex::new(Vec::new());
     let run = async {
-        let mut copies = std::pin::pin!(async { tokio::join!(keep(&mut stdout, &mut out), keep(&mut stderr, &mut err)) });
+        let mut copies = std::pin::pin!(async { tokio::join!(keep(&mut stdout, &kept), keep(&mut stderr, &kept)) });
         let mut copied = false;
         let exit = loop {
             tokio::select! {
@@ -107,16 +110,19 @@ pub(crate) async fn collect(executor: &Executor, command: Vec<String>, timeout: 
     };
     let exit = tokio::time::timeout(timeout, run).await;
     let exit = exit.map_err(|_| Error::failed(format!("the command did not end within {timeout:?} and was killed")))?;
-    Ok(ExecOutput { exit: task_exit(exit.map_err(failed)?), stdout: out, stderr: err })
+    let stdout = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(ExecOutput { exit: task_exit(exit.map_err(failed)?), stdout, stderr: Vec::new() })
 }
 
 /// Reads to the end and keeps the last bytes.
-async fn keep(from: &mut SessionOutput, kept: &mut Vec<u8>) {
+async fn keep(from: &mut SessionOutput, kept: &Mutex<Vec<u8>>) {
     while let Ok(data) = from.read(CHUNK).await {
         if data.is_empty() {
             return;
         }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(data);
-        kept.drain(..kept.len().saturating_sub(KEPT));
+        let beyond = kept.len().saturating_sub(KEPT);
+        kept.drain(..beyond);
     }
 }

@@ -21,11 +21,14 @@ pub fn environment(task: &TaskConfig, denied: impl Fn(&str) -> bool) -> Vec<(OsS
     all.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// The user that the task names, or `default`; refused when the plugin denies its ids.
+/// The user that the task names, or `default`, or with neither the plugin's own; refused when the plugin denies its ids.
 pub async fn user(task: &TaskConfig, default: &str, denied: &DeniedIds) -> Result<Option<User>, Error> {
     let name = if task.user.is_empty() { default } else { &task.user };
     if name.is_empty() {
-        return Ok(None);
+        return match denied.denies_own()? {
+            Some(why) => Err(Error::failed(format!("the task names no user, and running as the agent's own is not allowed: {why}"))),
+            None => Ok(None),
+        };
     }
     let user = find_user(name).await.map_err(Error::failed)?;
     let mut gids = user.groups.clone();

@@ -22,8 +22,8 @@ use crate::{packages, peer};
 
 /// Limit of one package.
 const BOUND: Duration = Duration::from_secs(120);
-/// Runs a test program with processes and mounts of its own and the directory `$1` as /tmp, where tests make their directories: what they leave
-/// behind ends with it. Its cgroups are those of the machine and are removed at the end.
+/// Runs a test program with processes and mounts of its own and a directory of ours as /tmp, where tests make their directories: what they
+/// leave behind ends with it. Its cgroups are those of the machine and are removed at the end.
 const ALONE: &str = r#"#!/bin/sh
 unset TMPDIR
 exec unshare --mount --pid --fork --kill-child --mount-proc --propagation private sh -c '

@@ -283,7 +283,8 @@ async fn script(subject: &Subject, run: &str, command: &[String], timeout: Durat
     match driver.exec_task(run, command.to_vec(), timeout).await {
         Ok(result) if result.exit.exit_code == 0 && result.exit.signal == 0 => None,
         Ok(result) => {
-            let said = String::from_utf8_lossy(&result.stderr);
+            // Some drivers deliver both streams as one.
+            let said = String::from_utf8_lossy(if result.stderr.is_empty() { &result.stdout } else { &result.stderr });
             let said: String = said.trim().chars().take(200).collect();
             let said = if said.is_empty() { String::new() } else { format!(": {said}") };
             Some(format!("exit code {}{said}", result.exit.exit_code))
