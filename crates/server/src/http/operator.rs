@@ -85,7 +85,11 @@ pub(super) async fn raft_remove_peer(ctx: Ctx) -> Result<Reply, HttpError> {
         }
         (false, true) => id,
         (true, false) => {
-            return Err(HttpError::bad_request("peers are not removed by address: name the server with ?id"));
+            // As 2.0 refuses it, with the words that clients of 1.9 look for.
+            let text = format_args!(
+                "address {address:?} was not found in the Raft configuration: peers are not removed by address, name the server with ?id"
+            );
+            return Err(HttpError::bad_request(text));
         }
     };
     let server = ctx.server();
