@@ -171,7 +171,12 @@ impl NodeLoop {
 
     fn loop_ended(&mut self, ended: Result<(AllocId, bool), tokio::task::JoinError>) {
         match ended {
-            Ok((id, true)) => drop(self.allocs.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&id)),
+            Ok((id, true)) => {
+                drop(self.allocs.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&id));
+                // What it had for itself is everybody's again. Its loop may have ended before that was seen to: a purge removes at once what has ended.
+                let ctx = self.ctx.clone();
+                tokio::spawn(async move { cpuset::settle(&ctx).await });
+            }
             Ok((_, false)) => {}
             Err(error) => {
                 tracing::error!(%error, "the loop of an allocation broke off; it is restored at the next start")
