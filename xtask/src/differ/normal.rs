@@ -124,7 +124,12 @@ pub(super) fn answer(value: &Value, known: &[(String, &str)]) -> Value {
             if of_all.is_some() {
                 Value::Object(named().collect())
             } else {
-                Value::Array(all.iter().map(|value| answer(value, known)).collect())
+                let mut list: Vec<Value> = all.iter().map(|value| answer(value, known)).collect();
+                // Registrations come by their ids, which are random.
+                if all.iter().all(|value| value["ServiceName"].is_string()) {
+                    list.sort_by_key(Value::to_string);
+                }
+                Value::Array(list)
             }
         }
         Value::String(s) => Value::String(text(s, known)),

@@ -181,7 +181,7 @@ pub(super) const EXCEPTIONS: &[Known] = &[
         "An allocation that is lost does not say that it is unknown.",
     ),
     sometimes(
-        "node-down || random*",
+        "node-down || batch-node-down || random*",
         "*/tasks/*/events",
         "-",
         "Killed: Task successfully killed",

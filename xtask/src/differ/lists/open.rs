@@ -30,6 +30,13 @@ pub(super) const OPEN: &[Known] = &[
     known("as-stored", "*/GET job JOB/Update/*", "-", "*", "The job's own update block has values that belong to its groups."),
     known("as-stored", "*/Networks", "*", "*", "The mode of a network that names none is stored as host."),
     known("as-stored", "*/Services/*/Namespace", "default", "-", "A service is stored without its namespace."),
+    sometimes(
+        "random*",
+        "*/deployments/*",
+        "-",
+        "*",
+        "A collection that somebody asks for takes ended deployments of a stopped job there only.",
+    ),
     known("purge", "*/deployments/*", "-", "*", "Deployments of a purged job stay in the list until they are collected."),
     sometimes("*", "*/Healthy", "true", "null", "A replacement of a drain has no health that is told."),
 ];
