@@ -96,7 +96,7 @@ async fn what_is_not_there_is_told_with_the_status_that_clients_know() {
         (Method::GET, "/v1/job/web/versions?diffs=true&diff_version=9", Value::Null, 500, "version 9 not found"),
         (Method::GET, "/v1/job/none/versions", Value::Null, 404, "job versions not found"),
         (Method::DELETE, "/v1/service/none/none", Value::Null, 500, "service registration not found"),
-        (Method::DELETE, "/v1/operator/raft/peer?address=10.0.0.1:4647", Value::Null, 400, "peers are not removed by address"),
+        (Method::DELETE, "/v1/operator/raft/peer?address=1.1.1.1:1", Value::Null, 400, "address \"1.1.1.1:1\" was not found in the Raft"),
         (Method::DELETE, "/v1/operator/raft/peer?id=nobody", Value::Null, 500, "id \"nobody\" was not found"),
         (Method::GET, "/v1/event/stream?topic=a:b:c", Value::Null, 400, "Invalid key value pair"),
         (Method::PUT, "/v1/volumes", json!({}), 501, "not supported by this release: volumes and CSI plugins"),
